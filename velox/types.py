@@ -1,0 +1,88 @@
+"""The plain values that pass between the rooms of the house.
+
+Knows: shapes. Does not know: how a value was read or where it goes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+__all__ = ["NO_BODY_STATUSES", "Header", "Headers", "Peek", "ReplyHead", "RequestHead", "Route"]
+
+# Names are lower-case; order and duplicates are kept.
+Header: TypeAlias = tuple[bytes, bytes]
+Headers: TypeAlias = list[Header]
+
+# RFC 9110 §6.4.1: these never carry content, whatever their headers say.
+NO_BODY_STATUSES: Final = frozenset({204, 304})
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """The head of a client's request, after every framing check.
+
+    target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
+    content_length: None when the body is chunked or absent (`chunked` tells which).
+    """
+
+    method: bytes
+    target: bytes
+    path: bytes
+    query: bytes
+    http_1_0: bool
+    headers: Headers
+    keep_alive: bool
+    content_length: int | None
+    chunked: bool
+    expect_continue: bool
+
+    @property
+    def has_body(self) -> bool:
+        """True when body bytes follow the head."""
+        return self.chunked or bool(self.content_length)
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+@dataclass(slots=True)
+class ReplyHead:
+    """The head of an upstream's reply. content_length is None when the upstream stated none."""
+
+    status: int
+    headers: Headers
+    content_length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What Velox reads of a request's body: plain values only, never a parser's object."""
+
+    model: str | None = None
+    stream: bool = False
+    max_tokens: int | None = None
+    user: str | None = None
+
+
+class Route(enum.IntEnum):
+    """What a path is for. Labels of metrics come from this closed list, never from a request."""
+
+    OTHER = 0
+    CHAT = 1
+    RESPONSES = 2
+    COMPLETIONS = 3
+    EMBEDDINGS = 4
+    MODELS = 5
+    MODERATIONS = 6
+    IMAGES = 7
+    AUDIO = 8
+    FILES = 9
+    BATCHES = 10
+    VECTOR_STORES = 11
+    MESSAGES = 12
