@@ -1,0 +1,36 @@
+# Velox in a container: slim, non-root, tini as process 1, wheels only (no compiler), hashes checked.
+#
+#     docker build -t velox .
+#     docker run -p 8080:8080 -e VELOX_API_KEYS=... -e OPENAI_API_KEY velox
+#
+# The image listens on 0.0.0.0:8080. It therefore starts only with VELOX_API_KEYS or VELOX_API_KEYS_FILE, or with
+# VELOX_AUTH=none, which lets everyone in who can reach it. As a sidecar, set VELOX_LISTEN=127.0.0.1:8080 instead.
+# `docker run ... velox check` prints the settings in use and what is wrong with them.
+
+FROM python:3.11-slim AS build
+COPY requirements.lock /build/requirements.lock
+RUN python -m venv --without-pip /opt/velox \
+    && pip --python /opt/velox/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
+        -r /build/requirements.lock
+# Velox is pure Python: its folder is the whole installation.
+COPY velox /opt/velox/lib/python3.11/site-packages/velox
+RUN /opt/velox/bin/python -m compileall -q /opt/velox/lib/python3.11/site-packages
+
+FROM python:3.11-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/velox /opt/velox
+ENV PATH=/opt/velox/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    VELOX_LISTEN=0.0.0.0:8080
+# A number, so that Kubernetes can see that it isn't root. Nothing in the image belongs to it: a read-only root will do.
+USER 10001:10001
+WORKDIR /
+EXPOSE 8080
+# Asks the admin listener from inside, on its port; with VELOX_ADMIN_LISTEN=off run with --no-healthcheck.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
+    CMD ["python", "-c", "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ.get('VELOX_ADMIN_LISTEN', ':6060').rpartition(':')[2]), timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
+# Give it longer than VELOX_DRAIN_TIMEOUT (25 s) to stop: docker stop --time 30, stop_grace_period: 30s.
+ENTRYPOINT ["tini", "--", "python", "-m", "velox"]
+CMD ["serve"]

@@ -1,0 +1,43 @@
+# What a person types. Everything goes into .venv; nothing outside this folder changes, except that `make test`
+# run by root installs the servers and tools that the tests drive (tests/install-tools.sh).
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: run test bench lint ruff format-check mypy imports lock clean
+
+run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
+	@$(BIN)/python deploy/demo.py
+
+test: $(INSTALLED)  ## All tests, against real servers
+	@tests/install-tools.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest $(ARGS)
+
+bench: $(INSTALLED)  ## Side by side with nginx, in one run
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.side_by_side $(ARGS)
+
+lint: ruff format-check mypy imports
+
+ruff: $(INSTALLED)
+	$(BIN)/ruff check
+
+format-check: $(INSTALLED)
+	$(BIN)/ruff format --check
+
+mypy: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+# Hashes are checked for every package; setuptools is one of them, so building Velox itself fetches nothing more.
+$(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
+	@PYTHON="$(PYTHON)" deploy/make-venv.sh
+	@touch $@
+
+lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
+	deploy/lock.sh
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,183 @@
+"""`make run`: start Velox, stream one chat answer through it with the OpenAI SDK, and keep it running.
+
+With neither OPENAI_API_KEY nor VELOX_UPSTREAM_ORIGIN set, the upstream is the built-in simulator; else it is
+VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for `velox serve`. More of them:
+
+    VELOX_DEMO_MODEL    the model to ask (default: gpt-4o-mini at OpenAI, elsewhere the first one listed)
+    VELOX_DEMO_KEEP=1   keep the gateway running without a terminal too; else it is stopped after the answer
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import openai
+
+from velox.settings import Address, Settings, SettingsError, load
+
+QUESTION = "Why is the sky blue? Answer in two sentences."
+READY_WITHIN_S = 15.0
+STOPPED_WITHIN_S = 40.0
+
+
+def main() -> int:
+    """Run the demo; 0 when the answer came, 1 when it did not, 2 when the settings are wrong."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("VELOX_DEMO_")}
+    try:
+        settings = load(environ)
+        for name, address in (
+            ("VELOX_LISTEN", settings.listen),
+            ("VELOX_ADMIN_LISTEN", settings.admin_listen),
+        ):
+            if address and settings.origins[name] == "default" and not is_free(address):
+                environ[name] = f"127.0.0.1:{free_port()}"
+        settings = load(environ)
+    except SettingsError as exc:
+        say(f"{exc}\n")
+        return 2
+    if settings.listen.kind != "tcp":
+        say("the demo needs VELOX_LISTEN=IP:PORT\n")
+        return 2
+    is_sim = settings.openai_api_key is None and settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default"
+    say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origin}\n")
+    with gateway(environ, is_sim=is_sim) as process:
+        if not wait_ready(process, settings):
+            say("Velox did not become ready\n")
+            return 1
+        try:
+            stream_answer(settings, environ)
+        except openai.OpenAIError as exc:
+            say(f"\nno answer: {exc}\n")
+            return 1
+        if os.environ.get("VELOX_DEMO_KEEP") == "1" or (sys.stdin.isatty() and sys.stdout.isatty()):
+            say(
+                f"Running. base_url=http://{settings.listen}/v1   admin: {admin_url(settings)}   Ctrl-C stops it\n"
+            )
+            return wait(process)
+    return 0
+
+
+@contextmanager
+def gateway(environ: dict[str, str], *, is_sim: bool) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `velox serve`; on leaving it is told to drain and stop, and killed only if it does not."""
+    command = [sys.executable, "-m", "velox", "serve", *(["--sim"] if is_sim else [])]
+    process = subprocess.Popen(command, env=environ)  # noqa: S603 - every word is ours
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the gateway to end. Ctrl-C reaches it too (same terminal): that is a good end."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        say("\n")
+        return 0
+
+
+def wait_ready(process: subprocess.Popen[bytes], settings: Settings) -> bool:
+    """Wait until the gateway says that it is ready; False if it ended, or took too long."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if is_ready(settings):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_ready(settings: Settings) -> bool:
+    """Ask /readyz on the admin listener; without one, see whether the data listener takes a connection."""
+    admin = settings.admin_listen
+    try:
+        if admin is None or admin.kind != "tcp":
+            socket.create_connection((reachable(settings.listen), settings.listen.port), timeout=1).close()
+            return True
+        connection = http.client.HTTPConnection(reachable(admin), admin.port, timeout=1)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def stream_answer(settings: Settings, environ: dict[str, str]) -> None:
+    """Ask QUESTION and print the answer token by token, as it arrives."""
+    key = environ.get("VELOX_API_KEYS", "").partition(",")[0].strip() or "none-needed"
+    host = reachable(settings.listen)
+    base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen.port}/v1"
+    # trust_env: a proxy in the environment is for the internet, not for this machine.
+    with openai.OpenAI(
+        base_url=base_url, api_key=key, max_retries=0, http_client=openai.DefaultHttpxClient(trust_env=False)
+    ) as client:
+        model = os.environ.get("VELOX_DEMO_MODEL") or (
+            "gpt-4o-mini"
+            if settings.upstream_origin.host == "api.openai.com" and settings.openai_api_key
+            else client.models.list().data[0].id
+        )
+        say(f"{model}: {QUESTION}\n\n")
+        started = time.perf_counter()
+        first_s = None
+        stream = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": QUESTION}], stream=True
+        )
+        for chunk in stream:
+            text = chunk.choices[0].delta.content if chunk.choices else None
+            if text:
+                first_s = first_s or time.perf_counter() - started
+                say(text)
+        whole_s = time.perf_counter() - started
+    if first_s is None:
+        raise openai.OpenAIError("the stream held no text")
+    say(f"\n\nfirst token after {first_s * 1000:.0f} ms, whole answer after {whole_s * 1000:.0f} ms\n")
+
+
+def reachable(address: Address) -> str:
+    """Return a host to connect to for a listener: the wildcard addresses are reached over loopback."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+
+
+def admin_url(settings: Settings) -> str:
+    """Return where the admin listener is, for a person."""
+    return f"http://{settings.admin_listen}/" if settings.admin_listen else "off"
+
+
+def is_free(address: Address) -> bool:
+    """Tell whether nothing listens on a tcp address yet."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=1).close()
+    except OSError:
+        return True
+    return False
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def say(text: str) -> None:
+    """Write to standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

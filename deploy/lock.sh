@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Write requirements.lock and requirements-dev.lock anew: exact versions, hashes of every file, all platforms.
+# --no-config and --no-emit-index-url keep this machine's package index out of the files.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+command -v uv >/dev/null || { echo "uv is missing: pip install uv" >&2; exit 1; }
+compile() {
+    uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
+        --no-header --no-emit-index-url --quiet "$@" >/dev/null
+}
+compile pyproject.toml --output-file requirements.lock
+# Development takes the very versions that are shipped. setuptools builds Velox itself (pyproject.toml [build-system]).
+echo 'setuptools>=77' | compile --constraint requirements.lock --group dev pyproject.toml - \
+    --output-file requirements-dev.lock

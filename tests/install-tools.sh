@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Install the servers and tools that the tests drive, where they are missing and this is root on Debian.
+# Elsewhere: say what is missing; the tests that need it then skip, with the reason. With CI=true that is a failure,
+# so that a test which can't run is never taken for one that passed.
+set -euo pipefail
+PATH=$PATH:/usr/sbin
+
+missing() {
+    local tool
+    for tool in nginx:nginx-light nghttpd:nghttp2-server h2load:nghttp2-client wrk:wrk \
+        chromium:chromium go:golang-go curl:curl; do
+        command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
+    done
+}
+
+packages=$(missing)
+[ -n "$packages" ] || exit 0
+
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing for the tests:" $packages
+    # Debian starts a server when it installs one. The tests start their own; none may be left on port 80.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod +x "$policy"
+    fi
+    apt-get update -qq || true
+    # shellcheck disable=SC2086 # one word a package
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null || true
+    packages=$(missing)
+    [ -n "$packages" ] || exit 0
+fi
+
+echo "Missing for some tests (apt-get install as root brings them):" $packages >&2
+[ "${CI:-}" != true ]

@@ -1,0 +1,342 @@
+"""The simulator over HTTP/2: by prior knowledge and by ALPN, windows, resets, goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import h2.config
+import h2.connection
+import h2.events
+import httpx
+import httpx2
+import openai
+import pytest
+import trustme
+import uvloop
+
+from velox.sim.options import SimOptions
+from velox.sim.server import SimServer, start
+
+FAST: Final = SimOptions(port=0, ttft_s=0, token_rate=0, tokens=3, seed=1)
+SLOW: Final = replace(FAST, tokens=20, token_rate=50)
+CHAT: Final = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
+POST: Final = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files of a certificate for this machine's loopback address."""
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+
+    def trust(self) -> ssl.SSLContext:
+        """Return a context that trusts it."""
+        return ssl.create_default_context(cafile=self.ca_file)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
+    folder: Path = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", "localhost")
+    files = Tls(str(folder / "ca.pem"), str(folder / "cert.pem"), str(folder / "key.pem"))
+    authority.cert_pem.write_to_path(files.ca_file)
+    leaf.private_key_pem.write_to_path(files.key_file)
+    for blob in leaf.cert_chain_pems:
+        blob.write_to_path(files.cert_file, append=True)
+    yield files
+
+
+def with_sim(options: SimOptions, talk: Callable[[SimServer], Awaitable[None]]) -> None:
+    """Run `talk` with a simulator."""
+
+    async def main() -> None:
+        async with await start(options) as sim:
+            await talk(sim)
+
+    uvloop.run(asyncio.wait_for(main(), 20))
+
+
+async def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds; the time-out is the whole test's."""
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+class Peer:
+    """A client on the `h2` library that gives no window back unless told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.h2: Final = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+        self.bodies: Final[dict[int, bytes]] = {}
+        self.ended: Final[set[int]] = set()
+        self.has_goaway = False
+        self._reader: Final = reader
+        self._writer: Final = writer
+
+    @classmethod
+    async def connect(cls, sim: SimServer) -> Peer:
+        """Connect and send the preface."""
+        peer = cls(*await asyncio.open_connection("127.0.0.1", sim.port))
+        peer.h2.initiate_connection()
+        peer.flush()
+        return peer
+
+    def flush(self) -> None:
+        """Write what the engine has to say."""
+        self._writer.write(self.h2.data_to_send())
+
+    def ask(self, *, stream: bool = True) -> int:
+        """Send a completion request; return the id of its stream."""
+        stream_id = self.h2.get_next_available_stream_id()
+        body = json.dumps({"model": "any", "prompt": "", "stream": stream}).encode()
+        self.h2.send_headers(stream_id, [*POST, (b":path", b"/v1/completions")])
+        self.h2.send_data(stream_id, body, end_stream=True)
+        self.flush()
+        return stream_id
+
+    async def read(self) -> bool:
+        """Read once; False at the end of the connection."""
+        data = await self._reader.read(1 << 20)
+        for event in self.h2.receive_data(data):
+            if isinstance(event, h2.events.DataReceived):
+                self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+            elif isinstance(event, h2.events.StreamEnded):
+                self.ended.add(event.stream_id)
+            elif isinstance(event, h2.events.ConnectionTerminated):
+                self.has_goaway = True
+        self.flush()
+        return bool(data)
+
+    async def read_until(self, holds: Callable[[], bool]) -> None:
+        """Read until a condition holds."""
+        while not holds():
+            assert await self.read(), "the connection ended early"
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
+
+
+def test_prior_knowledge_httpx_gets_answers_and_streams() -> None:
+    """A client that speaks HTTP/2 from the first byte is understood without TLS."""
+
+    async def talk(sim: SimServer) -> None:
+        async with httpx.AsyncClient(http1=False, http2=True, base_url=sim.url) as client:
+            plain = await client.post("/v1/chat/completions", json=CHAT)
+            streamed = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+            head = await client.head("/v1/models")
+            missing = await client.get("/v1/nothing")
+
+        assert [reply.http_version for reply in (plain, streamed, head, missing)] == ["HTTP/2"] * 4
+        assert plain.json()["choices"][0]["message"]["content"] == "Hello! This answer "
+        assert plain.headers["content-length"] == str(len(plain.content))
+        assert plain.headers["x-request-id"].startswith("req_")
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        assert head.status_code == 200 and head.content == b"" and int(head.headers["content-length"]) > 0
+        assert missing.status_code == 404 and missing.json()["error"]["type"] == "invalid_request_error"
+
+    with_sim(FAST, talk)
+
+
+def test_alpn_chooses_the_version(tls: Tls) -> None:
+    """Over TLS a client that offers h2 gets it, one that does not gets HTTP/1.1."""
+
+    async def talk(sim: SimServer) -> None:
+        versions = []
+        for http2 in (True, False):
+            async with httpx.AsyncClient(http2=http2, verify=tls.trust(), base_url=sim.url) as client:
+                reply = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+                assert reply.text.endswith("data: [DONE]\n\n")
+                versions.append(reply.http_version)
+
+        assert sim.url.startswith("https://127.0.0.1:")
+        assert versions == ["HTTP/2", "HTTP/1.1"]
+
+    with_sim(replace(FAST, cert_file=tls.cert_file, key_file=tls.key_file), talk)
+
+
+def test_alpn_without_http2_stays_on_http1(tls: Tls) -> None:
+    """With HTTP/2 switched off, a client that offers both speaks HTTP/1.1."""
+
+    async def talk(sim: SimServer) -> None:
+        async with httpx.AsyncClient(http2=True, verify=tls.trust(), base_url=sim.url) as client:
+            reply = await client.get("/v1/models")
+
+        assert reply.http_version == "HTTP/1.1" and reply.status_code == 200
+
+    with_sim(replace(FAST, cert_file=tls.cert_file, key_file=tls.key_file, http2=False), talk)
+
+
+def test_openai_sdk_over_http2_and_tls(tls: Tls) -> None:
+    """The real SDK streams a chat answer and a response over HTTP/2 with TLS."""
+
+    async def talk(sim: SimServer) -> None:
+        http = httpx2.AsyncClient(http2=True, verify=tls.trust())
+        async with openai.AsyncOpenAI(
+            base_url=f"{sim.url}/v1", api_key="sk-x", max_retries=0, http_client=http
+        ) as client:
+            async with client.responses.stream(model="any", input="hi") as stream:
+                versions = {stream._raw_stream.response.http_version}
+                await stream.until_done()
+                final = await stream.get_final_response()
+            chunks = [
+                chunk.choices[0].delta.content or ""
+                async for chunk in await client.chat.completions.create(
+                    model="any", messages=[{"role": "user", "content": "hi"}], stream=True
+                )
+            ]
+
+        assert versions == {"HTTP/2"}
+        assert final.output_text == "".join(chunks) == "Hello! This answer "
+
+    with_sim(replace(FAST, cert_file=tls.cert_file, key_file=tls.key_file), talk)
+
+
+def test_many_streams_share_a_connection() -> None:
+    """100 paced answers on one connection come side by side, each under its own id."""
+
+    async def talk(sim: SimServer) -> None:
+        loop = asyncio.get_running_loop()
+        peer = await Peer.connect(sim)
+        await peer.read()
+        begin = loop.time()
+        ids = [peer.ask() for _ in range(100)]
+        await peer.read_until(lambda: len(peer.ended) == 100)
+        elapsed_s = loop.time() - begin
+        peer.close()
+
+        assert elapsed_s < 2  # one after the other they would take 38 s
+        keys = {json.loads(peer.bodies[i].split(b"\n", 1)[0].removeprefix(b"data: "))["id"] for i in ids}
+        assert len(keys) == 100
+        assert all(peer.bodies[i].count(b'"text":') == 21 for i in ids)
+        await wait_until(lambda: sim.statistics().n_connections == 0)
+        assert sim.statistics().n_requests == 100 and sim.statistics().n_cancelled == 0
+
+    with_sim(SLOW, talk)
+
+
+def test_closed_window_holds_one_stream_only() -> None:
+    """An answer waits while its client's window is closed, without piling up; opened, it comes whole."""
+
+    async def talk(sim: SimServer) -> None:
+        peer = await Peer.connect(sim)
+        held = peer.ask()
+        await peer.read_until(lambda: len(peer.bodies.get(held, b"")) == 65_535)
+        assert sim.statistics().n_running == 1
+
+        peer.h2.increment_flow_control_window(1 << 30)  # the connection's; the stream's is still closed
+        other = peer.ask(stream=False)
+        peer.h2.increment_flow_control_window(1 << 30, other)
+        peer.flush()
+        await peer.read_until(lambda: other in peer.ended)
+        assert len(peer.bodies[held]) == 65_535 and sim.statistics().n_running == 1
+
+        peer.h2.increment_flow_control_window(1 << 30, held)
+        peer.flush()
+        await peer.read_until(lambda: held in peer.ended)
+        peer.close()
+
+        assert peer.bodies[held].endswith(b"data: [DONE]\n\n")
+        assert peer.bodies[held].count(b'"text":') == 20_001
+        assert sim.statistics().n_running == 0
+
+    with_sim(replace(FAST, tokens=20_000), talk)
+
+
+def test_reset_stream_stops_at_once() -> None:
+    """A stream that its client resets is stopped and counted; the next one on the connection is served."""
+
+    async def talk(sim: SimServer) -> None:
+        peer = await Peer.connect(sim)
+        first, second = peer.ask(), peer.ask()
+        await peer.read_until(lambda: len(peer.bodies) == 2)
+        peer.h2.reset_stream(first, 8)
+        peer.flush()
+        await wait_until(lambda: sim.statistics().n_cancelled == 1)
+        assert sim.statistics().n_running == 1
+        await peer.read_until(lambda: second in peer.ended)
+        peer.close()
+
+        assert peer.bodies[second].endswith(b"data: [DONE]\n\n")
+        assert not peer.bodies[first].endswith(b"data: [DONE]\n\n")
+
+    with_sim(SLOW, talk)
+
+
+def test_lost_connection_stops_all_its_streams() -> None:
+    """A client that is gone takes its streams with it."""
+
+    async def talk(sim: SimServer) -> None:
+        peer = await Peer.connect(sim)
+        for _ in range(3):
+            peer.ask()
+        await wait_until(lambda: sim.statistics().n_running == 3)
+        peer.close()
+        await wait_until(lambda: sim.statistics().n_running == 0)
+
+        assert sim.statistics().n_cancelled == 3 and sim.statistics().n_connections == 0
+
+    with_sim(replace(FAST, ttft_s=30), talk)
+
+
+def test_close_sends_goaway_and_lets_streams_end() -> None:
+    """At the goodbye the client gets GOAWAY at once, the rest of its running streams, then the end."""
+
+    async def talk(sim: SimServer) -> None:
+        peer = await Peer.connect(sim)
+        running = peer.ask()
+        await peer.read_until(lambda: running in peer.bodies)
+        closing = asyncio.create_task(sim.close(grace_s=10))
+        await peer.read_until(lambda: peer.has_goaway)
+        assert running not in peer.ended
+        while await peer.read():
+            pass
+        await closing
+        peer.close()
+
+        assert peer.bodies[running].endswith(b"data: [DONE]\n\n")
+        assert sim.statistics().n_cancelled == 0
+
+    with_sim(SLOW, talk)
+
+
+def test_garbage_after_the_preface_ends_the_connection() -> None:
+    """Bytes that are no frames end the connection with GOAWAY, and nothing else."""
+
+    async def talk(sim: SimServer) -> None:
+        peer = await Peer.connect(sim)
+        await peer.read()
+        peer._writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
+        while await peer.read():
+            pass
+        peer.close()
+        await wait_until(lambda: sim.statistics().n_connections == 0)
+        async with httpx.AsyncClient(http1=False, http2=True, base_url=sim.url) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+
+        assert peer.has_goaway
+
+    with_sim(FAST, talk)
+
+
+def test_large_upload_is_read_whole() -> None:
+    """A request of 20 MB, more than the windows, is read on as it comes and answered."""
+
+    async def talk(sim: SimServer) -> None:
+        prompt = "x" * 20_000_000
+        async with httpx.AsyncClient(http1=False, http2=True, base_url=sim.url) as client:
+            reply = await client.post("/v1/completions", json={"model": "any", "prompt": prompt})
+
+        assert reply.json()["usage"]["prompt_tokens"] == 5_000_000
+
+    with_sim(FAST, talk)

@@ -1,0 +1,255 @@
+"""Metrics: what a worker counts is what the page shows, and no request can add a series."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from velox.admin.metrics_page import CONTENT_TYPE, render
+from velox.errors import Blame, Reason
+from velox.observe import series
+from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
+from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+from velox.types import Route
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def new_segment(workers: int = 1) -> Segment:
+    return Segment(workers, series.CELLS)
+
+
+def scrape(segment: Segment, proc: Path = Path("/proc")) -> Samples:
+    """Read the page as Prometheus does."""
+    samples: Samples = {}
+    for family in text_string_to_metric_families(render(segment, proc).decode()):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in samples
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset((key.rstrip("_"), text) for key, text in labels.items())]
+
+
+def count_everything(metrics: WorkerMetrics) -> None:
+    """Count each event that can be counted, once."""
+    for route in Route:
+        for status in (200, 302, 404, 502):
+            for reason in (None, *Reason):
+                metrics.count_request(route, status, reason)
+        metrics.observe_duration(route, 1)
+        metrics.observe_ttft(route, 1)
+    for outcome in Attempt:
+        metrics.count_attempt(outcome)
+    for end in StreamEnd:
+        metrics.count_stream_end(end)
+    for reason in series.SHED_REASONS:
+        metrics.count_shed(reason)
+    for decision in Decision:
+        metrics.count_limit(decision)
+    for phase in Phase:
+        metrics.observe_overhead(phase, 1)
+    metrics.observe_loop_lag(1)
+    metrics.count_warm_failure()
+    metrics.count_log_dropped(1)
+
+
+def test_every_event_has_a_cell_of_its_own() -> None:
+    """No two series share a cell: every counter and bucket count of the page is 1 after one event each."""
+    segment = new_segment()
+    count_everything(WorkerMetrics(segment.metrics(0)))
+    samples = scrape(segment)
+
+    n_requests = len(Route) * 4 * (len(Reason) + 1)
+    counters = [(name, v) for (name, _), v in samples.items() if name.endswith(("_total", "_count"))]
+    ours = [v for name, v in counters if not name.startswith(("velox_worker_", "process_"))]
+    assert set(ours) == {1}
+    assert sum(name == "velox_requests_total" for name, _ in samples) == n_requests
+
+
+def test_series_are_bounded_whatever_is_counted() -> None:
+    """The number of series has a limit that no traffic moves."""
+    segment = new_segment()
+    metrics = WorkerMetrics(segment.metrics(0))
+    count_everything(metrics)
+    series_before = set(scrape(segment))
+
+    for status in range(100, 700):
+        metrics.count_request(Route.OTHER, status, Reason.UPSTREAM_STATUS)
+    count_everything(metrics)
+
+    assert set(scrape(segment)) == series_before
+
+
+@pytest.mark.parametrize(
+    ("status", "label"),
+    [
+        (200, "2xx"),
+        (299, "2xx"),
+        (302, "3xx"),
+        (404, "4xx"),
+        (499, "4xx"),
+        (503, "5xx"),
+        (600, "5xx"),
+        (101, "5xx"),
+    ],
+)
+def test_request_is_counted_under_its_route_class_and_reason(status: int, label: str) -> None:
+    """One request is one count, with the labels of what the client got; no known class is a 5xx."""
+    segment = new_segment()
+
+    WorkerMetrics(segment.metrics(0)).count_request(Route.VECTOR_STORES, status, Reason.UPSTREAM_STATUS)
+
+    shown = {key: v for key, v in scrape(segment).items() if key[0] == "velox_requests_total"}
+    labels = {"route": "vector_stores", "class": label, "reason": "upstream_status"}
+    assert shown == {("velox_requests_total", frozenset(labels.items())): 1}
+
+
+def test_request_without_reason_is_ok() -> None:
+    """All is well has a label too, so that a ratio needs one metric only."""
+    segment = new_segment()
+
+    WorkerMetrics(segment.metrics(0)).count_request(Route.CHAT, 200, None)
+
+    assert value(scrape(segment), "velox_requests_total", route="chat", class_="2xx", reason="ok") == 1
+
+
+@pytest.mark.parametrize(("ns", "bucket"), [(0, 0), (10**7 - 1, 0), (10**7, 0), (10**7 + 1, 1), (10**12, 14)])
+def test_histogram_bound_is_inclusive(ns: int, bucket: int) -> None:
+    """A time equal to a bound lies below it, as Prometheus defines `le`; above all bounds is +Inf."""
+    segment = new_segment()
+
+    WorkerMetrics(segment.metrics(0)).observe_duration(Route.CHAT, ns)
+
+    name = "gen_ai_server_request_duration_seconds"
+    bounds = [*(repr(bound / 1e9) for bound in series.DURATION.bounds_ns), "+Inf"]
+    samples = scrape(segment)
+    counts = [value(samples, f"{name}_bucket", route="chat", le=bound) for bound in bounds]
+    assert counts == [0] * bucket + [1] * (len(bounds) - bucket)
+    assert value(samples, f"{name}_count", route="chat") == 1
+    assert value(samples, f"{name}_sum", route="chat") == ns / 1e9
+
+
+def test_histogram_buckets_are_those_of_the_conventions() -> None:
+    """Dashboards made for OpenTelemetry's GenAI metrics fit."""
+    assert [bound / 1e9 for bound in series.DURATION.bounds_ns[:4]] == [0.01, 0.02, 0.04, 0.08]
+    assert series.DURATION.bounds_ns[-1] == 81_920_000_000
+    assert [bound / 1e9 for bound in series.TTFT.bounds_ns[:4]] == [0.001, 0.005, 0.01, 0.02]
+    assert series.OVERHEAD.bounds_ns[0] == 50_000
+    assert all(list(h.bounds_ns) == sorted(set(h.bounds_ns)) for h in series.HISTOGRAMS)
+
+
+def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
+    """One view of all workers, whichever of them a client landed on."""
+    segment = new_segment(workers=3)
+    for worker in range(3):
+        metrics = WorkerMetrics(segment.metrics(worker))
+        metrics.count_attempt(Attempt.OK)
+        metrics.set_queue_depth(worker)
+        metrics.set_inflight(10)
+        metrics.set_connections(20)
+        metrics.set_pool(ready=1, streams=4)
+        metrics.observe_loop_lag(worker * 10**9)
+        metrics.count_limit(Decision.GRANTED, 64)
+
+    samples = scrape(segment)
+
+    assert value(samples, "velox_upstream_attempts_total", outcome="ok") == 3
+    assert value(samples, "velox_queue_depth") == 3
+    assert value(samples, "velox_inflight_requests") == 30
+    assert value(samples, "velox_client_connections") == 60
+    assert value(samples, "velox_upstream_connections") == 3
+    assert value(samples, "velox_upstream_streams") == 12
+    assert value(samples, "velox_ratelimit_decisions_total", decision="granted") == 192
+    assert value(samples, "velox_event_loop_lag_seconds_count") == 3
+    assert value(samples, "velox_event_loop_lag_seconds_sum") == 3
+
+
+def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
+    """Counters never go back when a worker is replaced; what the dead one had open is gone."""
+    segment = new_segment()
+    dead = WorkerMetrics(segment.metrics(0))
+    dead.count_attempt(Attempt.RESET)
+    dead.set_inflight(7)
+    dead.set_pool(2, 7)
+
+    WorkerMetrics(segment.metrics(0)).count_attempt(Attempt.RESET)
+
+    samples = scrape(segment)
+    assert value(samples, "velox_upstream_attempts_total", outcome="reset") == 2
+    assert value(samples, "velox_inflight_requests") == 0
+    assert value(samples, "velox_upstream_streams") == 0
+
+
+def test_shed_reasons_are_gateway_refusals() -> None:
+    """To shed is to refuse under load: each such reason is the gateway's own and safe to retry."""
+    assert all(r.fact.blame is Blame.GATEWAY and r.fact.should_retry for r in series.SHED_REASONS)
+    with pytest.raises(KeyError):
+        WorkerMetrics(new_segment().metrics(0)).count_shed(Reason.INTERNAL)
+
+
+def test_page_shows_workers_and_restarts_by_cause() -> None:
+    """Who is up, who is ready, and how often a worker was replaced, by slot."""
+    segment = new_segment(workers=2)
+    WorkerStatus(segment, 0).state = WorkerState.READY
+    WorkerStatus(segment, 0).upstream_ready = True
+    WorkerStatus(segment, 0).heartbeat_ns = 1
+    WorkerStatus(segment, 1).count_restart(RestartCause.SIGNAL)
+    GatewayStatus(segment).draining = True
+
+    samples = scrape(segment)
+
+    assert [value(samples, "velox_worker_up", worker=w) for w in "01"] == [1, 0]
+    assert [value(samples, "velox_worker_upstream_ready", worker=w) for w in "01"] == [1, 0]
+    assert value(samples, "velox_worker_heartbeat_age_seconds", worker="0") > 0
+    assert value(samples, "velox_worker_restarts_total", worker="1", cause="signal") == 1
+    assert value(samples, "velox_worker_restarts_total", worker="0", cause="signal") == 0
+    assert value(samples, "velox_draining") == 1
+
+
+def test_page_reads_processes_and_skips_those_that_are_gone(tmp_path: Path) -> None:
+    """CPU, memory and descriptors of each process, whatever its name; a dead one is left out."""
+    segment = new_segment(workers=2)
+    WorkerStatus(segment, 0).pid = 41
+    WorkerStatus(segment, 1).pid = 42
+    fields = ["R", *["0"] * 10, "150", "50", *["0"] * 8, "25", "0"]
+    (tmp_path / "41" / "fd").mkdir(parents=True)
+    for fd in "012":
+        (tmp_path / "41" / "fd" / fd).touch()
+    (tmp_path / "41" / "stat").write_text(f"41 (a) b (c) {' '.join(fields)}")
+
+    samples = scrape(segment, tmp_path)
+
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert value(samples, "process_cpu_seconds_total", process="worker-0") == 200 / ticks
+    assert value(samples, "process_resident_memory_bytes", process="worker-0") == 25 * page
+    assert value(samples, "process_open_fds", process="worker-0") == 3
+    assert not any(("process", "worker-1") in labels for _, labels in samples)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_page_reads_the_real_proc() -> None:
+    """The field numbers of /proc/PID/stat are the kernel's, not only the test's."""
+    segment = new_segment()
+    GatewayStatus(segment).supervisor_pid = os.getpid()
+
+    samples = scrape(segment)
+
+    times = os.times()
+    cpu = value(samples, "process_cpu_seconds_total", process="supervisor")
+    assert cpu == pytest.approx(times.user + times.system, abs=0.1)
+    assert 5_000_000 < value(samples, "process_resident_memory_bytes", process="supervisor") < 10**9
+    assert not any(("process", "admin") in labels for _, labels in samples)
+
+
+def test_content_type_is_the_text_format() -> None:
+    """Prometheus picks its parser by this."""
+    assert CONTENT_TYPE == b"text/plain; version=0.0.4; charset=utf-8"

@@ -1,0 +1,66 @@
+"""Whether the gateway lives and whether it should get traffic.
+
+Knows: the rules, over plain values. Does not know: where the values are kept, or HTTP.
+
+Alive: at least one worker serves or is about to; if none is, a restart of the whole may help. Ready: at
+least one worker serves, has reached its upstream and shows a heartbeat, and nothing asked the gateway to
+leave. One worker is enough: the others' requests go on, and a crash loop in one slot must not take the rest
+out of service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from velox.shm.status import WorkerState
+
+__all__ = ["STUCK_AFTER_S", "Readiness", "WorkerHealth", "readiness"]
+
+STUCK_AFTER_S: Final = 10.0  # R-PROC-3: the supervisor replaces a worker whose loop stood still for longer
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """What is known of one worker. heartbeat_age_s: seconds since its last sign of life."""
+
+    state: WorkerState
+    upstream_ready: bool
+    heartbeat_age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """alive: for /healthz. ready: for /readyz. reasons: what is wrong, also while others make up for it."""
+
+    alive: bool
+    ready: bool
+    reasons: tuple[str, ...]
+
+
+def readiness(workers: Sequence[WorkerHealth], *, draining: bool) -> Readiness:
+    """Judge the gateway. draining: it was told to leave."""
+    problems = [_problem(worker) for worker in workers]
+    reasons = ["the gateway is draining"] if draining else []
+    reasons += [f"worker {slot} {problem}" for slot, problem in enumerate(problems) if problem]
+    return Readiness(
+        alive=any(worker.state is not WorkerState.STOPPED for worker in workers),
+        ready=not draining and None in problems,
+        reasons=tuple(reasons),
+    )
+
+
+def _problem(worker: WorkerHealth) -> str | None:
+    """Return why a worker can't take traffic, or None."""
+    match worker.state:
+        case WorkerState.STARTING:
+            return "is starting"
+        case WorkerState.DRAINING:
+            return "is draining"
+        case WorkerState.STOPPED:
+            return "is not running"
+        case WorkerState.READY:
+            if worker.heartbeat_age_s > STUCK_AFTER_S:
+                return "shows no sign of life"
+            return None if worker.upstream_ready else "has no connection to its upstream"

@@ -1,0 +1,149 @@
+"""The metrics page: all workers' slabs, summed, in Prometheus' text format.
+
+Knows: how to read the shared memory and /proc. Does not know: who counts, or how the page is served.
+Reading takes no lock and wakes no worker. A page made while workers count may show a bucket and not yet its
+sum; the next page does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from velox import __version__
+from velox.observe import series
+from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+
+__all__ = ["CONTENT_TYPE", "render"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def render(segment: Segment, proc: Path = Path("/proc")) -> bytes:
+    """Return the page. proc: where the kernel tells of processes."""
+    return generate_latest(_GatewayCollector(segment, proc))
+
+
+class _GatewayCollector:
+    """A prometheus_client Collector over one segment."""
+
+    def __init__(self, segment: Segment, proc: Path) -> None:
+        self._segment = segment
+        self._proc = proc
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family. Called once a scrape."""
+        slabs = [self._segment.metrics(worker).tolist() for worker in range(self._segment.workers)]
+        cells = [sum(column) for column in zip(*slabs, strict=True)]
+        for counter in series.COUNTERS:
+            yield _counter(counter, cells)
+        for gauge in series.GAUGES:
+            yield GaugeMetricFamily(gauge.name, gauge.help, cells[gauge.first])
+        for histogram in series.HISTOGRAMS:
+            yield _histogram(histogram, cells)
+        yield from _workers(self._segment)
+        yield from _processes(self._pids(), self._proc)
+        yield from _gateway(GatewayStatus(self._segment))
+
+    def _pids(self) -> dict[str, int]:
+        """Return the processes of the gateway, by name; none without a pid."""
+        pids = {"supervisor": GatewayStatus(self._segment).supervisor_pid, "admin": os.getpid()}
+        if pids["admin"] == pids["supervisor"]:
+            del pids["admin"]
+        for worker in range(self._segment.workers):
+            pids[f"worker-{worker}"] = WorkerStatus(self._segment, worker).pid
+        return {name: pid for name, pid in pids.items() if pid}
+
+
+def _counter(family: series.Counter, cells: list[int]) -> Metric:
+    metric = CounterMetricFamily(family.name, family.help, labels=[name for name, _ in family.labels])
+    for value, labels in zip(cells[family.first : family.end], family.series(), strict=True):
+        if value or not family.sparse:
+            metric.add_metric(labels, value)
+    return metric
+
+
+def _histogram(family: series.Histogram, cells: list[int]) -> Metric:
+    name, values = family.label or ("", ("",))
+    metric = HistogramMetricFamily(family.name, family.help, labels=[name] if name else [])
+    bounds = [*(repr(bound / 1e9) for bound in family.bounds_ns), "+Inf"]
+    for index, value in enumerate(values):
+        first = family.first + index * family.stride
+        *counts, sum_ns = cells[first : first + family.stride]
+        if family.sparse and not any(counts):
+            continue
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip(bounds, counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        metric.add_metric([value] if name else [], buckets, sum_ns / 1e9)
+    return metric
+
+
+def _workers(segment: Segment) -> Iterator[Metric]:
+    """Yield what the supervisor and the workers say of themselves: the only families with a worker label."""
+    up = GaugeMetricFamily("velox_worker_up", "1 while the worker takes requests.", labels=["worker"])
+    ready = GaugeMetricFamily(
+        "velox_worker_upstream_ready", "1 while the worker has a warm upstream connection.", labels=["worker"]
+    )
+    age = GaugeMetricFamily(
+        "velox_worker_heartbeat_age_seconds", "Time since the worker's last sign of life.", labels=["worker"]
+    )
+    restarts = CounterMetricFamily(
+        "velox_worker_restarts", "Workers replaced, by cause.", labels=["worker", "cause"]
+    )
+    now_ns = time.monotonic_ns()
+    for worker in range(segment.workers):
+        status, label = WorkerStatus(segment, worker), str(worker)
+        up.add_metric([label], status.state is WorkerState.READY)
+        ready.add_metric([label], status.upstream_ready)
+        if status.heartbeat_ns:
+            age.add_metric([label], max(0, now_ns - status.heartbeat_ns) / 1e9)
+        for cause in RestartCause:
+            restarts.add_metric([label, cause.name.lower()], status.restarts(cause))
+    yield from (up, ready, age, restarts)
+
+
+def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
+    """Yield the usual process_* families for each process of the gateway that still lives."""
+    cpu = CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", labels=["process"])
+    memory = GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", labels=["process"])
+    fds = GaugeMetricFamily("process_open_fds", "Open file descriptors.", labels=["process"])
+    for name, pid in pids.items():
+        folder = proc / str(pid)
+        try:
+            # proc(5): the name in parentheses may hold anything; what follows it starts with field 3.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            n_fds = sum(1 for _ in (folder / "fd").iterdir())
+        except OSError:
+            continue  # it died since its pid was read, or is another user's
+        cpu.add_metric([name], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
+        memory.add_metric([name], int(fields[21]) * _PAGE_BYTES)
+        fds.add_metric([name], n_fds)
+    yield from (cpu, memory, fds)
+
+
+def _gateway(status: GatewayStatus) -> Iterator[Metric]:
+    uptime_ns = time.monotonic_ns() - status.started_ns if status.started_ns else 0
+    yield GaugeMetricFamily("velox_uptime_seconds", "Time since the supervisor started.", uptime_ns / 1e9)
+    yield GaugeMetricFamily("velox_draining", "1 once the gateway takes no new work.", status.draining)
+    build = GaugeMetricFamily("velox_build_info", "The version, as a label.", labels=["version"])
+    build.add_metric([__version__], 1)
+    yield build

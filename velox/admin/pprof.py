@@ -1,0 +1,173 @@
+"""The /debug/pprof/ pages: an index, and CPU profiles as flame graph, as folded text, for `go tool pprof`.
+
+Knows: the query of a profile, its formats, one profile at a time. Does not know: how samples are taken or
+sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Final, Literal, TypeAlias
+from urllib.parse import parse_qsl
+
+from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply
+from velox.profiling import flamegraph, pprof
+from velox.profiling.flamegraph_assets import SCRIPT
+from velox.profiling.samples import Profile
+
+__all__ = ["Collect", "ProfilePage", "index_page"]
+
+# Profiles all workers for so many seconds at so many samples a second of CPU time.
+Collect: TypeAlias = Callable[[float, int], Awaitable[Profile]]
+
+_SECONDS: Final = range(1, 61)
+_HZ: Final = range(1, 501)
+
+# The picture runs its own script and loads nothing; a second script, however it got in, is not that one.
+_SCRIPT_DIGEST: Final = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+_SVG_POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT_DIGEST}'"
+_HTML_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+
+
+_FORMATS: Final = {
+    "svg": _Format("image/svg+xml", (("Content-Security-Policy", _SVG_POLICY),)),
+    "pprof": _Format(
+        "application/octet-stream", (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)
+    ),
+    "folded": _Format(TEXT, ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    seconds: int
+    hz: int
+    format: str
+
+
+class ProfilePage:
+    """Serves /debug/pprof/profile. Holds what makes it one at a time."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+        self._taking = False
+
+    def __repr__(self) -> str:
+        return f"<ProfilePage taking={self._taking}>"
+
+    async def reply(self, request: AdminRequest) -> Reply:
+        """Take a profile. Raises RefusalError: 400 for a bad query, 429 while another is taken."""
+        query = _parse_query(request)
+        chosen = _FORMATS[query.format]
+        if request.is_head:
+            return Reply(200, None, chosen.content_type, chosen.headers)
+        if self._taking:
+            # How long the other one takes is known here to a second or so only.
+            raise RefusalError(429, "another profile is being taken", (("Retry-After", "5"),))
+        self._taking = True
+        try:
+            profile = await self._collect(query.seconds, query.hz)
+        finally:
+            self._taking = False
+        # Megabytes at worst; on a thread, so that a scrape does not wait for it.
+        body = await asyncio.to_thread(_encode, profile, query.format)
+        return Reply(200, body, chosen.content_type, chosen.headers)
+
+
+def _encode(profile: Profile, wanted: str) -> bytes:
+    match wanted:
+        case "svg":
+            return flamegraph.render(profile).encode()
+        case "folded":
+            return flamegraph.folded(profile).encode()
+        case _:
+            return pprof.encode(profile)
+
+
+def _parse_query(request: AdminRequest) -> _Query:
+    pairs = parse_qsl(request.query, keep_blank_values=True)
+    given = dict(pairs)
+    if len(given) != len(pairs) or not given.keys() <= {"seconds", "hz", "format"}:
+        raise RefusalError(400, "the parameters are seconds, hz and format, each once at most")
+    wanted = given.get("format", _default_format(request))
+    if wanted not in _FORMATS:
+        raise RefusalError(400, "format must be svg, pprof or folded")
+    return _Query(
+        seconds=_whole_number(
+            given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"
+        ),
+        hz=_whole_number(given.get("hz", "99"), _HZ, "hz must be a whole number from 1 to 500"),
+        format=wanted,
+    )
+
+
+def _whole_number(text: str, allowed: range, message: str) -> int:
+    number = int(text) if re.fullmatch("[0-9]{1,3}", text) else -1
+    if number not in allowed:
+        raise RefusalError(400, message)
+    return number
+
+
+def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
+    """`go tool pprof` names Go's client and says nothing about what it accepts; browsers and curl do."""
+    from_go = request.headers.get("user-agent", "").startswith("Go-http-client")
+    return "pprof" if from_go or "accept" not in request.headers else "svg"
+
+
+def index_page(request: AdminRequest) -> Reply:
+    """Return the page that says what there is. The Host header in it passed the server's check."""
+    host = escape(request.host or "127.0.0.1:6060")
+    return Reply(
+        200, _INDEX.replace("{host}", host).encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),)
+    )
+
+
+_INDEX: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Velox admin</title>
+<style>
+body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, sans-serif; color: #2b2320; background: #fbfaf8;
+  margin: 3rem auto; max-width: 44rem; padding: 0 1.5rem }
+h1 { font-size: 1.6rem; margin: 0 0 .2rem } h2 { font-size: 1rem; margin: 2rem 0 .5rem; color: #6b625c }
+p { margin: .2rem 0; color: #6b625c }
+table { border-collapse: collapse; width: 100% }
+td { padding: .45rem 1rem .45rem 0; border-top: 1px solid #e6e0da }
+td:first-child { white-space: nowrap }
+a { color: #b4530f; text-decoration: none } a:hover { text-decoration: underline }
+pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ede8;
+  border-radius: 6px; padding: .7rem 1rem; overflow-x: auto }
+</style>
+<h1>Velox</h1>
+<p>The admin listener. Nothing here slows a worker, but for a profile: about 0.1&nbsp;% while it runs.</p>
+<h2>State</h2>
+<table>
+<tr><td><a href="/metrics">/metrics</a><td>all workers in one view, for Prometheus
+<tr><td><a href="/healthz">/healthz</a><td>200 while a worker runs or starts
+<tr><td><a href="/readyz">/readyz</a><td>200 while a worker can serve; else 503 and why
+</table>
+<h2>CPU profile of all workers</h2>
+<table>
+<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=svg">10 seconds</a><td>flame graph
+<tr><td><a href="/debug/pprof/profile?seconds=30&amp;format=svg">30 seconds</a><td>flame graph
+<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=pprof">10 seconds</a><td>file for Go's pprof
+<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=folded">10 seconds</a><td>folded, for speedscope
+</table>
+<p>An answer comes when the time is over. <code>seconds</code>: 1 to 60, <code>hz</code>: 1 to 500.</p>
+<pre>go tool pprof -top 'http://{host}/debug/pprof/profile?seconds=10'
+curl -o cpu.svg 'http://{host}/debug/pprof/profile?seconds=10'</pre>
+</html>
+"""

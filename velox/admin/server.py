@@ -1,0 +1,171 @@
+"""The admin listener: HTTP/1.1 for people, probes, Prometheus and `go tool pprof`.
+
+Knows: which path is served by what, and the bounds of a connection. Does not know: where figures come from;
+all of it is injected. It shares no process with a worker, so neither can delay the other.
+
+Limits: GET and HEAD, one request per connection, a head of 8 KiB in 5 s, 64 connections. A path is compared
+as it came, so there is no way to spell another one. Keys: none; who can connect can read, so the listener
+belongs on loopback or inside a trusted network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import orjson
+
+from velox.admin import metrics_page
+from velox.admin.health import Readiness
+from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
+from velox.admin.pprof import Collect, ProfilePage, index_page
+
+__all__ = ["AdminApp", "serve"]
+
+HEAD_BYTES: Final = 8192
+HEAD_TIMEOUT_S: Final = 5.0
+WRITE_TIMEOUT_S: Final = 30.0
+LINGER_S: Final = 1.0
+MAX_CONNECTIONS: Final = 64
+
+_log: Final = logging.getLogger(__name__)
+
+
+class AdminApp:
+    """What the admin listener serves.
+
+    metrics: renders the metrics page now. ready: judges now. collect: takes a profile.
+    host_names: names, lower-case, that a Host header may have besides IP addresses and localhost.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: Callable[[], bytes],
+        ready: Callable[[], Readiness],
+        collect: Collect,
+        host_names: frozenset[str] = frozenset(),
+    ) -> None:
+        self.host_names: Final = host_names
+        self._metrics = metrics
+        self._ready = ready
+        self._profile = ProfilePage(collect)
+
+    async def reply(self, request: AdminRequest) -> Reply:
+        """Answer a request. Raises RefusalError."""
+        match request.path:
+            case "/" | "/debug/pprof" | "/debug/pprof/":
+                return index_page(request)
+            case "/metrics":
+                return Reply(200, self._metrics(), metrics_page.CONTENT_TYPE.decode())
+            case "/healthz":
+                return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
+            case "/readyz":
+                return _ready_reply(self._ready())
+            case "/debug/pprof/profile":
+                return await self._profile.reply(request)
+            case _:
+                raise RefusalError(404, "there is no such page; / lists what there is")
+
+
+def _ready_reply(state: Readiness) -> Reply:
+    body = orjson.dumps({"ready": state.ready, "reasons": state.reasons}, option=orjson.OPT_APPEND_NEWLINE)
+    return Reply(200 if state.ready else 503, body, "application/json")
+
+
+async def serve(sock: socket.socket, app: AdminApp) -> asyncio.Server:
+    """Serve on a listening socket until the returned server is closed. The caller keeps the socket."""
+    listener = _Listener(app)
+    return await asyncio.start_server(listener.on_connection, sock=sock, limit=HEAD_BYTES)
+
+
+class _Listener:
+    """Bounds the number of connections, and each of them."""
+
+    def __init__(self, app: AdminApp) -> None:
+        self._app = app
+        self._connections = 0
+
+    async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, to its end."""
+        self._connections += 1
+        try:
+            if self._connections <= MAX_CONNECTIONS:
+                await self._exchange(reader, writer)
+            else:
+                writer.write(write_reply(Reply(503, b"too many connections\n"), head_only=False))
+        except (TimeoutError, OSError):
+            pass  # the client is gone, or too slow to be told anything
+        finally:
+            self._connections -= 1
+            writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b""
+        try:
+            head = await _read_head(reader)
+            request = parse_request(head, self._app.host_names)
+            reply = await _unless_gone(self._answer(request), reader)
+        except RefusalError as refusal:
+            reply = refusal.reply
+        await _send(writer, write_reply(reply, head_only=head.startswith(b"HEAD ")))
+        await _linger(reader, writer)
+
+    async def _answer(self, request: AdminRequest) -> Reply:
+        try:
+            return await self._app.reply(request)
+        except RefusalError:
+            raise
+        except Exception:  # the other pages must go on: this one answers 500, and the cause is logged
+            _log.exception("an admin page failed: %s", request.path)
+            return Reply(500, b"this page failed; the log says why\n")
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    """Return the head with its empty line. Raises RefusalError: 408, 431."""
+    try:
+        async with asyncio.timeout(HEAD_TIMEOUT_S):
+            return await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError as exc:
+        raise RefusalError(408, "the request's head took too long") from exc
+    except asyncio.LimitOverrunError as exc:
+        raise RefusalError(431, f"the request's head is over {HEAD_BYTES} bytes") from exc
+    except asyncio.IncompleteReadError as exc:
+        raise ConnectionResetError("the client left") from exc
+
+
+async def _unless_gone(answer: Coroutine[None, None, Reply], reader: asyncio.StreamReader) -> Reply:
+    """Await the answer; cancel it when the client leaves: nobody's profile must not block the next one."""
+    work, gone = asyncio.create_task(answer), asyncio.create_task(_discard(reader))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ConnectionResetError("the client left")
+        return work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    """Read what nobody wants until the client closes."""
+    while await reader.read(HEAD_BYTES):
+        pass
+
+
+async def _send(writer: asyncio.StreamWriter, reply: bytes) -> None:
+    writer.transport.set_write_buffer_limits(0)  # drain() waits until the kernel has all of it
+    writer.write(reply)
+    async with asyncio.timeout(WRITE_TIMEOUT_S):
+        await writer.drain()
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Let the client close first: closing over unread input sends a reset, which may outrun the reply."""
+    writer.write_eof()
+    async with asyncio.timeout(LINGER_S):
+        await _discard(reader)

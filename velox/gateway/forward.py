@@ -1,0 +1,85 @@
+"""The request as it goes up: built from what may pass, never copied (R-H1-11).
+
+Knows: which of the client's headers go up, which credential, which path. Does not know: connections.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from velox.net.upstream import UpstreamRequest
+from velox.providers.openai import Provider
+from velox.types import Header, Peek, RequestHead
+
+__all__ = ["Forwarder"]
+
+# R-SEC-1: never passed from client to upstream. Host, framing and hop-by-hop headers are gone before (protocol/http1).
+_NEVER: Final = frozenset(
+    {b"cookie", b"proxy-authorization", b"forwarded", b"via", b"x-real-ip", b"content-encoding", b"expect"}
+)
+_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+
+
+class Forwarder:
+    """Builds upstream requests for one upstream.
+
+    base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
+    client_keys_are_ours (clients present keys of Velox, which no upstream may see).
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        base_path: str,
+        root_path: str,
+        key: str | None,
+        client_keys_are_ours: bool,
+    ) -> None:
+        self._base_path: Final = base_path.encode("ascii")
+        self._root_path: Final = root_path.encode("ascii")
+        self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
+        dropped = _NEVER
+        if key is not None or client_keys_are_ours:
+            dropped |= _CREDENTIALS | provider.account_headers
+        self._dropped: Final = dropped
+
+    def build(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> UpstreamRequest:
+        """Return the request to send."""
+        dropped = self._dropped
+        headers: list[Header] = []
+        for header in head.headers:
+            name = header[0]
+            if name in dropped:
+                continue
+            if name[0] == 0x78 and not _passes_x(header):  # "x": most headers are not looked at twice
+                continue
+            if name == b"accept-encoding" and peek.stream:
+                continue
+            headers.append(header)
+        if peek.stream:
+            # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
+            headers.append((b"accept-encoding", b"identity"))
+        headers.extend(self._credential)
+        return UpstreamRequest(head.method, self._target(head), headers, body)
+
+    def warmup(self, path: str) -> UpstreamRequest:
+        """Return the HEAD that warms a connection."""
+        target = self._base_path + path.encode("ascii")
+        return UpstreamRequest(b"HEAD", target, [(b"user-agent", b"velox"), *self._credential], None)
+
+    def _target(self, head: RequestHead) -> bytes:
+        if head.path == b"/" and head.method == b"POST":
+            query = b"?" + head.query if head.query else b""
+            return self._base_path + self._root_path + query
+        return self._base_path + head.target
+
+
+def _passes_x(header: Header) -> bool:
+    """Look at an `x-` header: forwarding claims and Velox's own are not taken from a client (B-26)."""
+    name, value = header
+    if name.startswith((b"x-forwarded-", b"x-velox-")):
+        return False
+    return name != b"x-request-id" or _REQUEST_ID.fullmatch(value) is not None

@@ -1,0 +1,148 @@
+"""What is recorded of an exchange: metrics, the access log, its id. Always from here, so that all tell the same.
+
+Knows: which series and which line an end goes to. Does not know: how they are stored (observe/).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from velox.errors import Reason, VeloxError
+from velox.net.pool import PoolStatistics
+from velox.net.upstream import UpstreamFailure
+from velox.observe.access_log import AccessLog, AccessRecord
+from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, StreamEnd
+from velox.policy.token_bucket import Taken
+from velox.types import Route
+
+if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
+    from velox.gateway.exchange import Exchange
+
+__all__ = ["Recorder"]
+
+_ATTEMPTS: Final = {
+    Reason.UPSTREAM_DNS: Attempt.CONNECT_ERROR,
+    Reason.UPSTREAM_CONNECT: Attempt.CONNECT_ERROR,
+    Reason.UPSTREAM_TLS: Attempt.TLS_ERROR,
+    Reason.UPSTREAM_RESET: Attempt.RESET,
+    Reason.UPSTREAM_PROTOCOL: Attempt.PROTOCOL,
+    Reason.UPSTREAM_REDIRECT: Attempt.PROTOCOL,
+    Reason.UPSTREAM_TTFB_TIMEOUT: Attempt.TIMEOUT,
+    Reason.UPSTREAM_IDLE_TIMEOUT: Attempt.TIMEOUT,
+    Reason.UPSTREAM_TRUNCATED: Attempt.TRUNCATED,
+}
+_STREAM_ENDS: Final = {
+    Reason.CLIENT_CLOSED: StreamEnd.CLIENT_ABORT,
+    Reason.UPSTREAM_TRUNCATED: StreamEnd.CUT,
+    Reason.UPSTREAM_RESET: StreamEnd.CUT,
+    Reason.UPSTREAM_IDLE_TIMEOUT: StreamEnd.STALL,
+    Reason.DRAINING: StreamEnd.DRAINING,
+}
+
+
+class Recorder:
+    """Records for one worker."""
+
+    def __init__(
+        self, metrics: WorkerMetrics, log: AccessLog, logger: logging.Logger, id_prefix: str
+    ) -> None:
+        self._metrics: Final = metrics
+        self._log: Final = log
+        self._logger: Final = logger
+        self._id_prefix: Final = id_prefix.encode()
+        self._n_ids = 0
+
+    def next_id(self) -> bytes:
+        """Return a new exchange id, unique over workers and restarts."""
+        self._n_ids += 1
+        return b"vx-%b-%x" % (self._id_prefix, self._n_ids)
+
+    def overhead(self, phase: Phase, ns: int) -> None:
+        """Note time that Velox itself took."""
+        self._metrics.observe_overhead(phase, ns)
+
+    def limited(self, taken: Taken, n_asked: int) -> None:
+        """Note what the gate said to a batch."""
+        metrics, waited = self._metrics, taken.waiting
+        if taken.granted > waited:
+            metrics.count_limit(Decision.GRANTED, taken.granted - waited)
+        if waited:
+            metrics.count_limit(Decision.WAITED, waited)
+        if n_asked > taken.granted:
+            metrics.count_limit(Decision.REFUSED, n_asked - taken.granted)
+
+    def attempt_answered(self, status: int) -> None:
+        """Note an attempt whose reply was whole."""
+        outcome = Attempt.OK if status < 400 else Attempt.STATUS_4XX if status < 500 else Attempt.STATUS_5XX
+        self._metrics.count_attempt(outcome)
+
+    def attempt_failed(self, failure: UpstreamFailure) -> None:
+        """Note an attempt that broke."""
+        self._metrics.count_attempt(_ATTEMPTS.get(failure.reason, Attempt.RESET))
+
+    def refused(self, route: Route, error: VeloxError) -> None:
+        """Note a request that was answered before it became an exchange."""
+        self._metrics.count_request(route, error.status, error.reason)
+        if error.reason in SHED_REASONS:
+            self._metrics.count_shed(error.reason)
+
+    def ended(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
+        """Note the end of an exchange; called once for each."""
+        metrics, route, reply = self._metrics, exchange.facts.route, exchange.reply
+        now_ns = time.monotonic_ns()
+        if reason is None and status >= 400:
+            reason = Reason.UPSTREAM_STATUS
+        metrics.count_request(route, status, reason)
+        metrics.observe_duration(route, now_ns - exchange.started_ns)
+        if reply is not None and reply.first_byte_ns:
+            metrics.observe_ttft(route, reply.first_byte_ns - exchange.started_ns)
+            if reply.is_sse:
+                end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
+                metrics.count_stream_end(end)
+        if reason in SHED_REASONS and reason is not None:
+            metrics.count_shed(reason)
+        if reason is Reason.CLIENT_CLOSED and exchange.attempts:
+            metrics.count_attempt(Attempt.CANCELLED)
+        code = "ok" if reason is None else reason.code
+        if self._log.wants(code):
+            self._log.write(_record(exchange, code, status, now_ns))
+
+    def gauges(self, queued: int, active: int, pool: PoolStatistics) -> None:
+        """Publish what changes too often to be written at each change."""
+        self._metrics.set_queue_depth(queued)
+        self._metrics.set_inflight(active)
+        self._metrics.set_pool(pool.connections, pool.streams)
+
+    def crashed(self, exc: Exception) -> None:
+        """Log an error that is a bug: where it was raised, never the values it was raised with."""
+        frames = traceback.extract_tb(exc.__traceback__)[-4:]
+        where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+        self._logger.error("bug: %s at %s", type(exc).__name__, where)
+
+
+def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRecord:
+    reply = exchange.reply
+    ttfb_ns = reply.first_byte_ns - exchange.started_ns if reply is not None and reply.first_byte_ns else None
+    return AccessRecord(
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        id=exchange.id.decode(),
+        caller=exchange.caller,
+        method=exchange.head.method.decode("ascii"),
+        path=exchange.head.path.decode("ascii", "replace"),
+        route=exchange.facts.route.name.lower(),
+        model=exchange.peek.model,
+        stream=exchange.peek.stream,
+        status=status,
+        reason=code,
+        phase=exchange.phase,
+        ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
+        total_ms=round((now_ns - exchange.started_ns) / 1e6, 3),
+        bytes_in=0 if exchange.body is None else len(exchange.body),
+        bytes_out=0 if reply is None else reply.bytes_out,
+        attempts=exchange.attempts,
+    )

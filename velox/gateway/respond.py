@@ -1,0 +1,50 @@
+"""Velox's own answers: OpenAI's error shape, so that every SDK decodes them with its own classes.
+
+Knows: the body, the headers and the wording of an error. Does not know: who asked, or over which HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import orjson
+
+from velox.errors import VeloxError, error_type
+from velox.protocol import http1_write
+from velox.types import Header
+
+__all__ = ["error_body", "error_reply"]
+
+_JSON: Final = (b"content-type", b"application/json")
+
+
+def error_body(error: VeloxError) -> bytes:
+    """Return {"error": {"message", "type", "param", "code"}}."""
+    fields = {
+        "message": error.message,
+        "type": error_type(error.status),
+        "param": error.param,
+        "code": error.reason.code,
+    }
+    return orjson.dumps({"error": fields})
+
+
+def error_reply(error: VeloxError, request_id: bytes, *, close: bool, with_body: bool = True) -> bytes:
+    """Return the whole reply. with_body False: the answer to a HEAD."""
+    body = error_body(error)
+    headers: list[Header] = [
+        _JSON,
+        (b"x-velox-reason", error.reason.code.encode()),
+        (b"x-velox-request-id", request_id),
+        (b"x-request-id", request_id),
+    ]
+    should_retry = error.reason.fact.should_retry
+    if should_retry is not None:
+        headers.append((b"x-should-retry", b"true" if should_retry else b"false"))
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+        headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after_s * 1000))))
+    headers.extend(error.headers)
+    head = http1_write.reply_head(error.status, headers, content_length=len(body), chunked=False, close=close)
+    return head + body if with_body else head

@@ -1,0 +1,127 @@
+"""What a path is for: its route (a metric label), whether its body names a model, and whether it passes at all.
+
+Knows: the paths of the OpenAI API and of Anthropic's messages. Does not know: upstreams. The same path value that is
+looked at here is the one that goes up (R-PATH-1).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from velox.errors import Reason, VeloxError
+from velox.types import RequestHead, Route
+
+__all__ = ["PathFacts", "Routes"]
+
+# The last segments of the endpoints whose body names a model. Longest first within a first word.
+_MODEL_ENDPOINTS: Final[dict[bytes, Route]] = {
+    b"chat/completions": Route.CHAT,
+    b"responses": Route.RESPONSES,
+    b"completions": Route.COMPLETIONS,
+    b"embeddings": Route.EMBEDDINGS,
+    b"moderations": Route.MODERATIONS,
+    b"images/generations": Route.IMAGES,
+    b"images/edits": Route.IMAGES,
+    b"images/variations": Route.IMAGES,
+    b"audio/speech": Route.AUDIO,
+    b"messages": Route.MESSAGES,
+    b"messages/count_tokens": Route.MESSAGES,
+}
+_WORDS: Final[dict[bytes, Route]] = {
+    b"chat": Route.CHAT,
+    b"responses": Route.RESPONSES,
+    b"completions": Route.COMPLETIONS,
+    b"embeddings": Route.EMBEDDINGS,
+    b"models": Route.MODELS,
+    b"moderations": Route.MODERATIONS,
+    b"images": Route.IMAGES,
+    b"audio": Route.AUDIO,
+    b"files": Route.FILES,
+    b"uploads": Route.FILES,
+    b"batches": Route.BATCHES,
+    b"vector_stores": Route.VECTOR_STORES,
+    b"messages": Route.MESSAGES,
+}
+# Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
+_ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"readyz"})
+_CACHED_PATHS: Final = 1024
+
+
+class PathFacts(NamedTuple):
+    """What is known of a path. reads_body: its JSON body names a model."""
+
+    route: Route
+    reads_body: bool
+    passes: bool
+
+
+class Routes:
+    """The table of one gateway. prefixes: what may pass; ("*",) is everything."""
+
+    def __init__(self, prefixes: tuple[str, ...]) -> None:
+        self._all: Final = "*" in prefixes
+        self._prefixes: Final = tuple(prefix.rstrip("/").encode() for prefix in prefixes)
+        # Paths with ids come once each: the cache is emptied when it is full, so it never outgrows its bound.
+        self._cache: dict[bytes, PathFacts] = {}
+
+    def facts(self, path: bytes) -> PathFacts:
+        """Look a path up."""
+        known = self._cache.get(path)
+        if known is None:
+            known = self._look_at(path)
+            if len(self._cache) >= _CACHED_PATHS:
+                self._cache.clear()
+            self._cache[path] = known
+        return known
+
+    def check(self, head: RequestHead) -> PathFacts:
+        """Return the facts of a request's path. Raises VeloxError when the request can't pass."""
+        facts = self.facts(head.path)
+        if not facts.passes:
+            raise VeloxError(
+                Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)"
+            )
+        if not head.has_body:
+            return facts
+        encoding = head.header(b"content-encoding")
+        if encoding is not None and encoding.lower() != b"identity":
+            message = "a request's body must not be compressed; send it without Content-Encoding"
+            raise VeloxError(Reason.UNSUPPORTED_ENCODING, message)
+        if facts.reads_body and head.method == b"POST":
+            _check_media(head)
+        return facts
+
+    def _look_at(self, path: bytes) -> PathFacts:
+        words = path.strip(b"/").split(b"/")
+        route = next((_WORDS[word] for word in words if word in _WORDS), Route.OTHER)
+        endpoint = _MODEL_ENDPOINTS.get(b"/".join(words[-2:]))
+        if endpoint is None and (len(words) < 2 or words[-2] not in _WORDS):
+            endpoint = _MODEL_ENDPOINTS.get(words[-1])
+        passes = words[0] not in _ADMIN_WORDS and (
+            self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
+        )
+        return PathFacts(endpoint or route, endpoint is not None, passes)
+
+
+def reads_body(facts: PathFacts, head: RequestHead) -> bool:
+    """True when the body of this request is JSON that names a model. Multipart bodies pass unread."""
+    if not facts.reads_body or head.method != b"POST":
+        return False
+    media = head.header(b"content-type")
+    return media is None or not media.lower().startswith(b"multipart/")
+
+
+def _check_media(head: RequestHead) -> None:
+    """Refuse a body whose type is not one that is read, or passed unread (B-41)."""
+    value = (head.header(b"content-type") or b"").lower()
+    media, _, parameters = value.partition(b";")
+    media = media.strip()
+    if media == b"multipart/form-data":
+        return
+    charset = parameters.partition(b"charset=")[2].strip(b' "')
+    is_json = media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
+    if not is_json or (
+        charset and charset.split(b";")[0].strip(b' "') not in (b"utf-8", b"utf8", b"us-ascii")
+    ):
+        message = "this path takes a JSON body; send Content-Type: application/json (in UTF-8)"
+        raise VeloxError(Reason.UNSUPPORTED_MEDIA, message)

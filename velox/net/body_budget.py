@@ -1,0 +1,78 @@
+"""The bytes that all request bodies of a worker may hold together (R-MEM-2).
+
+Knows: how much is taken, who waits for room and how long. Does not know: what a body is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+__all__ = ["BodyBudget", "BudgetWaiter"]
+
+
+class BudgetWaiter(Protocol):
+    """A connection whose announced body does not fit yet."""
+
+    def budget_granted(self, n_bytes: int) -> None:
+        """The bytes are taken for you: read on."""
+
+    def budget_refused(self) -> None:
+        """No room came in time."""
+
+
+class BodyBudget:
+    """First come, first served; a large body waits for room and is not overtaken by small ones for ever."""
+
+    def __init__(self, limit_bytes: int, max_wait_s: float, now_s: Callable[[], float]) -> None:
+        self._limit: Final = limit_bytes
+        self._max_wait_s: Final = max_wait_s
+        self._now_s: Final = now_s
+        self._taken = 0
+        self._waiting: deque[tuple[BudgetWaiter, int, float]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<BodyBudget {self._taken}/{self._limit} waiting={len(self._waiting)}>"
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes held now."""
+        return self._taken
+
+    def take(self, waiter: BudgetWaiter, n_bytes: int) -> bool:
+        """Take bytes now (True), or get in line (False): then the waiter is called back."""
+        if not self._waiting and self.take_now(n_bytes):
+            return True
+        self._waiting.append((waiter, n_bytes, self._now_s() + self._max_wait_s))
+        return False
+
+    def take_now(self, n_bytes: int) -> bool:
+        """Take bytes if there is room, without getting in line."""
+        if self._taken + n_bytes > self._limit:
+            return False
+        self._taken += n_bytes
+        return True
+
+    def give(self, n_bytes: int) -> None:
+        """Give bytes back, and call those whose bodies fit now."""
+        self._taken -= n_bytes
+        while self._waiting and self._taken + self._waiting[0][1] <= self._limit:
+            waiter, wanted, _ = self._waiting.popleft()
+            self._taken += wanted
+            waiter.budget_granted(wanted)
+
+    def is_waiting(self, waiter: BudgetWaiter) -> bool:
+        """True while the waiter is in line."""
+        return bool(self._waiting) and any(each[0] is waiter for each in self._waiting)
+
+    def forget(self, waiter: BudgetWaiter) -> None:
+        """The waiter left the line."""
+        if self._waiting:
+            self._waiting = deque(each for each in self._waiting if each[0] is not waiter)
+
+    def expire(self) -> None:
+        """Refuse those who have waited long enough; called by the sweep."""
+        now = self._now_s()
+        while self._waiting and self._waiting[0][2] <= now:
+            self._waiting.popleft()[0].budget_refused()

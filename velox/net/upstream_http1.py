@@ -1,0 +1,208 @@
+"""An HTTP/1.1 connection to an upstream: one exchange at a time.
+
+Knows: when the connection may be used again (RFC 9112 §9.3). Does not know: framing (protocol/http1_response.py)
+or which exchange comes next (pool.py). A connection whose exchange did not end cleanly is never used again (R-POOL-1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from velox.errors import Reason
+from velox.net.upstream import (
+    SLICE_BYTES,
+    ConnectionOwner,
+    ReadBuffer,
+    ReplySink,
+    UpstreamFailure,
+    UpstreamRequest,
+)
+from velox.protocol import http1_write
+from velox.protocol.http1_response import ResponseDecoder, ResponseError
+
+__all__ = ["Http1Connection"]
+
+# A close that answers our write comes within a round trip; this is a long one, and shorter than any model's work.
+STALE_WINDOW_S: Final = 0.1
+
+
+class Http1Connection(asyncio.BufferedProtocol):
+    """The connection, and the stream of its one exchange at the same time."""
+
+    def __init__(
+        self, owner: ConnectionOwner, buffer: ReadBuffer, host: bytes, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.queued = False
+        self._owner: Final = owner
+        self._view: Final = buffer.view
+        self._host: Final = host
+        self._loop: Final = loop
+        self._transport: asyncio.Transport | None = None
+        self._sink: ReplySink | None = None
+        self._decoder: ResponseDecoder | None = None
+        self._unsent: memoryview | None = None
+        self._write_paused = False
+        self._n_served = 0
+        self._got_bytes = False
+        self._sent_s = 0.0
+        self._retired = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "busy" if self._sink else "idle"
+        return f"<Http1Connection {self._host.decode()} {state} served={self._n_served}>"
+
+    @property
+    def has_room(self) -> bool:
+        return self._sink is None and self._transport is not None and not self._retired
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None
+
+    @property
+    def n_streams(self) -> int:
+        return 0 if self._sink is None else 1
+
+    def open(self, request: UpstreamRequest, sink: ReplySink) -> Http1Connection:
+        """Send the request; the connection itself is the stream."""
+        transport = self._transport
+        assert transport is not None and self._sink is None, "the pool leases idle connections only"
+        body = request.body
+        head = http1_write.request_head(
+            request.method, request.target, self._host, request.headers, None if body is None else len(body)
+        )
+        self._sink = sink
+        self._decoder = ResponseDecoder(head_request=request.method == b"HEAD")
+        self._got_bytes = False
+        self._sent_s = self._loop.time()
+        if body is None:
+            transport.write(head)
+        elif len(body) <= SLICE_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            self._unsent = memoryview(body)
+            self._pump()
+        return self
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def cancel(self) -> None:
+        self._sink = None
+        self.abort()
+
+    def retire(self) -> None:
+        self._retired = True
+        if self._sink is None:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+            self._unsent = None
+            self._owner.on_closed(self)
+
+    # -- asyncio.BufferedProtocol ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        sink, decoder = self._sink, self._decoder
+        if sink is None or decoder is None:
+            # Bytes that nobody asked for would be read as the answer to the next request.
+            self.abort()
+            return
+        self._got_bytes = True
+        had_head = decoder.head is not None
+        try:
+            decoder.feed(self._view[:nbytes])
+        except ResponseError as exc:
+            self._fail(Reason.UPSTREAM_PROTOCOL, f"the upstream's reply broke HTTP/1.1: {exc}")
+            return
+        head = decoder.head
+        if head is None:
+            return
+        data = decoder.take_body()
+        if decoder.complete:
+            self._end_exchange(decoder)
+            sink.on_reply(None if had_head else head, data, True)
+            self._offer_room()
+        elif data or not had_head:
+            sink.on_reply(None if had_head else head, data, False)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        was_open = self._transport is not None
+        self._transport = None
+        self._unsent = None
+        sink, decoder = self._sink, self._decoder
+        self._sink = None
+        if was_open:
+            self._owner.on_closed(self)
+        if sink is None or decoder is None:
+            return
+        if decoder.eof() and exc is None:
+            had_head = decoder.head
+            assert had_head is not None, "a reply can't end by close before its head"
+            sink.on_reply(None, decoder.take_body(), True)
+        elif decoder.head is not None:
+            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream cut its reply"))
+        else:
+            # RFC 9110 §9.2.2 asks not to repeat a POST unless it was surely not begun. A connection that had idled and
+            # is closed as soon as we write to it was closed by the upstream before it saw the request (F-10).
+            age_s = self._loop.time() - self._sent_s
+            stale = self._n_served > 0 and not self._got_bytes and age_s < STALE_WINDOW_S
+            message = "the upstream closed the connection before it answered"
+            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=stale))
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._pump()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Write the next slice of a large body; one slice a loop turn, none while the upstream is behind."""
+        unsent, transport = self._unsent, self._transport
+        if unsent is None or transport is None or self._write_paused:
+            return
+        transport.write(unsent[:SLICE_BYTES])
+        self._unsent = unsent[SLICE_BYTES:] if len(unsent) > SLICE_BYTES else None
+        if self._unsent is not None and not self._write_paused:
+            self._loop.call_soon(self._pump)
+
+    def _end_exchange(self, decoder: ResponseDecoder) -> None:
+        self._sink = None
+        self._decoder = None
+        self._n_served += 1
+        # An answer that came before the whole request was sent leaves the upstream reading a body: not usable.
+        if not decoder.keep_alive or self._unsent is not None or self._retired:
+            self.abort()
+
+    def _offer_room(self) -> None:
+        if self.has_room:
+            self._owner.on_room(self)
+
+    def _fail(self, reason: Reason, message: str) -> None:
+        sink = self._sink
+        self._sink = None
+        self.abort()
+        if sink is not None:
+            sink.on_failure(UpstreamFailure(reason, message))

@@ -1,0 +1,96 @@
+"""The access log: one JSON line per exchange, written when it has ended.
+
+Knows: the fixed list of fields (R-LOG-2) and how to write without ever waiting. Does not know: where a value came from.
+Bodies, headers, keys and queries are not among the fields. A line that can't be written at once is dropped and counted:
+a full pipe must not stop traffic (F-60).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import orjson
+
+__all__ = ["AccessLog", "AccessRecord"]
+
+_FLUSH_BYTES: Final = 64 * 1024
+_MAX_BUFFERED: Final = 1024 * 1024
+_MAX_TEXT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest."""
+
+    time: str
+    id: str
+    caller: str
+    method: str
+    path: str
+    route: str
+    model: str | None
+    stream: bool
+    status: int
+    reason: str
+    phase: str
+    ttfb_ms: float | None
+    total_ms: float
+    bytes_in: int
+    bytes_out: int
+    attempts: int
+
+
+class AccessLog:
+    """Lines gathered in memory and written to a descriptor that does not block."""
+
+    def __init__(
+        self, descriptor: int, level: Literal["off", "errors", "all"], on_dropped: Callable[[int], None]
+    ) -> None:
+        self._fd: Final = descriptor
+        self._level: Final = level
+        self._on_dropped: Final = on_dropped
+        self._lines: list[bytes] = []
+        self._n_bytes = 0
+
+    def wants(self, reason: str) -> bool:
+        """True when an exchange that ended so is logged: building a record costs more than asking."""
+        return self._level == "all" or (self._level == "errors" and reason != "ok")
+
+    def write(self, record: AccessRecord) -> None:
+        """Add a line. Text of a request is cut to 256 characters; JSON escapes its control characters."""
+        line = {name: _short(getattr(record, name)) for name in record.__slots__}
+        data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        if self._n_bytes + len(data) > _MAX_BUFFERED:
+            self._on_dropped(1)
+            return
+        self._lines.append(data)
+        self._n_bytes += len(data)
+        if self._n_bytes >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered, as far as the reader takes it. Called by a timer and at the end."""
+        if not self._lines:
+            return
+        data = b"".join(self._lines)
+        self._lines.clear()
+        try:
+            written = os.write(self._fd, data)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            # The reader is gone: there is nobody to tell.
+            self._on_dropped(data.count(b"\n"))
+            self._n_bytes = 0
+            return
+        rest = data[written:]
+        if rest:
+            self._lines.append(rest)
+        self._n_bytes = len(rest)
+
+
+def _short(value: object) -> object:
+    return value[:_MAX_TEXT] if isinstance(value, str) else value

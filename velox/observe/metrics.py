@@ -1,0 +1,132 @@
+"""The writing side of metrics: one worker counts into its own slab of shared memory.
+
+Knows: which cell an event belongs to. Does not know: names and layout (velox.observe.series), or who reads.
+
+A slab belongs to a worker slot and has one writer, so a count is a plain load and store, 0.1 µs, and a reader
+in another process never stops it. A worker that takes a dead one's place counts on from its numbers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from velox.errors import Reason
+from velox.observe import series
+from velox.observe.series import Attempt, Decision, Phase, StreamEnd
+from velox.types import Route
+
+__all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "WorkerMetrics"]
+
+# By code, because the hash of a string is kept and that of an enum member is computed each time.
+_REASON_INDEX: Final = {reason.code: index for index, reason in enumerate(Reason, start=1)}
+_SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(series.SHED_REASONS)}
+
+_N_CLASSES: Final = 4
+_N_REASONS: Final = len(Reason) + 1
+
+# Plain integers: an attribute of another module's dataclass costs more than the count itself.
+_REQUESTS: Final = series.REQUESTS.first
+_ATTEMPTS: Final = series.ATTEMPTS.first
+_STREAM_ENDS: Final = series.STREAM_ENDS.first
+_LIMIT: Final = series.LIMIT.first
+_QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
+_INFLIGHT: Final = series.INFLIGHT.first
+_CONNECTIONS: Final = series.CONNECTIONS.first
+_DURATION: Final = series.DURATION.first
+_DURATION_STRIDE: Final = series.DURATION.stride
+_DURATION_NS: Final = series.DURATION.bounds_ns
+_TTFT: Final = series.TTFT.first
+_TTFT_STRIDE: Final = series.TTFT.stride
+_TTFT_NS: Final = series.TTFT.bounds_ns
+_OVERHEAD: Final = series.OVERHEAD.first
+_OVERHEAD_STRIDE: Final = series.OVERHEAD.stride
+_OVERHEAD_NS: Final = series.OVERHEAD.bounds_ns
+_LOOP_LAG: Final = series.LOOP_LAG.first
+_LOOP_LAG_NS: Final = series.LOOP_LAG.bounds_ns
+
+
+class WorkerMetrics:
+    """The metrics of one worker. slab: at least series.CELLS cells, which nobody else writes.
+
+    Making one zeroes the slab's gauges: they tell of a worker that is gone.
+    """
+
+    __slots__ = ("_cells",)
+
+    def __init__(self, slab: memoryview[int]) -> None:
+        self._cells = slab
+        self.reset_gauges()
+
+    def reset_gauges(self) -> None:
+        """Zero the gauges. For the supervisor too, when a worker died and before the next one starts."""
+        for gauge in series.GAUGES:
+            self._cells[gauge.first] = 0
+
+    def count_request(self, route: Route, status: int, reason: Reason | None) -> None:
+        """Count one request that ended. status: what the client got. reason None: all went well."""
+        hundreds = status // 100 - 2 if 200 <= status < 600 else 3
+        index = 0 if reason is None else _REASON_INDEX[reason.code]
+        self._cells[_REQUESTS + (route * _N_CLASSES + hundreds) * _N_REASONS + index] += 1
+
+    def count_attempt(self, outcome: Attempt) -> None:
+        """Count one attempt at the upstream."""
+        self._cells[_ATTEMPTS + outcome] += 1
+
+    def count_stream_end(self, end: StreamEnd) -> None:
+        """Count the end of one streamed reply."""
+        self._cells[_STREAM_ENDS + end] += 1
+
+    def count_shed(self, reason: Reason) -> None:
+        """Count one refusal under load. Raises KeyError for a reason that is not in series.SHED_REASONS."""
+        self._cells[_SHED_CELL[reason.code]] += 1
+
+    def count_limit(self, decision: Decision, n: int = 1) -> None:
+        """Count `n` requests of which the rate limit said the same."""
+        self._cells[_LIMIT + decision] += n
+
+    def count_warm_failure(self) -> None:
+        """Count one warm-up of an upstream connection that failed."""
+        self._cells[series.WARM_FAILURES.first] += 1
+
+    def count_log_dropped(self, n: int) -> None:
+        """Count log lines that were dropped."""
+        self._cells[series.LOG_DROPPED.first] += n
+
+    def observe_duration(self, route: Route, ns: int) -> None:
+        """Record how long a request took, from its first byte in to its last byte out."""
+        self._observe(_DURATION + route * _DURATION_STRIDE, _DURATION_NS, ns)
+
+    def observe_ttft(self, route: Route, ns: int) -> None:
+        """Record the time to a streamed reply's first event."""
+        self._observe(_TTFT + route * _TTFT_STRIDE, _TTFT_NS, ns)
+
+    def observe_overhead(self, phase: Phase, ns: int) -> None:
+        """Record the time that Velox itself spent in one phase of a request."""
+        self._observe(_OVERHEAD + phase * _OVERHEAD_STRIDE, _OVERHEAD_NS, ns)
+
+    def observe_loop_lag(self, ns: int) -> None:
+        """Record how late the event loop ran a timer."""
+        self._observe(_LOOP_LAG, _LOOP_LAG_NS, ns)
+
+    def set_queue_depth(self, n: int) -> None:
+        """Set the number of requests in the admission queue."""
+        self._cells[_QUEUE_DEPTH] = n
+
+    def set_inflight(self, n: int) -> None:
+        """Set the number of admitted requests that are not answered yet."""
+        self._cells[_INFLIGHT] = n
+
+    def set_connections(self, n: int) -> None:
+        """Set the number of open client connections."""
+        self._cells[_CONNECTIONS] = n
+
+    def set_pool(self, ready: int, streams: int) -> None:
+        """Set the number of usable upstream connections, and of exchanges on them."""
+        self._cells[series.POOL_READY.first] = ready
+        self._cells[series.POOL_STREAMS.first] = streams
+
+    def _observe(self, first: int, bounds_ns: tuple[int, ...], ns: int) -> None:
+        cells = self._cells
+        cells[first + bisect_left(bounds_ns, ns)] += 1
+        cells[first + len(bounds_ns) + 1] += ns

@@ -1,0 +1,267 @@
+"""The fixed set of metric series, and the cell of the slab in which each number lies.
+
+Knows: names, labels, buckets, offsets. Does not know: how a cell is written (velox.observe.metrics) or shown
+(velox.admin.metrics_page).
+
+Label values come from closed lists only, never from a request, so no client can add a series. Names follow
+OpenTelemetry's GenAI conventions in Prometheus spelling where one fits; `velox_*` is our own.
+Each family begins where the one before it ends; CELLS is the size of the whole.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Final, TypeAlias
+
+from velox.errors import Reason
+from velox.types import Route
+
+__all__ = [
+    "CELLS",
+    "COUNTERS",
+    "GAUGES",
+    "HISTOGRAMS",
+    "Attempt",
+    "Counter",
+    "Decision",
+    "Gauge",
+    "Histogram",
+]
+__all__ += ["SHED_REASONS", "Phase", "StreamEnd"]
+
+# A label and all the values that it can have.
+Label: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+class Attempt(enum.IntEnum):
+    """How one attempt at an upstream ended."""
+
+    OK = 0
+    STATUS_4XX = 1
+    STATUS_5XX = 2
+    CONNECT_ERROR = 3
+    TLS_ERROR = 4
+    RESET = 5
+    PROTOCOL = 6
+    TIMEOUT = 7
+    TRUNCATED = 8
+    CANCELLED = 9
+
+
+class StreamEnd(enum.IntEnum):
+    """How a streamed reply ended for the client."""
+
+    DONE = 0
+    CLIENT_ABORT = 1
+    CUT = 2
+    STALL = 3
+    DRAINING = 4
+    ERROR = 5
+
+
+class Phase(enum.IntEnum):
+    """Where Velox itself spends time on a request."""
+
+    QUEUE = 0
+    PARSE = 1
+    LIMIT = 2
+    CONNECT = 3
+    RELAY = 4
+
+
+class Decision(enum.IntEnum):
+    """What the rate limit said."""
+
+    GRANTED = 0
+    WAITED = 1
+    REFUSED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A family of counters: a cell for each combination of label values, the last label changes fastest.
+
+    sparse: most combinations never happen; a series is shown from its first event on.
+    """
+
+    name: str
+    help: str
+    first: int
+    labels: tuple[Label, ...] = ()
+    sparse: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the cell after the last one."""
+        return self.first + prod(len(values) for _, values in self.labels)
+
+    def series(self) -> list[tuple[str, ...]]:
+        """Return the label values of each cell, in the order of the cells."""
+        return list(product(*(values for _, values in self.labels)))
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A gauge without labels; the gateway's value is the sum over its workers."""
+
+    name: str
+    help: str
+    first: int
+
+    @property
+    def end(self) -> int:
+        """Return the cell after it."""
+        return self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A family of histograms of times.
+
+    A series is its buckets (not cumulative, +Inf last), then its sum in nanoseconds.
+    bounds_ns: upper bounds, inclusive as Prometheus has them. label: at most one.
+    """
+
+    name: str
+    help: str
+    first: int
+    bounds_ns: tuple[int, ...]
+    label: Label | None = None
+    sparse: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Return the number of cells of one series."""
+        return len(self.bounds_ns) + 2
+
+    @property
+    def end(self) -> int:
+        """Return the cell after the last one."""
+        return self.first + self.stride * (len(self.label[1]) if self.label else 1)
+
+
+def _ns(*seconds: float) -> tuple[int, ...]:
+    return tuple(round(s * 1e9) for s in seconds)
+
+
+def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
+    """Return the label values of an enum whose members count from 0."""
+    return tuple(member.name.lower() for member in members)
+
+
+# Buckets of gen_ai.server.request.duration and .time_to_first_token in OpenTelemetry's conventions; the
+# latter is continued to 60 s, because models that reason think that long.
+_DURATION_NS: Final = _ns(
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92
+)
+_TTFT_NS: Final = _ns(
+    *(
+        0.001,
+        0.005,
+        0.01,
+        0.02,
+        0.04,
+        0.06,
+        0.08,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        15,
+        20,
+        30,
+        45,
+        60,
+    )
+)
+# What Velox adds is tens of microseconds when all is well, and seconds in a full queue.
+_OVERHEAD_NS: Final = _ns(
+    *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5)
+)
+
+_ROUTE: Final[Label] = ("route", _names(Route))
+_CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
+_REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
+
+# The reasons for which Velox refuses work because it has too much of it, or is about to stop.
+SHED_REASONS: Final = (
+    Reason.QUEUE_FULL,
+    Reason.QUEUE_TIMEOUT,
+    Reason.CONN_LIMIT,
+    Reason.DRAINING,
+    Reason.OVERLOAD_MEMORY,
+)
+_SHED: Final[Label] = ("reason", tuple(reason.code for reason in SHED_REASONS))
+
+REQUESTS: Final = Counter(
+    "velox_requests",
+    "Requests answered, by route, status class and reason.",
+    0,
+    (_ROUTE, _CLASS, _REASON),
+    True,
+)
+ATTEMPTS: Final = Counter(
+    "velox_upstream_attempts",
+    "Attempts at the upstream, by outcome.",
+    REQUESTS.end,
+    (("outcome", _names(Attempt)),),
+)
+STREAM_ENDS: Final = Counter(
+    "velox_stream_end", "Streamed replies, by how they ended.", ATTEMPTS.end, (("reason", _names(StreamEnd)),)
+)
+SHED: Final = Counter("velox_shed", "Requests and connections refused under load.", STREAM_ENDS.end, (_SHED,))
+LIMIT: Final = Counter(
+    "velox_ratelimit_decisions", "What the rate limit said.", SHED.end, (("decision", _names(Decision)),)
+)
+WARM_FAILURES: Final = Counter(
+    "velox_upstream_warm_failures", "Warm-ups of a connection that failed.", LIMIT.end
+)
+LOG_DROPPED: Final = Counter("velox_log_dropped", "Log lines dropped.", WARM_FAILURES.end)
+
+QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", LOG_DROPPED.end)
+INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
+CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
+POOL_READY: Final = Gauge(
+    "velox_upstream_connections", "Upstream connections ready for use.", CONNECTIONS.end
+)
+POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream connections.", POOL_READY.end)
+
+DURATION: Final = Histogram(
+    "gen_ai_server_request_duration_seconds",
+    "Time from a request's first byte to its reply's last.",
+    POOL_STREAMS.end,
+    _DURATION_NS,
+    _ROUTE,
+    sparse=True,
+)
+TTFT: Final = Histogram(
+    "gen_ai_server_time_to_first_token_seconds",
+    "Time from a request's first byte to its streamed reply's first event.",
+    DURATION.end,
+    _TTFT_NS,
+    _ROUTE,
+    sparse=True,
+)
+OVERHEAD: Final = Histogram(
+    "velox_overhead_seconds",
+    "Time that Velox itself adds, by phase.",
+    TTFT.end,
+    _OVERHEAD_NS,
+    ("phase", _names(Phase)),
+)
+LOOP_LAG: Final = Histogram(
+    "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, _OVERHEAD_NS
+)
+
+COUNTERS: Final = (REQUESTS, ATTEMPTS, STREAM_ENDS, SHED, LIMIT, WARM_FAILURES, LOG_DROPPED)
+GAUGES: Final = (QUEUE_DEPTH, INFLIGHT, CONNECTIONS, POOL_READY, POOL_STREAMS)
+HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG)
+CELLS: Final = LOOP_LAG.end

@@ -1,0 +1,126 @@
+"""The style and the script inside the flame graph's SVG.
+
+Knows: the ids, classes and data-* attributes that flamegraph.py writes. Does not know: Python; both are
+constants, so that a server can name the script's digest in its Content-Security-Policy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["SCRIPT", "STYLE"]
+
+STYLE: Final = """
+#ground { fill: #fbfaf8 }
+text { font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #2b2320 }
+#heading { font: 600 21px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
+.fact, .idle, .warning, #matched, #reset {
+  font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #6b625c }
+.idle { font-size: 15px }
+.warning { fill: #b3261e; font-weight: 600 }
+#detail { fill: #4a423d }
+#controls, .hidden { display: none }
+.live #controls { display: inline }
+#matched, #reset { text-anchor: end }
+#reset { fill: #b4530f; cursor: pointer; visibility: hidden }
+.zoomed #reset { visibility: visible }
+#query { box-sizing: border-box; width: 100%; height: 30px; padding: 0 10px;
+  border: 1px solid #cfc7c0; border-radius: 6px;
+  font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: #2b2320; background: #fff }
+#query:focus { outline: 2px solid #e8833a; border-color: transparent }
+.f text { pointer-events: none }
+.live .f { cursor: pointer }
+.f:hover rect { stroke: #2b2320; stroke-width: 1 }
+.f.above { opacity: .45 }
+.searching .f rect { fill-opacity: .3 }
+.searching .f text { fill-opacity: .55 }
+.searching .f.hit rect { fill: #c2379a; fill-opacity: 1 }
+.searching .f.hit text { fill: #fff; fill-opacity: 1 }
+"""
+
+SCRIPT: Final = r"""
+(() => {
+  const svg = document.documentElement;
+  const pad = +svg.dataset.pad, charWidth = +svg.dataset.char, total = +svg.dataset.total;
+  const byId = id => document.getElementById(id);
+  const detail = byId("detail"), query = byId("query"), hint = detail.textContent;
+  // Parents come before their children, and boxes of a row from left to right. Times are whole nanoseconds.
+  const frames = Array.from(document.querySelectorAll("g.f"), g => ({
+    g, name: g.dataset.n, start: +g.dataset.x, size: +g.dataset.w, depth: +g.dataset.d,
+    title: g.querySelector("title").textContent, rect: g.querySelector("rect"), text: g.querySelector("text"),
+  }));
+  const root = frames[0];
+  let zoom = root, width = 0;
+
+  const label = (name, room) => room < 3 ? "" : name.length <= room ? name : name.slice(0, room - 1) + "…";
+
+  function place(frame) {
+    const end = frame.start + frame.size, zoomEnd = zoom.start + zoom.size;
+    const above = frame.depth < zoom.depth && frame.start <= zoom.start && end >= zoomEnd;
+    const inside = frame.depth >= zoom.depth && frame.start >= zoom.start && end <= zoomEnd;
+    const scale = (width - 2 * pad) / zoom.size;
+    const x = above ? pad : pad + (frame.start - zoom.start) * scale;
+    const w = above ? width - 2 * pad : frame.size * scale;
+    const shown = (above || inside) && w >= 0.3;
+    frame.g.classList.toggle("hidden", !shown);
+    frame.g.classList.toggle("above", above);
+    if (!shown) return;
+    frame.rect.setAttribute("x", x.toFixed(2));
+    frame.rect.setAttribute("width", Math.max(w - 0.5, 0.3).toFixed(2));
+    frame.text.setAttribute("x", (x + 4).toFixed(2));
+    frame.text.textContent = label(frame.name, Math.floor((w - 8) / charWidth));
+  }
+
+  function layout() {
+    const height = svg.getAttribute("height");
+    // A tall picture gets a scroll bar, which takes its 15 px or so from the window.
+    const bar = height > window.innerHeight ? 15 : 0;
+    width = Math.max(window.innerWidth - bar, 860);
+    svg.setAttribute("width", width);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    byId("box").setAttribute("x", width - pad - 250);
+    byId("reset").setAttribute("x", width - pad - 266);
+    byId("matched").setAttribute("x", width - pad - 266);
+    if (root) frames.forEach(place);
+  }
+
+  function zoomTo(frame) {
+    zoom = frame;
+    svg.classList.toggle("zoomed", frame !== root);
+    layout();
+  }
+
+  function search() {
+    const wanted = query.value.trim();
+    let pattern = null;
+    try { pattern = new RegExp(wanted, "i"); }
+    catch { pattern = new RegExp(wanted.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i"); }
+    let matched = 0, end = -1;
+    for (const frame of frames) {
+      const hit = wanted !== "" && pattern.test(frame.title);
+      frame.g.classList.toggle("hit", hit);
+      // What a match calls is its own time already.
+      if (hit && frame.start >= end) { matched += frame.size; end = frame.start + frame.size; }
+    }
+    svg.classList.toggle("searching", wanted !== "");
+    byId("matched").textContent = wanted ? `${(100 * matched / (total || 1)).toFixed(1)} % matched` : "";
+  }
+
+  for (const frame of frames) {
+    frame.g.addEventListener("click", () => zoomTo(frame));
+    frame.g.addEventListener("mouseenter", () => {
+      detail.textContent = frame.title.replaceAll("\n", "   ");
+    });
+    frame.g.addEventListener("mouseleave", () => { detail.textContent = hint; });
+  }
+  byId("reset").addEventListener("click", () => zoomTo(root));
+  query.addEventListener("input", search);
+  window.addEventListener("resize", layout);
+  window.addEventListener("keydown", event => {
+    if (event.key === "Escape") { query.value = ""; query.blur(); search(); zoomTo(root); }
+    if (event.key === "/" && document.activeElement !== query) { event.preventDefault(); query.focus(); }
+  });
+  svg.classList.add("live");
+  layout();
+})();
+"""

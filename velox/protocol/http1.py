@@ -1,0 +1,199 @@
+"""Reads a client's HTTP/1.1 connection: bytes in, request heads and body bytes out, one request at a time.
+
+Knows: where a head ends, limits counted while reading, where a body ends. Does not know: sockets, time-outs,
+what a head means (http1_head), how chunks are spelled (chunked).
+The body's framing is ours: llhttp has no limits, mixes trailers with fields, and would parse the next request
+before this one was answered (R-H1-10). After a refusal no byte of the connection is read again (R-H1-1).
+"""
+
+from __future__ import annotations
+
+from velox.protocol.chunked import ChunkedDecoder
+from velox.protocol.http1_fields import framing_error
+from velox.protocol.http1_head import (
+    REQUEST_LINE_EXTRA,
+    HeadParser,
+    Http1Limits,
+    check_request_line,
+    too_long,
+)
+from velox.types import RequestHead
+
+__all__ = ["Http1Limits", "RequestDecoder"]
+
+
+class RequestDecoder:
+    """One client's connection: feed() bytes, then read_head(), then read_body() until body_complete.
+
+    body_complete: no request is open, or the open one's body was read whole.
+    Bytes are held by reference while one segment is enough, and joined only when a head needs more.
+    """
+
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_chunked",
+        "_heads",
+        "_left",
+        "_limits",
+        "_line_at",
+        "_scanned",
+        "_skipped_crlf",
+        "_spent",
+        "body_complete",
+    )
+
+    def __init__(self, limits: Http1Limits) -> None:
+        self._limits = limits
+        self._heads = HeadParser(limits)
+        self._buffer: bytes | bytearray = b""
+        self._at = 0  # the first byte that was not read
+        self._scanned = 0  # how far, from _at, an unfinished head was looked at
+        self._line_at = 0  # where, from _at, its last line begins
+        self._skipped_crlf = False
+        self._left = 0  # body bytes still to come, by Content-Length
+        self._chunked: ChunkedDecoder | None = None
+        self._spent = False  # a refusal, or the last request of the connection: what follows is dropped
+        self.body_complete = True
+
+    def __repr__(self) -> str:
+        state = "in body" if not self.body_complete else "spent" if self._spent else "idle"
+        return f"<RequestDecoder {state}, {self.buffered} bytes buffered>"
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held and not yet read."""
+        return len(self._buffer) - self._at
+
+    def feed(self, data: bytes) -> None:
+        """Hold bytes of the client until they are read; drop them when nothing can follow."""
+        if self._spent and self.body_complete:
+            return
+        if self._at == len(self._buffer):
+            self._buffer = data
+        else:
+            if isinstance(self._buffer, bytearray):
+                del self._buffer[: self._at]
+            else:
+                self._buffer = bytearray(self._buffer[self._at :])
+            self._buffer += data
+        self._at = 0
+
+    def read_head(self) -> RequestHead | None:
+        """Return the next request's head; None: more bytes are needed, or the open request has body left.
+
+        Raises VeloxError with close=True; the decoder is spent after it.
+        """
+        if self._spent or not self.body_complete:
+            return None
+        try:
+            end = self._head_end()
+            if end < 4:
+                self._check_partial()
+                return None
+            head = self._heads.parse(bytes(self._buffer[self._at : end]))
+        except Exception:
+            self._drop()
+            raise
+        self._at = end
+        self._scanned = self._line_at = 0
+        self._skipped_crlf = False
+        self._spent = not head.keep_alive
+        self._chunked = ChunkedDecoder(self._limits.body_bytes) if head.chunked else None
+        self._left = head.content_length or 0
+        if head.chunked or self._left:
+            self.body_complete = False
+        elif self._spent:
+            self._drop()
+        return head
+
+    def read_body(self) -> bytes:
+        """Return, and consume, the body bytes that are there now; b"" if none are.
+
+        Raises VeloxError with close=True: BAD_FRAMING, or BODY_TOO_LARGE for a chunked body over the limit.
+        """
+        if self.body_complete:
+            return b""
+        body = self._read_counted() if self._chunked is None else self._read_chunks(self._chunked)
+        if self._at == len(self._buffer):
+            # A segment that was read is not held while the reply is made.
+            self._buffer = b""
+            self._at = 0
+        return body
+
+    def _read_counted(self) -> bytes:
+        buffer, at = self._buffer, self._at
+        if at or len(buffer) > self._left:
+            buffer = buffer[at : at + self._left]
+        self._at += len(buffer)
+        self._left -= len(buffer)
+        if not self._left:
+            self._end_body()
+        # For bytes, bytes() makes no copy: a whole segment of a large body passes as it came.
+        return bytes(buffer)
+
+    def _read_chunks(self, chunked: ChunkedDecoder) -> bytes:
+        try:
+            body, self._at = chunked.decode(self._buffer, self._at)
+        except Exception:
+            self._spent = True
+            self._end_body()
+            raise
+        if chunked.complete:
+            self._end_body()
+        return body
+
+    def _end_body(self) -> None:
+        self.body_complete = True
+        if self._spent:
+            self._drop()
+
+    def _head_end(self) -> int:
+        """Return where the head at _at ends, after its empty line; under 4: not there yet."""
+        buffer, at = self._buffer, self._at
+        # RFC 9112 §2.2: one empty line before a request is ignored; more would escape the limits.
+        if not self._skipped_crlf and buffer.startswith(b"\r\n", at):
+            self._skipped_crlf = True
+            self._at = at = at + 2
+        return buffer.find(b"\r\n\r\n", at + self._scanned - 3 if self._scanned > 3 else at) + 4
+
+    def _check_partial(self) -> None:
+        """Refuse what more bytes can't mend: a head over a limit, a bare LF, a request line that is none.
+
+        Only bytes that came since the last call are looked at.
+        """
+        buffer, at, limits = self._buffer, self._at, self._limits
+        while (newline := buffer.find(b"\n", at + self._scanned)) >= 0:
+            if newline == at or buffer[newline - 1] != 0x0D:
+                raise framing_error("line of the request head ends with a bare LF")
+            if not self._line_at:
+                check_request_line(bytes(buffer[at : newline - 1]), limits)
+            self._check_line(newline - 1 - at - self._line_at)
+            self._scanned = self._line_at = newline + 1 - at
+        self._scanned = len(buffer) - at
+        if not self._line_at and self._scanned:
+            self._check_begin(at)
+        # A CR that ends the line so far may be half of its CRLF.
+        self._check_line(self._scanned - self._line_at - buffer.endswith(b"\r", at))
+        if self._scanned >= limits.head_bytes:
+            raise too_long(f"request head is over {limits.head_bytes} bytes")
+
+    def _check_begin(self, at: int) -> None:
+        """Look at a request line that is not whole."""
+        begin = bytes(self._buffer[at : at + REQUEST_LINE_EXTRA])
+        if begin[0] != 0x0D and not begin[:1].isalpha():
+            raise framing_error("request does not begin with a method")
+        if len(begin) == REQUEST_LINE_EXTRA and b" " not in begin:
+            raise framing_error("request does not begin with a method")
+        if self._scanned > self._limits.target_bytes + REQUEST_LINE_EXTRA:
+            raise too_long(f"request target is over {self._limits.target_bytes} bytes", status=414)
+
+    def _check_line(self, length: int) -> None:
+        if length > self._limits.line_bytes:
+            raise too_long(f"line of the request head is over {self._limits.line_bytes} bytes")
+
+    def _drop(self) -> None:
+        """Forget what is held; feed() holds nothing from here on."""
+        self._spent = True
+        self._buffer = b""
+        self._at = 0

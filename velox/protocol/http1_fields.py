@@ -1,0 +1,60 @@
+"""What requests and replies of HTTP/1.1 have in common: names of fields, and which of them end at this hop.
+
+Knows: RFC 9110's token, the hop-by-hop fields, how `Connection` names more of them.
+Does not know: heads, bodies.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.types import Headers
+
+__all__ = ["HOP_BY_HOP", "TOKEN", "FieldCollector", "connection_members", "framing_error"]
+
+# RFC 9110 §5.6.2.
+TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+# RFC 9110 §7.6.1, and the two that older clients send (Proxy-Connection, HTTP2-Settings).
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+
+
+class FieldCollector:
+    """Takes llhttp's `on_header`: keeps the fields in order, names lower-case, values without space around.
+
+    llhttp has refused every control character but HTAB before this, and leaves space only after a value.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: Headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one field; called by the parser only."""
+        self.fields.append((name.lower(), value.rstrip()))
+
+
+def connection_members(value: bytes) -> frozenset[bytes]:
+    """Return the lower-case members of a `Connection` value."""
+    return frozenset(member.strip(b" \t") for member in value.lower().split(b",")) - {b""}
+
+
+def framing_error(message: str, *, status: int = 400) -> VeloxError:
+    """Return the refusal of a request whose bytes can't be framed safely; the connection closes (R-H1-1)."""
+    return VeloxError(Reason.BAD_FRAMING, message, status=status, close=True)

@@ -1,0 +1,57 @@
+"""The target of a request, and which paths may pass through.
+
+Knows: origin-form (RFC 9112 §3.2.1), and the spellings that two servers could read as two paths (R-PATH-1).
+Does not know: routes. A target that passes is used byte for byte, for auth, for routing and upstream alike.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from velox.errors import Reason, VeloxError
+
+__all__ = ["split_target"]
+
+# What nearly every request looks like: no segment empty or dotted in front, nothing encoded, no ";".
+# The query is any visible ASCII but "#" (no fragment goes to a server) and "\" (some servers read it as "/").
+_PLAIN: Final = re.compile(
+    rb"((?:/[A-Za-z0-9_~:@!$&'()*+,=-][A-Za-z0-9._~:@!$&'()*+,=-]*)*/?)(?:\?([!\"$-\[\]-~]*))?"
+)
+_TARGET: Final = re.compile(rb"/[!\"$-\[\]-~]*")
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BAD_DECODED: Final = re.compile(rb"[\x00-\x1f\x7f\\;]|//|/\.\.?(?:/|$)")
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Return (path, query) of a request's target; the query comes without its "?".
+
+    Raises VeloxError BAD_REQUEST for absolute-form, authority-form and `*`, for a fragment, and for a path
+    that is ambiguous once decoded: dot segments, controls, `\\`, `;`, `//`, broken or overlong escapes.
+    A lone encoded slash (`org%2Fname`) is fine.
+    """
+    plain = _PLAIN.fullmatch(target)
+    if plain is not None and target[0] == ord("/"):
+        return plain[1], plain[2] or b""
+    if not _TARGET.fullmatch(target):
+        raise _refused("request target is not a path from '/' on, in visible ASCII, without '#' and '\\'")
+    path, _, query = target.partition(b"?")
+    _check_unusual(path)
+    return path, query
+
+
+def _check_unusual(path: bytes) -> None:
+    if _BAD_ESCAPE.search(path):
+        raise _refused("request path has a '%' that no two hexadecimal digits follow")
+    decoded = unquote_to_bytes(path)
+    if _BAD_DECODED.search(decoded):
+        raise _refused("request path has a dot segment, an empty segment, ';', '\\' or a control character")
+    try:
+        decoded.decode()
+    except UnicodeDecodeError:
+        raise _refused("request path is not UTF-8 once decoded") from None
+
+
+def _refused(message: str) -> VeloxError:
+    return VeloxError(Reason.BAD_REQUEST, message, close=True)

@@ -1,0 +1,68 @@
+"""Builds the heads and chunks that Velox writes on HTTP/1.1; none is copied from a peer (R-H1-11).
+
+Knows: the wire's form. Does not know: which fields may pass; its callers give only those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+from velox.types import Header, Headers
+
+__all__ = ["CONTINUE_100", "LAST_CHUNK", "chunk", "reply_head", "request_head"]
+
+CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+def request_head(
+    method: bytes, target: bytes, host: bytes, headers: Headers, content_length: int | None
+) -> bytes:
+    """Return the head of a request; content_length None writes none (a request without body).
+
+    headers: neither host nor content-length nor a hop-by-hop field. Raises ValueError as `_joined` does.
+    """
+    lines = [b"%b %b HTTP/1.1" % (method, target), b"host: " + host, *map(b": ".join, headers)]
+    if content_length is not None:
+        lines.append(b"content-length: %d" % content_length)
+    return _joined(lines)
+
+
+def reply_head(
+    status: int, headers: Iterable[Header], *, content_length: int | None, chunked: bool, close: bool
+) -> bytes:
+    """Return the head of a reply; with neither content_length nor chunked it has no body, or ends at close.
+
+    headers: neither content-length nor a hop-by-hop field. Raises ValueError as `_joined` does.
+    """
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status, *map(b": ".join, headers)]
+    if content_length is not None:
+        lines.append(b"content-length: %d" % content_length)
+    if chunked:
+        lines.append(b"transfer-encoding: chunked")
+    if close:
+        lines.append(b"connection: close")
+    return _joined(lines)
+
+
+def chunk(data: bytes) -> bytes:
+    """Return data as one chunk; b"" for no data, because an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    """Join the lines of a head; raise ValueError when one of them holds CR, LF or NUL.
+
+    The parsers refuse these already. They came through HTTP/2 once (CVE-2025-57804), so we look again.
+    """
+    head = b"\r\n".join(lines)
+    n_ends = len(lines) - 1
+    if head.count(b"\n") != n_ends or head.count(b"\r") != n_ends or b"\0" in head:
+        raise ValueError("a field of this head holds CR, LF or NUL")
+    return head + b"\r\n\r\n"

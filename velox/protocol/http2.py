@@ -1,0 +1,211 @@
+"""HTTP/2 behind one adapter: what an engine does, whom it tells, and which engines there are.
+
+Knows: streams, windows and events as an engine's user sees them. Does not know: sockets, what an exchange means, or
+(until one is chosen) any HTTP/2 library.
+
+How an engine is used: feed what was read to receive(), which calls the handler; call the verbs at any time, also from
+the handler; then write take_output() while has_output is True and the transport has room. The handler is called from
+receive() and from nowhere else.
+
+Back-pressure. Inbound: a peer may send a stream no more than its window until acknowledge(). Outbound: send_data()
+takes everything and keeps what the peer's windows forbid; a caller that streams looks at queued_bytes() after it has
+written take_output(), and stops reading its source while too much is queued. on_window() says when to look again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+from velox.types import Header, Headers
+
+__all__ = [
+    "CANCEL",
+    "ENHANCE_YOUR_CALM",
+    "MAX_INTERIM",
+    "MAX_OUTPUT",
+    "NEVER_INDEXED",
+    "NO_ERROR",
+    "PING_DATA",
+    "PROTOCOL_ERROR",
+    "REFUSED_STREAM",
+    "Engine",
+    "EngineError",
+    "EngineFactory",
+    "EngineHandler",
+    "EngineSettings",
+    "SendQueue",
+    "engine_factory",
+]
+
+# Error codes of RFC 9113 §7, those that Velox sends or acts on.
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+REFUSED_STREAM: Final = 0x7
+CANCEL: Final = 0x8
+ENHANCE_YOUR_CALM: Final = 0xB
+
+# One write's worth of output: large enough for a fast upload, small enough not to stall a loop turn (about 0.5 ms).
+MAX_OUTPUT: Final = 1 << 20
+# 1xx replies before the final one. One or two are usual (100, 103); an endless row of them would hold a stream for ever.
+MAX_INTERIM: Final = 10
+# RFC 7541 §7.1.3: what must not sit in a compression table, where its length could be probed.
+NEVER_INDEXED: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"cookie", b"set-cookie"})
+PING_DATA: Final = b"velox-up"
+
+
+class EngineError(Exception):
+    """A request can't be sent on this connection: the peer is leaving, or allows no more streams."""
+
+
+class EngineHandler(Protocol):
+    """Who is told what the peer did. Called synchronously, only from Engine.receive().
+
+    After on_stream_end, an end_stream of True, on_reset or Engine.reset() no more data comes for that stream.
+    """
+
+    def on_head(self, stream_id: int, headers: Sequence[Header], end_stream: bool) -> None:
+        """A request's (server) or final reply's (client) header fields came, pseudo headers first, names lower-case."""
+
+    def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+        """Body bytes came; acknowledge() them when they are used up. `data` may be empty at the end."""
+
+    def on_stream_end(self, stream_id: int) -> None:
+        """The message ended with trailers, which are dropped."""
+
+    def on_reset(self, stream_id: int, error_code: int) -> None:
+        """The stream is gone without a proper end. REFUSED_STREAM: the peer did no work on it (RFC 9113 §8.7).
+
+        NO_ERROR after a whole reply says only that the rest of the request is not wanted (RFC 9113 §8.1).
+        """
+
+    def on_goaway(self, last_stream_id: int, error_code: int) -> None:
+        """The peer takes no new streams. Those above `last_stream_id` get on_reset(REFUSED_STREAM), the others go on."""
+
+    def on_settings(self) -> None:
+        """The peer's settings came or changed: peer_max_streams may differ."""
+
+    def on_window(self, stream_id: int) -> None:
+        """The peer allows more on a stream (0: on the connection): what is queued may go out by take_output()."""
+
+    def on_pong(self) -> None:
+        """The peer answered ping()."""
+
+    def on_fatal(self, message: str) -> None:
+        """The connection is unusable; no stream is told. A last GOAWAY may wait in take_output()."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What we allow the peer.
+
+    stream_window, connection_window: bytes it may send before they are acknowledged.
+    max_streams_local: streams that a client may open on us; unused by a client.
+    max_header_list: bytes of one header list as HTTP/2 counts them (RFC 9113 §6.5.2); above it the connection ends.
+    max_headers: fields of one header list; above it the stream is reset. Counted as decoded, which is what an attacker
+    multiplies: a one-byte reference may stand for a long field.
+    """
+
+    stream_window: int = 8 << 20
+    connection_window: int = 64 << 20
+    max_streams_local: int = 100
+    max_header_list: int = 64 << 10
+    max_headers: int = 200
+
+
+class Engine(Protocol):
+    """One HTTP/2 connection without I/O. A verb that names a stream which is over does nothing."""
+
+    @property
+    def peer_max_streams(self) -> int:
+        """Streams that the peer lets us have open; 100 until its settings came."""
+
+    @property
+    def has_output(self) -> bool:
+        """True while take_output() would return something."""
+
+    def start(self) -> None:
+        """Queue the preface and our settings."""
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Read what the peer sent and tell the handler. Raises nothing of its own: see on_fatal."""
+
+    def send_request(self, headers: Headers, end_stream: bool) -> int:
+        """Open a stream and return its id. Raises EngineError."""
+
+    def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
+        """Answer a stream. `end_stream`: no body follows."""
+
+    def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+        """Queue body bytes, of which a reference is kept; they go out as the peer's windows allow."""
+
+    def queued_bytes(self, stream_id: int) -> int:
+        """Return the body bytes of a stream that take_output() has not given out yet."""
+
+    def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
+        """End a stream both ways, dropping what is queued for it. The handler hears nothing more of it."""
+
+    def acknowledge(self, stream_id: int, n_bytes: int) -> None:
+        """Let the peer send `n_bytes` more. What a stream still held when it ended is given back by the engine."""
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life, which comes as on_pong."""
+
+    def goaway(self) -> None:
+        """Tell the peer to open no more streams; those that are open go on."""
+
+    def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
+        """Return and forget about `limit` bytes at most that are to be written now."""
+
+
+EngineFactory: TypeAlias = Callable[[EngineHandler, EngineSettings, bool], Engine]
+
+
+class SendQueue:
+    """Body bytes of one stream that wait for room, in order. Cuts pieces off without copying what stays."""
+
+    __slots__ = ("_chunks", "ended", "n_bytes")
+
+    def __init__(self) -> None:
+        self._chunks: Final[deque[bytes | memoryview]] = deque()
+        self.n_bytes = 0
+        self.ended = False
+
+    def __repr__(self) -> str:
+        return f"<SendQueue n_bytes={self.n_bytes} ended={self.ended}>"
+
+    def push(self, data: bytes, ended: bool) -> None:
+        """Add to the end; nothing may be added after `ended`."""
+        if data:
+            self._chunks.append(data)
+            self.n_bytes += len(data)
+        self.ended = ended
+
+    def take(self, limit: int) -> bytes:
+        """Remove and return at most `limit` bytes, of one chunk: b"" only when nothing is queued."""
+        if not self._chunks:
+            return b""
+        chunk = self._chunks[0]
+        if len(chunk) <= limit:
+            self._chunks.popleft()
+            piece = bytes(chunk)  # no copy when it is bytes already
+        else:
+            rest = memoryview(chunk)
+            piece = bytes(rest[:limit])
+            self._chunks[0] = rest[limit:]
+        self.n_bytes -= len(piece)
+        return piece
+
+
+def engine_factory(name: Literal["ngh2", "h2"]) -> EngineFactory:
+    """Return what makes engines of that name; called with handler, settings, and True for the client's side."""
+    # Imported here: a worker loads only the library it uses, and Velox starts where the other one can't be installed.
+    if name == "ngh2":
+        from velox.protocol.http2_ngh2 import Ngh2Engine
+
+        return Ngh2Engine
+    from velox.protocol.http2_h2 import H2Engine
+
+    return H2Engine

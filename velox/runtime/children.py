@@ -1,0 +1,83 @@
+"""The three kinds of children: worker, admin, simulator. What each does in its new process before it runs.
+
+Knows: what a child inherits and must let go of. Does not know: when one is started (supervisor.py).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+from collections.abc import Sequence
+from functools import partial
+from socket import socket
+
+from velox.admin import main as admin_main
+from velox.admin import metrics_page
+from velox.admin.health import Readiness, WorkerHealth, readiness
+from velox.admin.server import AdminApp
+from velox.profiling.remote import collect
+from velox.runtime.listeners import Listeners, bind_one
+from velox.runtime.process import pin_to_core, spawn
+from velox.runtime.worker import run_worker
+from velox.settings import Address, Settings
+from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus, WorkerStatus
+from velox.sim import main as simulator
+from velox.sim.options import SimOptions
+
+__all__ = ["admin", "start_simulator", "worker"]
+
+
+def worker(
+    slot: int,
+    settings: Settings,
+    segment: Segment,
+    listeners: Listeners,
+    channel: socket,
+    notify: int,
+    *,
+    sim_origin: str | None,
+) -> int:
+    """Serve clients on the slot's socket until told to drain."""
+    # A worker that is aborted because it hangs says where.
+    faulthandler.enable()
+    if settings.pin_cpus:
+        pin_to_core(slot)
+    listeners.close_others(slot)
+    return run_worker(slot, settings, segment, listeners[slot], channel, notify, sim_origin=sim_origin)
+
+
+def admin(segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket]) -> int:
+    """Serve the admin listener until SIGTERM."""
+    listeners.close_others(-1)
+    app = AdminApp(
+        metrics=partial(metrics_page.render, segment),
+        ready=partial(_readiness, segment),
+        collect=partial(collect, channels),
+    )
+    admin_main.run(sock, app)
+    return 0
+
+
+def start_simulator() -> tuple[int, str]:
+    """Start the built-in simulator on a free loopback port; return its pid and its origin."""
+    sock = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
+    port = sock.getsockname()[1]
+    pid = spawn(partial(_simulate, sock, port))
+    sock.close()
+    return pid, f"http://127.0.0.1:{port}"
+
+
+def _simulate(sock: socket, port: int) -> int:
+    simulator.run(SimOptions(port=port), lambda _line: None, sock=sock)
+    return 0
+
+
+def _readiness(segment: Segment) -> Readiness:
+    now_ns = time.monotonic_ns()
+    workers = []
+    for slot in range(segment.workers):
+        status = WorkerStatus(segment, slot)
+        age_s = (now_ns - status.heartbeat_ns) / 1e9 if status.heartbeat_ns else 0.0
+        workers.append(WorkerHealth(status.state, status.upstream_ready, age_s))
+    return readiness(workers, draining=GatewayStatus(segment).draining)

@@ -1,0 +1,56 @@
+"""What every child of the supervisor does first, and how one is made.
+
+Knows: fork, signals, the death of the parent, processors. Does not know: what a child is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["pin_to_core", "spawn"]
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def spawn(work: Callable[[], int]) -> int:
+    """Fork a child that runs `work` and leaves with its result; return the child's pid.
+
+    The supervisor has one thread and no event loop, so a fork is safe, and a successor is there in milliseconds with
+    all modules loaded. The child never returns from here.
+    """
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        # A worker must not outlive its supervisor (R-PROC-1); if that died before the call, there is nobody to wait for.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        # Ctrl-C reaches the whole process group; the supervisor decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = work()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def pin_to_core(slot: int) -> int:
+    """Bind this process to one core, spread over those it may use; return the core."""
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[slot % len(cores)]
+    os.sched_setaffinity(0, {core})
+    return core

@@ -1,0 +1,18 @@
+"""What Velox is told before it starts: one frozen value, read from the environment and a YAML file.
+
+Knows: names, units, bounds, defaults and how settings contradict each other. Does not know: what is
+built from them.
+
+    variables   the one table: name, field, parser, default, meaning
+    parse       text -> value, or ValueError saying what was expected
+    file        the YAML file, with line numbers
+    loading     environment beats file beats default; every problem at once
+    show        `velox check` and README's table, from the same table
+"""
+
+from velox.settings.loading import load
+from velox.settings.model import Settings
+from velox.settings.problems import Problem, SettingsError
+from velox.settings.values import Address, Origin, Secret
+
+__all__ = ["Address", "Origin", "Problem", "Secret", "Settings", "SettingsError", "load"]

@@ -1,0 +1,99 @@
+"""The YAML file: its fields as text, each with its line.
+
+Knows: YAML's nodes and where they stand. Does not know: what a text means. Values are taken as they are
+written (`off` stays `off`, `010` stays `010`): a field reads the same in the file and in the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from velox.settings.problems import Problem
+
+__all__ = ["Field", "read_file"]
+
+_LONGEST_FILE_BYTES: Final = 2**20
+_NULL: Final = "tag:yaml.org,2002:null"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the file. is_list: its items, with commas between them, are the text."""
+
+    key: str
+    text: str
+    where: str
+    is_list: bool
+
+
+def read_file(path: str) -> tuple[list[Field], list[Problem]]:
+    """Return the file's fields in order, and what is wrong with its shape."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LONGEST_FILE_BYTES + 1)
+    except OSError as exc:
+        return [], [Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})")]
+    if len(content) > _LONGEST_FILE_BYTES:
+        return [], [Problem("VELOX_CONFIG", repr(path), f"expected at most {_LONGEST_FILE_BYTES} bytes")]
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as exc:
+        return [], [_not_yaml(path, exc)]
+    except RecursionError:
+        return [], [
+            Problem("the file", "", "expected one field a line, found nesting without end", where=path)
+        ]
+    if root is None:
+        return [], []
+    if not isinstance(root, yaml.MappingNode):
+        where = _where(path, root)
+        return [], [Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where)]
+    fields: list[Field] = []
+    problems: list[Problem] = []
+    first_seen: dict[str, str] = {}
+    for item in _fields(path, root):
+        if isinstance(item, Problem):
+            problems.append(item)
+        elif item.key in first_seen:
+            expected = f"expected once, but it stands at {first_seen[item.key]} too"
+            problems.append(Problem(item.key, "", expected, where=item.where))
+        else:
+            first_seen[item.key] = item.where
+            fields.append(item)
+    return fields, problems
+
+
+def _fields(path: str, root: yaml.MappingNode) -> Iterator[Field | Problem]:
+    for key, value in root.value:
+        where = _where(path, key)
+        if not isinstance(key, yaml.ScalarNode):
+            yield Problem("a field's name", "", "expected a word", where=where)
+        elif isinstance(value, yaml.ScalarNode):
+            yield Field(key.value, "" if value.tag == _NULL else value.value, where, is_list=False)
+        elif isinstance(value, yaml.SequenceNode) and all(_is_item(item) for item in value.value):
+            yield Field(key.value, ",".join(item.value for item in value.value), where, is_list=True)
+        else:
+            yield Problem(
+                key.value, "", "expected one value, or a list of values without commas", where=where
+            )
+
+
+def _is_item(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and "," not in node.value
+
+
+def _not_yaml(path: str, exc: yaml.YAMLError) -> Problem:
+    where = path
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        where = f"{path}:{exc.problem_mark.line + 1}"
+    # The library's own words may quote the file, and with it a key.
+    return Problem("the file", "", "expected YAML", where=where)
+
+
+def _where(path: str, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"

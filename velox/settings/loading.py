@@ -1,0 +1,204 @@
+"""From the environment and the file to Settings, or to the list of everything that is wrong.
+
+Knows: which source beats which, unknown names, and settings that contradict each other. Does not know: what a
+single value looks like (see `parse`), or what the process does with a problem.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from velox.settings import parse
+from velox.settings.cores import available_cores
+from velox.settings.file import read_file
+from velox.settings.model import Settings
+from velox.settings.problems import Problem, SettingsError, quoted
+from velox.settings.variables import CORES, VARIABLES, Variable
+
+__all__ = ["load"]
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+# Kubernetes gives every pod these for a Service called velox.
+_KUBERNETES: Final = re.compile(r"VELOX_(?:PORT|SERVICE_).*")
+# A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
+_EMPTY: Final[Mapping[str, object]] = {"api_key_digests": frozenset()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A text somebody wrote: name and where are how a problem calls it."""
+
+    text: str
+    origin: str
+    name: str
+    where: str = ""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What has been found so far. values: by field, only those that are right."""
+
+    given: dict[str, _Given] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def load(
+    environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, cores: int | None = None
+) -> Settings:
+    """Return the settings. Command line (`overrides`) beats environment beats file beats default.
+
+    overrides: variable -> text, as in the environment.  cores: how many to count on (None: ask the system).
+    A variable that is empty counts as not set. Raises SettingsError with every problem found.
+    """
+    reading = _Reading()
+    _read_names(reading, environ, "environment")
+    _read_names(reading, overrides, "command line")
+    if "VELOX_CONFIG" in reading.given:
+        _read_config(reading, reading.given["VELOX_CONFIG"].text)
+    n_cores = available_cores() if cores is None else cores
+    for variable in VARIABLES:
+        _read_value(reading, variable, n_cores)
+    _add_key_file(reading)
+    reading.problems += _unusable_ca_file(reading)
+    reading.problems += _contradictions(reading.values)
+    if reading.problems:
+        raise SettingsError(reading.problems)
+    origins = {variable.name: "default" for variable in VARIABLES}
+    origins.update((name, given.origin) for name, given in reading.given.items())
+    # The table names each field once (a test holds it to that); its parsers give what the field declares.
+    values: dict[str, Any] = reading.values
+    return Settings(**values, origins=MappingProxyType(origins))
+
+
+def _read_names(reading: _Reading, source: Mapping[str, str], origin: str) -> None:
+    known = {variable.name for variable in VARIABLES}
+    for name, text in source.items():
+        if name in known:
+            if text:
+                reading.given[name] = _Given(text, origin, name)
+        elif name.startswith("VELOX_") and not _KUBERNETES.fullmatch(name):
+            reading.problems.append(Problem(name, "", _unknown("variable", name, known)))
+
+
+def _read_config(reading: _Reading, path: str) -> None:
+    fields, problems = read_file(path)
+    reading.problems += problems
+    by_key = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
+    for item in fields:
+        variable = by_key.get(item.key)
+        if variable is None:
+            problem = Problem(item.key, "", _unknown("field", item.key, by_key), where=item.where)
+            reading.problems.append(problem)
+        elif item.is_list and not variable.plural:
+            reading.problems.append(Problem(item.key, "", "expected one value, not a list", where=item.where))
+        elif item.text:
+            reading.given.setdefault(variable.name, _Given(item.text, "file", item.key, item.where))
+
+
+def _read_value(reading: _Reading, variable: Variable, n_cores: int) -> None:
+    given = reading.given.get(variable.name)
+    default = str(n_cores) if variable.default == CORES else variable.default
+    text = given.text if given else default
+    if not text:
+        reading.values[variable.field] = _EMPTY.get(variable.field)
+        return
+    try:
+        reading.values[variable.field] = variable.parse(text)
+    except ValueError as exc:
+        # Only what somebody wrote can be wrong: a test parses every default.
+        name, where = (given.name, given.where) if given else (variable.name, "")
+        shown = quoted(text, secret=variable.secret)
+        reading.problems.append(Problem(name, shown, str(exc), where=where))
+
+
+def _add_key_file(reading: _Reading) -> None:
+    path, keys = reading.values.get("api_keys_file"), reading.values.get("api_key_digests")
+    if not isinstance(path, str) or not isinstance(keys, frozenset):
+        return
+    name = "VELOX_API_KEYS_FILE"
+    try:
+        lines = Path(path).read_text("ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not ASCII"
+        reading.problems.append(Problem(name, quoted(path), f"expected a file that can be read ({why})"))
+        return
+    digests, n_keys = set(keys), 0
+    for n, line in enumerate(lines, 1):
+        key = _COMMENT.sub("", line).strip()
+        if not key:
+            continue
+        n_keys += 1
+        try:
+            digests |= parse.key_digests(key)
+        except ValueError as exc:
+            reading.problems.append(Problem(name, "", str(exc), where=f"{path}:{n}"))
+    if not n_keys:
+        # An empty file where keys were meant must not open the door.
+        reading.problems.append(Problem(name, quoted(path), "expected at least one key in it"))
+    reading.values["api_key_digests"] = frozenset(digests)
+
+
+def _unusable_ca_file(reading: _Reading) -> Iterable[Problem]:
+    path = reading.values.get("upstream_ca_file")
+    if isinstance(path, str):
+        try:
+            ssl.create_default_context(cafile=path)
+        except OSError as exc:  # ssl.SSLError is one
+            why = exc.strerror or "no certificate in it"
+            yield Problem(
+                "VELOX_UPSTREAM_CA_FILE", quoted(path), f"expected a PEM file of certificates ({why})"
+            )
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:
+    """Say which settings, each right by itself, can't hold together. `values` lacks the wrong ones."""
+    budget, body = values.get("body_budget_bytes"), values.get("max_body_bytes")
+    if budget is not None and body is not None and budget < body:
+        expected = f"expected at least VELOX_MAX_BODY, {body} bytes: such a body would never be taken"
+        yield Problem("VELOX_BODY_BUDGET", str(budget), expected)
+    workers = values.get("workers")
+    for name, key in (
+        ("VELOX_QUEUE_DEPTH", "queue_depth"),
+        ("VELOX_MAX_INFLIGHT", "max_inflight"),
+        ("VELOX_MAX_CONNECTIONS", "max_connections"),
+    ):
+        share = values.get(key)
+        if workers is not None and share is not None and share < workers:
+            yield Problem(
+                name, str(share), f"expected at least VELOX_WORKERS, {workers}: each worker gets a share"
+            )
+    listen, admin = values.get("listen"), values.get("admin_listen")
+    if listen is not None and listen == admin and (listen.kind == "unix" or listen.port):
+        yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
+    yield from _open_door(values)
+
+
+def _open_door(values: Mapping[str, Any]) -> Iterable[Problem]:
+    """R-AUTH-1: beyond this machine nobody gets in without a key, unless that was said in so many words."""
+    if not {"listen", "auth", "api_key_digests"} <= values.keys():
+        return
+    if values["auth"] == "none":
+        if values["api_key_digests"]:
+            yield Problem(
+                "VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE"
+            )
+    elif not values["api_key_digests"] and not values["listen"].is_loopback:
+        expected = (
+            "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE when clients can come from other machines"
+            " (VELOX_AUTH=none lets everyone in)"
+        )
+        yield Problem("VELOX_LISTEN", quoted(str(values["listen"])), expected)
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"there is no such {kind}; did you mean {close[0]}?" if close else f"there is no such {kind}"

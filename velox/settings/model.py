@@ -1,0 +1,65 @@
+"""The settings themselves.
+
+Knows: every field and its unit. Does not know: variables, files, defaults (see `variables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from velox.settings.values import Address, Origin, Secret
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one gateway is told. Made by `load`, which has checked every field and their agreement.
+
+    Names ending in _s are seconds, in _bytes bytes. Over all workers: egress_pool_connections, queue_depth,
+    max_inflight, max_connections and the rate limit; each worker's own: queue_batch, body_budget_bytes.
+    """
+
+    listen: Address
+    admin_listen: Address | None  # None: off
+    workers: int
+    pin_cpus: bool
+    upstream_origin: Origin
+    upstream_request_path: str
+    # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
+    paths: tuple[str, ...]
+    upstream_warmup_path: str
+    http2_engine: Literal["ngh2", "h2"]
+    upstream_http2: Literal["auto", "on", "off"]
+    upstream_ca_file: str | None  # None: the system's trust store
+    egress_pool_connections: int
+    rate_limit_rpm: int  # 0: off
+    rate_limit_burst: int
+    rate_limit_max_wait_s: float
+    queue_depth: int
+    queue_batch: int
+    queue_timeout_s: float
+    max_body_bytes: int
+    body_budget_bytes: int
+    max_inflight: int
+    max_connections: int
+    config_file: str | None
+    # SHA-256 of each key a client may present, from both VELOX_API_KEYS and the file; empty: none is needed.
+    api_key_digests: frozenset[bytes]
+    api_keys_file: str | None
+    auth: Literal["keys", "none"]
+    drain_timeout_s: float
+    openai_api_key: Secret | None
+    access_log: Literal["off", "errors", "all"]
+    header_timeout_s: float
+    body_timeout_s: float
+    keepalive_timeout_s: float
+    write_stall_timeout_s: float
+    upstream_connect_timeout_s: float
+    upstream_tls_timeout_s: float
+    upstream_first_byte_timeout_s: float
+    upstream_idle_timeout_s: float
+    # Variable -> "command line", "environment", "file" or "default".
+    origins: Mapping[str, str]

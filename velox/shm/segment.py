@@ -1,0 +1,77 @@
+"""The one piece of memory that the supervisor and all workers share, and where everything in it lies.
+
+Knows: the layout. Does not know: what a number means (bucket.py, status.py and velox.observe.metrics do).
+
+Everything is an 8-byte cell. Aligned 8-byte loads and stores are not torn on x86-64 and arm64, so a cell with
+one writer is a plain memoryview item; a cell with several writers is used through an AtomicView only, and has
+a cache line of its own. No lock anywhere: a process may be killed between any two instructions.
+
+    gateway    1 line        written by the supervisor
+    bucket     1 line        the TAT, written by every worker
+    status     2 lines each  one block a worker
+    metrics    slab each     one block a worker
+
+The memory is a memfd: it is in no file system, inherited by fork, and gone with its last process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Final
+
+from atomicshm import AtomicU64, AtomicView
+
+__all__ = ["GATEWAY_CELLS", "STATUS_CELLS", "Segment"]
+
+_CELL_BYTES: Final = 8
+_LINE_CELLS: Final = 8  # 64-byte cache lines
+
+GATEWAY_CELLS: Final = _LINE_CELLS
+STATUS_CELLS: Final = 2 * _LINE_CELLS
+
+
+class Segment:
+    """The shared memory of one gateway. Made by the supervisor before it forks; children inherit it.
+
+    workers: number of worker slots. metric_cells: size of one worker's metrics slab.
+    A new segment holds zeros.
+    """
+
+    __slots__ = ("_atomic", "_cells", "_slab_cells", "_slabs_first", "workers")
+
+    def __init__(self, workers: int, metric_cells: int) -> None:
+        self.workers: Final = workers
+        self._slab_cells = -(-metric_cells // _LINE_CELLS) * _LINE_CELLS
+        self._slabs_first = GATEWAY_CELLS + _LINE_CELLS + workers * STATUS_CELLS
+        size = (self._slabs_first + workers * self._slab_cells) * _CELL_BYTES
+        fd = os.memfd_create("velox")
+        try:
+            os.ftruncate(fd, size)
+            memory = mmap.mmap(fd, size)  # keeps a descriptor of its own
+        finally:
+            os.close(fd)
+        self._atomic = AtomicView(memory)
+        self._cells: memoryview[int] = memoryview(memory).cast("Q")
+
+    def gateway(self) -> memoryview[int]:
+        """Return the cells that the supervisor writes."""
+        return self._cells[:GATEWAY_CELLS]
+
+    def bucket_tat(self) -> AtomicU64:
+        """Return the state of the gateway's token bucket."""
+        return self._atomic.cell_u64(GATEWAY_CELLS * _CELL_BYTES)
+
+    def status(self, worker: int) -> memoryview[int]:
+        """Return the status cells of a worker slot (0 <= worker < workers)."""
+        return self._block(GATEWAY_CELLS + _LINE_CELLS, STATUS_CELLS, worker)
+
+    def metrics(self, worker: int) -> memoryview[int]:
+        """Return the metrics slab of a worker slot (0 <= worker < workers)."""
+        return self._block(self._slabs_first, self._slab_cells, worker)
+
+    def _block(self, first: int, cells: int, worker: int) -> memoryview[int]:
+        if not 0 <= worker < self.workers:
+            raise IndexError(f"no worker slot {worker} of {self.workers}")
+        start = first + worker * cells
+        return self._cells[start : start + cells]

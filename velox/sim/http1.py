@@ -1,0 +1,167 @@
+"""One client connection of the simulator that speaks HTTP/1.1.
+
+Knows: transport, keep-alive, pipelining one request at a time. Does not know: parsing, routes, pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from velox.errors import VeloxError
+from velox.protocol import http1_write
+from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.sim.player import Player
+from velox.sim.shapes import RefusalError, Reply, Streamed
+from velox.sim.stage import Stage
+from velox.types import RequestHead
+
+__all__ = ["Http1Connection"]
+
+# A client that pipelines further than this waits until its running answer has ended.
+_MAX_AHEAD_BYTES: Final = 65_536
+
+
+class Http1Connection(asyncio.Protocol):
+    """Answers the requests of one connection in order."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage: Final = stage
+        self._decoder: Final = RequestDecoder(Http1Limits())
+        self._head: RequestHead | None = None
+        self._body: list[bytes] = []
+        self._player: Player | None = None
+        self._has_begun = False  # the running reply's head is out
+        self._is_full = False
+        self._is_advancing = False
+        self._is_leaving = False
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        return f"<Http1Connection playing={self._player is not None} leaving={self._is_leaving}>"
+
+    @property
+    def n_running(self) -> int:
+        """Return 1 while an answer is being played, else 0."""
+        return int(self._player is not None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._stage.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._decoder.feed(data)
+        except VeloxError as error:
+            self._refuse(error)
+            return
+        if self._player is None:
+            self._advance()
+        elif self._decoder.buffered > _MAX_AHEAD_BYTES:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stage.exit(self)
+        self._stop()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._player is not None:
+            self._player.resume()
+
+    def leave(self) -> None:
+        """Close as soon as no answer is running."""
+        self._is_leaving = True
+        if self._player is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; a running answer is cut."""
+        self._transport.abort()
+
+    def send(self, reply: Reply, piece: bytes, *, last: bool) -> bool:
+        """Write body bytes of the running reply (see Outlet): one write a call, the head in the first."""
+        assert self._head is not None, "a player runs only while a request is open"
+        head = self._head
+        is_chunked = isinstance(reply, Streamed) and not head.http_1_0
+        keeps_alive = head.keep_alive and not self._is_leaving
+        parts: list[bytes] = []
+        if not self._has_begun:
+            self._has_begun = True
+            length = None if isinstance(reply, Streamed) else len(reply.body)
+            parts.append(
+                http1_write.reply_head(
+                    reply.status,
+                    reply.headers,
+                    content_length=length,
+                    chunked=is_chunked,
+                    close=not keeps_alive or (length is None and not is_chunked),
+                )
+            )
+        if head.method != b"HEAD":
+            parts.append(http1_write.chunk(piece) if is_chunked else piece)
+        if last and is_chunked:
+            parts.append(http1_write.LAST_CHUNK)
+        self._transport.write(b"".join(parts))
+        if last:
+            self._end(keeps_alive and (is_chunked or not isinstance(reply, Streamed)))
+        return not self._is_full
+
+    def _end(self, keeps_alive: bool) -> None:
+        self._player = None
+        self._head = None
+        if not keeps_alive:
+            self._transport.close()
+            return
+        self._transport.resume_reading()
+        if not self._is_advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Read and answer requests until bytes are missing or an answer takes time."""
+        self._is_advancing = True
+        try:
+            while self._player is None and not self._transport.is_closing() and self._read_request():
+                self._answer()
+        except VeloxError as error:
+            self._refuse(error)
+        finally:
+            self._is_advancing = False
+
+    def _read_request(self) -> bool:
+        """Read on; True once a whole request is there."""
+        if self._head is None:
+            self._head = self._decoder.read_head()
+            if self._head is None:
+                return False
+            self._body.clear()
+            if self._head.expect_continue and not self._decoder.body_complete:
+                self._transport.write(http1_write.CONTINUE_100)
+        self._body.append(self._decoder.read_body())
+        return self._decoder.body_complete
+
+    def _answer(self) -> None:
+        assert self._head is not None, "_read_request returned True"
+        body = b"".join(self._body)
+        self._body.clear()
+        self._has_begun = False
+        self._player = self._stage.answer(self, self._head.method, self._head.target, body)
+        self._player.start()
+
+    def _stop(self) -> None:
+        if self._player is not None:
+            self._player.stop()
+            self._player = None
+
+    def _refuse(self, error: VeloxError) -> None:
+        """Answer what is no proper request, and close: where the next one would begin is not known."""
+        self._stop()
+        reply = self._stage.app.refuse(RefusalError(error.status, error.message, code=error.reason.code))
+        head = http1_write.reply_head(
+            reply.status, reply.headers, content_length=len(reply.body), chunked=False, close=True
+        )
+        self._transport.write(head + reply.body)
+        self._transport.close()

@@ -1,0 +1,108 @@
+"""Plays one reply at the pace of a model: one loop timer, held by a full outlet, stopped at once if told to.
+
+Knows: time to first byte, tokens a second, back-pressure. Does not know: HTTP versions, what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from velox.sim.shapes import Reply, Streamed, TokenStream
+
+__all__ = ["Outlet", "Pace", "Player"]
+
+# Events joined into one write when many are due: about 16 KiB, so a slow reader is noticed soon.
+_BATCH: Final = 64
+# uvloop's timers and clock count whole milliseconds: one may fire half of that early.
+_CLOCK_SLACK_S: Final = 0.0005
+
+
+class Outlet(Protocol):
+    """Where a reply's bytes go: one exchange of a connection."""
+
+    def send(self, reply: Reply, piece: bytes, *, last: bool) -> bool:
+        """Take body bytes, the head before the first ones; False: full, send no more until resume()."""
+
+
+class Pace:
+    """How fast answers are given."""
+
+    __slots__ = ("interval_s", "rate", "ttft_s")
+
+    def __init__(self, ttft_s: float, rate: float) -> None:
+        """ttft_s: seconds to the first byte. rate: tokens a second after the first, 0 without limit."""
+        self.ttft_s: Final = ttft_s
+        self.rate: Final = rate
+        self.interval_s: Final = 1 / rate if rate else 0.0
+
+    def wait_s(self, reply: Reply) -> float:
+        """Return the seconds to a reply's first byte; a whole body comes when its last token would."""
+        if isinstance(reply, Streamed):
+            return self.ttft_s
+        return self.ttft_s + (reply.n_tokens - 1) * self.interval_s if reply.n_tokens else 0.0
+
+
+class Player:
+    """Plays one reply into one outlet. Nothing is sent after stop() or after the piece marked as last."""
+
+    __slots__ = ("_first_at", "_loop", "_n_sent", "_outlet", "_pace", "_reply", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace, outlet: Outlet, reply: Reply) -> None:
+        self._loop: Final = loop
+        self._pace: Final = pace
+        self._outlet: Final = outlet
+        self._reply: Final = reply
+        self._first_at = 0.0
+        self._n_sent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin. A reply that takes no time is sent before this returns."""
+        wait_s = self._pace.wait_s(self._reply)
+        self._first_at = self._loop.time() + wait_s
+        if wait_s > 0:
+            self._timer = self._loop.call_at(self._first_at, self._play)
+        else:
+            self._play()
+
+    def resume(self) -> None:
+        """Go on after a send that returned False: what came due in between is sent at once."""
+        if self._timer is None:
+            self._play()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _play(self) -> None:
+        self._timer = None
+        if isinstance(self._reply, Streamed):
+            self._play_events(self._reply.events)
+        else:
+            self._outlet.send(self._reply, self._reply.body, last=True)
+
+    def _play_events(self, events: TokenStream) -> None:
+        n_due = self._n_due(events.n_tokens)
+        while self._n_sent < n_due:
+            begin, end = self._n_sent, min(n_due, self._n_sent + _BATCH)
+            piece = events.lead + events.lead.join(events.rests[begin:end])
+            if begin == 0:
+                piece = events.opening + piece
+            is_last = end == events.n_tokens
+            if is_last:
+                piece += events.closing
+            self._n_sent = end
+            has_room = self._outlet.send(self._reply, piece, last=is_last)
+            if is_last or not has_room:
+                return
+        self._timer = self._loop.call_at(self._first_at + self._n_sent * self._pace.interval_s, self._play)
+
+    def _n_due(self, n_tokens: int) -> int:
+        """Return how many tokens should have been sent by now."""
+        if not self._pace.rate:
+            return n_tokens
+        elapsed_s = self._loop.time() - self._first_at + _CLOCK_SLACK_S
+        return min(n_tokens, int(elapsed_s * self._pace.rate) + 1)

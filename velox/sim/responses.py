@@ -1,0 +1,135 @@
+"""The answers of /v1/responses.
+
+Knows: the response object and the order of its events. Does not know: HTTP, pace, how a request was read.
+
+The events, in order: created, in_progress, output_item.added, content_part.added, one output_text.delta a
+token, output_text.done, content_part.done, output_item.done, and completed (incomplete when the client's
+limit ended the answer). sequence_number counts them from 0. There is no [DONE] mark.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from velox.sim.shapes import Job, TokenStream
+from velox.sim.text import Text
+
+__all__ = ["ResponseWriter"]
+
+_N_OPENING: Final = 4  # events before the first delta
+_DELTA: Final = "response.output_text.delta"
+
+
+class ResponseWriter:
+    """Writes responses (object response) and their event streams."""
+
+    def __init__(self, text: Text) -> None:
+        self._text: Final = text
+        self._rests: Final = tuple(
+            b'%b,"logprobs":[],"sequence_number":%d}\n\n' % (token, number)
+            for number, token in enumerate(text.tokens_json, start=_N_OPENING)
+        )
+
+    def whole(self, job: Job) -> bytes:
+        """Return the answer as one object."""
+        return orjson.dumps(_finished(job, self._text.first(job.n_tokens)))
+
+    def stream(self, job: Job) -> TokenStream:
+        """Return the answer as events."""
+        item_id = f"msg_{job.key}"
+        started = _response(job, "in_progress", [], None)
+        item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        place = {"item_id": item_id, "output_index": 0, "content_index": 0}
+        opening = (
+            _event("response.created", 0, {"response": started}),
+            _event("response.in_progress", 1, {"response": started}),
+            _event("response.output_item.added", 2, {"output_index": 0, "item": item}),
+            _event("response.content_part.added", 3, {**place, "part": _part("")}),
+        )
+        lead = b'event: %b\ndata: {"type":"%b","item_id":"%b","output_index":0,"content_index":0,"delta":' % (
+            _DELTA.encode(),
+            _DELTA.encode(),
+            item_id.encode(),
+        )
+        closing = self._closing(job, place)
+        return TokenStream(b"".join(opening), lead, self._rests, job.n_tokens, closing)
+
+    def _closing(self, job: Job, place: dict[str, object]) -> bytes:
+        text = self._text.first(job.n_tokens)
+        number = _N_OPENING + job.n_tokens
+        finished = _finished(job, text)
+        closing = (
+            _event("response.output_text.done", number, {**place, "text": text, "logprobs": []}),
+            _event("response.content_part.done", number + 1, {**place, "part": _part(text)}),
+            _event("response.output_item.done", number + 2, {"output_index": 0, "item": _message(job, text)}),
+            _event(f"response.{_status(job)}", number + 3, {"response": finished}),
+        )
+        return b"".join(closing)
+
+
+def _event(name: str, number: int, fields: dict[str, object]) -> bytes:
+    body = orjson.dumps({"type": name, **fields, "sequence_number": number})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), body)
+
+
+def _status(job: Job) -> str:
+    return "incomplete" if job.is_cut else "completed"
+
+
+def _part(text: str) -> dict[str, object]:
+    return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
+
+
+def _message(job: Job, text: str) -> dict[str, object]:
+    return {
+        "id": f"msg_{job.key}",
+        "type": "message",
+        "status": _status(job),
+        "role": "assistant",
+        "content": [_part(text)],
+    }
+
+
+def _finished(job: Job, text: str) -> dict[str, object]:
+    usage: dict[str, object] = {
+        "input_tokens": job.n_prompt,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": job.n_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": job.n_prompt + job.n_tokens,
+    }
+    return _response(job, _status(job), [_message(job, text)], usage)
+
+
+def _response(
+    job: Job, status: str, output: list[dict[str, object]], usage: dict[str, object] | None
+) -> dict[str, object]:
+    return {
+        "id": f"resp_{job.key}",
+        "object": "response",
+        "created_at": job.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": None,
+        "max_output_tokens": job.limit,
+        "metadata": {},
+        "model": job.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": usage,
+        "user": None,
+    }
