@@ -1,7 +1,7 @@
 """`make run`: start Velox, stream one chat answer through it with the OpenAI SDK, and keep it running.
 
 With neither OPENAI_API_KEY nor VELOX_UPSTREAM_ORIGIN set, the upstream is the built-in simulator; else it is
-VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for `velox serve`. More of them:
+VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for `velox serve`, and:
 
     VELOX_DEMO_MODEL    the model to ask (default: gpt-4o-mini at OpenAI, elsewhere the first one listed)
     VELOX_DEMO_KEEP=1   keep the gateway running without a terminal too; else it is stopped after the answer
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,8 @@ def main() -> int:
     if settings.listen.kind != "tcp":
         say("the demo needs VELOX_LISTEN=IP:PORT\n")
         return 2
+    # SIGTERM leaves through the `with` too: no gateway stays behind.
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     is_sim = settings.openai_api_key is None and settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default"
     say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origin}\n")
     with gateway(environ, is_sim=is_sim) as process:
@@ -57,9 +60,7 @@ def main() -> int:
             say(f"\nno answer: {exc}\n")
             return 1
         if os.environ.get("VELOX_DEMO_KEEP") == "1" or (sys.stdin.isatty() and sys.stdout.isatty()):
-            say(
-                f"Running. base_url=http://{settings.listen}/v1   admin: {admin_url(settings)}   Ctrl-C stops it\n"
-            )
+            say(f"Running at http://{settings.listen}/v1, admin at {admin_url(settings)}. Ctrl-C stops it.\n")
             return wait(process)
     return 0
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make .venv and install exactly what the lock files name, then Velox itself.
-# PYTHON: the interpreter to use (3.11 to 3.13).
+# PYTHON: the interpreter to use (3.11 to 3.13). A .venv that is there is brought up to date; `make clean` removes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,8 +22,8 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 echo "Installing into .venv (about a minute the first time) ..." >&2
-"$python" -m venv --clear .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet install "$@"; }
+[ -x .venv/bin/python ] || "$python" -m venv --clear .venv
+pip() { .venv/bin/python -m pip --disable-pip-version-check -qq install "$@"; }
 pip --require-hashes --only-binary :all: -r requirements.lock
 pip --require-hashes --only-binary :all: -r requirements-dev.lock
 pip --no-deps --no-build-isolation --editable .

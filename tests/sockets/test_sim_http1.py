@@ -24,8 +24,10 @@ Talk = Callable[[SimServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 
 def with_socket(options: SimOptions, talk: Talk) -> None:
     """Run `talk` with a simulator and one plain connection to it."""
+    unhandled: list[dict[str, object]] = []
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
         async with await start(options) as sim:
             reader, writer = await asyncio.open_connection("127.0.0.1", sim.port)
             try:
@@ -34,6 +36,7 @@ def with_socket(options: SimOptions, talk: Talk) -> None:
                 writer.close()
 
     uvloop.run(asyncio.wait_for(main(), 20))
+    assert not unhandled
 
 
 def chat_request(*, stream: bool, version: str = "1.1", more: str = "") -> bytes:
@@ -73,6 +76,27 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         assert sim.statistics().n_requests == 4
 
     with_socket(replace(FAST, ttft_s=0.02), talk)
+
+
+def test_pipelining_far_ahead_waits_for_the_running_answer() -> None:
+    """While an answer is running, a client can't fill the simulator's memory with what it asks next."""
+
+    async def talk(sim: SimServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        large = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 20000000\r\n\r\n"
+            + b" " * 20_000_000
+        )
+        writer.write(chat_request(stream=False) + large)
+        sending = asyncio.create_task(writer.drain())
+
+        first, _ = await read_reply(reader)
+        assert not sending.done()  # read on, it would all have gone out long before
+        second, _ = await read_reply(reader)
+
+        assert sending.done()
+        assert first.startswith(b"HTTP/1.1 200 ") and second.startswith(b"HTTP/1.1 400 ")
+
+    with_socket(replace(FAST, ttft_s=0.5), talk)
 
 
 def test_head_is_answered_without_body() -> None:
@@ -123,7 +147,7 @@ def test_expect_continue_is_answered_before_the_body() -> None:
 
 @pytest.mark.parametrize("begin", [b"GET /v1/models HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
 def test_broken_request_is_refused_and_closed(begin: bytes) -> None:
-    """Without a Host, or with HTTP/2 where it is switched off, the client gets a 400 and the connection ends."""
+    """Without a Host, or with HTTP/2 where it is switched off, a client gets a 400 and is cut off."""
 
     async def talk(sim: SimServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(begin)
@@ -180,7 +204,8 @@ def test_slow_reader_holds_its_own_stream_only() -> None:
             other.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
             await read_reply(other_reader)
         other.close()
-        assert sim.statistics().n_running == 1  # without back-pressure it would have been buffered whole
+        assert sim.statistics().n_running == 1
+        assert sim.statistics().n_queued_bytes < 200_000  # the whole answer has 20 MB
         events = await reader.readuntil(b"\r\n\r\n")
         while not events.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
             events = events[-64:] + await reader.read(1 << 20)
@@ -199,7 +224,7 @@ def test_close_lets_running_streams_end() -> None:
         await read_reply(idle_reader)
         writer.write(chat_request(stream=True))
         await reader.readuntil(b"\r\n\r\n")
-        closing = asyncio.create_task(sim.close(grace_s=10))
+        closing = asyncio.create_task(sim.close(grace_s=60))
         assert await idle_reader.read() == b""
         idle.close()
         with pytest.raises(OSError):

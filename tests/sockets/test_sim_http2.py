@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +29,11 @@ FAST: Final = SimOptions(port=0, ttft_s=0, token_rate=0, tokens=3, seed=1)
 SLOW: Final = replace(FAST, tokens=20, token_rate=50)
 CHAT: Final = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
 POST: Final = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")]
+
+# Frame types and a flag, RFC 9113 §6.
+DATA: Final = 0
+GOAWAY: Final = 7
+END_STREAM: Final = 1
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,15 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
 def with_sim(options: SimOptions, talk: Callable[[SimServer], Awaitable[None]]) -> None:
     """Run `talk` with a simulator."""
 
+    unhandled: list[dict[str, object]] = []
+
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
         async with await start(options) as sim:
             await talk(sim)
 
     uvloop.run(asyncio.wait_for(main(), 20))
+    assert not unhandled
 
 
 async def wait_until(holds: Callable[[], bool]) -> None:
@@ -120,6 +131,11 @@ class Peer:
         """Read until a condition holds."""
         while not holds():
             assert await self.read(), "the connection ended early"
+
+    async def read_frame(self) -> tuple[int, int, bytes]:
+        """Read one frame past the library, which can't read on after a GOAWAY; return type, flags, payload."""
+        head = await self._reader.readexactly(9)
+        return head[3], head[4], await self._reader.readexactly(int.from_bytes(head[:3], "big"))
 
     def close(self) -> None:
         """Leave."""
@@ -208,6 +224,7 @@ def test_many_streams_share_a_connection() -> None:
     async def talk(sim: SimServer) -> None:
         loop = asyncio.get_running_loop()
         peer = await Peer.connect(sim)
+        peer.h2.increment_flow_control_window(1 << 30)
         await peer.read()
         begin = loop.time()
         ids = [peer.ask() for _ in range(100)]
@@ -233,6 +250,7 @@ def test_closed_window_holds_one_stream_only() -> None:
         held = peer.ask()
         await peer.read_until(lambda: len(peer.bodies.get(held, b"")) == 65_535)
         assert sim.statistics().n_running == 1
+        assert 0 < sim.statistics().n_queued_bytes < 200_000  # the whole answer has 3 MB
 
         peer.h2.increment_flow_control_window(1 << 30)  # the connection's; the stream's is still closed
         other = peer.ask(stream=False)
@@ -294,17 +312,26 @@ def test_close_sends_goaway_and_lets_streams_end() -> None:
 
     async def talk(sim: SimServer) -> None:
         peer = await Peer.connect(sim)
-        running = peer.ask()
-        await peer.read_until(lambda: running in peer.bodies)
-        closing = asyncio.create_task(sim.close(grace_s=10))
-        await peer.read_until(lambda: peer.has_goaway)
-        assert running not in peer.ended
-        while await peer.read():
-            pass
+        peer.ask()
+        events = b""
+        while not events:
+            kind, _, events = await peer.read_frame()
+            events = events if kind == DATA else b""
+        closing = asyncio.create_task(sim.close(grace_s=60))
+        frames = [await peer.read_frame()]
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                frames.append(await peer.read_frame())
         await closing
         peer.close()
 
-        assert peer.bodies[running].endswith(b"data: [DONE]\n\n")
+        # Tokens that were on their way may come before it; the end of the stream must not.
+        goodbye = [frame[0] for frame in frames].index(GOAWAY)
+        last_stream_id, error_code = struct.unpack(">II", frames[goodbye][2][:8])
+        ends = [n for n, (kind, flags, _) in enumerate(frames) if kind == DATA and flags & END_STREAM]
+        assert (last_stream_id, error_code) == (1, 0)
+        assert len(ends) == 1 and ends[0] > goodbye
+        assert b"".join(body for kind, _, body in frames if kind == DATA).endswith(b"data: [DONE]\n\n")
         assert sim.statistics().n_cancelled == 0
 
     with_sim(SLOW, talk)

@@ -146,13 +146,13 @@ h1 { font-size: 1.6rem; margin: 0 0 .2rem } h2 { font-size: 1rem; margin: 2rem 0
 p { margin: .2rem 0; color: #6b625c }
 table { border-collapse: collapse; width: 100% }
 td { padding: .45rem 1rem .45rem 0; border-top: 1px solid #e6e0da }
-td:first-child { white-space: nowrap }
+td:first-child { white-space: nowrap; width: 9rem }
 a { color: #b4530f; text-decoration: none } a:hover { text-decoration: underline }
 pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ede8;
   border-radius: 6px; padding: .7rem 1rem; overflow-x: auto }
 </style>
 <h1>Velox</h1>
-<p>The admin listener. Nothing here slows a worker, but for a profile: about 0.1&nbsp;% while it runs.</p>
+<p>The admin listener. Only a profile costs the workers anything: 0.1&nbsp;% while it runs.</p>
 <h2>State</h2>
 <table>
 <tr><td><a href="/metrics">/metrics</a><td>all workers in one view, for Prometheus

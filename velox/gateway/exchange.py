@@ -18,56 +18,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.auth import Authenticator
-from velox.gateway.forward import Forwarder
+from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.rate_headers import rate_limited
-from velox.gateway.recorder import Recorder
 from velox.gateway.reply import Reply
 from velox.gateway.respond import error_reply
-from velox.gateway.routes import PathFacts, Routes, reads_body
-from velox.net.ingress import ClientConnection
-from velox.net.pool import UpstreamPool
+from velox.gateway.routes import reads_body
+from velox.net.application import Client
 from velox.net.upstream import UpstreamConnection, UpstreamFailure
 from velox.observe.series import Phase
-from velox.policy.admission import AdmissionQueue
-from velox.protocol.body import BodyReader
-from velox.shm.bucket import SharedBucket
 from velox.types import Peek, RequestHead, Route
 
-__all__ = ["Exchange", "Gateway", "GatewayLimits", "Parts"]
+__all__ = ["Exchange", "Gateway"]
 
 # A try that the upstream surely did not begin is repeated at most this often (R-RETRY-1).
 _MAX_FREE_RETRIES: Final = 2
 _NS_PER_S: Final = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayLimits:
-    """One worker's share of the limits. max_inflight: exchanges between queue and end of reply."""
-
-    max_inflight: int
-    queue_timeout_s: float
-    first_byte_timeout_s: float
-    idle_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a gateway is made of; put together in the composition root."""
-
-    routes: Routes
-    auth: Authenticator
-    reader: BodyReader
-    queue: AdmissionQueue[Exchange]
-    bucket: SharedBucket
-    forwarder: Forwarder
-    pool: UpstreamPool
-    recorder: Recorder
-    limits: GatewayLimits
 
 
 class Exchange:
@@ -94,7 +62,7 @@ class Exchange:
     def __init__(
         self,
         gateway: Gateway,
-        client: ClientConnection,
+        client: Client,
         head: RequestHead,
         body: bytes | bytearray | None,
         caller: str,
@@ -289,7 +257,7 @@ class Gateway:
         return caller
 
     def submit(
-        self, client: ClientConnection, head: RequestHead, body: bytes | bytearray | None, caller: str
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str
     ) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
         exchange = Exchange(self, client, head, body, caller)
@@ -302,16 +270,14 @@ class Gateway:
         exchange.refuse(VeloxError(Reason.QUEUE_FULL, message, retry_after_s=1.0))
         return None
 
-    def refuse(self, client: ClientConnection, head: RequestHead | None, error: VeloxError) -> None:
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
         route = Route.OTHER if head is None else self.parts.routes.facts(head.path).route
         self.parts.recorder.refused(route, error)
         self.answer(client, head, error, request_id)
 
-    def answer(
-        self, client: ClientConnection, head: RequestHead | None, error: VeloxError, request_id: bytes
-    ) -> None:
+    def answer(self, client: Client, head: RequestHead | None, error: VeloxError, request_id: bytes) -> None:
         """Write an error of Velox's own."""
         close = error.close or client.will_close
         with_body = head is None or head.method != b"HEAD"

@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.ingress import ClientConnection
+from velox.net.application import Client
 from velox.net.upstream import UpstreamFailure, UpstreamStream
 from velox.protocol import http1_write, sse
 from velox.types import NO_BODY_STATUSES, Header, ReplyHead, RequestHead
@@ -59,7 +59,7 @@ class Reply:
 
     def __init__(
         self,
-        client: ClientConnection,
+        client: Client,
         request: RequestHead,
         request_id: bytes,
         loop: asyncio.AbstractEventLoop,

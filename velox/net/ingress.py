@@ -1,7 +1,7 @@
 """The client side: one HTTP/1.1 connection, one request at a time, strictly in order.
 
 Knows: sockets, the connection's timers, when to read on and when to stop. Does not know: framing rules
-(protocol/http1.py) or what a request means (gateway/, behind the `Application` seam).
+(protocol/http1.py) or what a request means (gateway/, behind application.py).
 
 Requests that a client pipelines stay unparsed bytes until the one before has been answered (R-H1-10).
 """
@@ -12,15 +12,16 @@ import asyncio
 import enum
 import socket
 import struct
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from velox.errors import Reason, VeloxError
+from velox.net.application import Application, ClientExchange, ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.protocol.http1 import Http1Limits, RequestDecoder
 from velox.protocol.http1_write import CONTINUE_100
 from velox.types import RequestHead
 
-__all__ = ["Application", "ClientConnection", "ClientExchange", "ClientTimeouts", "Ingress"]
+__all__ = ["ClientConnection", "Ingress"]
 
 # What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
 _PIPELINE_BYTES: Final = 64 * 1024
@@ -30,46 +31,6 @@ _LINGER_S: Final = 2.0
 _SWEEP_S: Final = 0.25
 # struct linger {on, 0 s}: close() sends RST instead of FIN.
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
-
-
-class ClientExchange(Protocol):
-    """An admitted request, as the connection sees it."""
-
-    def client_gone(self) -> None:
-        """The client left: stop all work for it."""
-
-    def client_paused(self) -> None:
-        """The client's buffer is full: stop the upstream."""
-
-    def client_resumed(self) -> None:
-        """Undo client_paused()."""
-
-
-class Application(Protocol):
-    """What the gateway is to a connection."""
-
-    def check_head(self, head: RequestHead) -> str:
-        """Return the caller's name. Raises VeloxError if the request is refused whatever its body is."""
-
-    def submit(
-        self, client: ClientConnection, head: RequestHead, body: bytes | bytearray | None, caller: str
-    ) -> ClientExchange | None:
-        """Take a whole request. None when it was answered already."""
-
-    def refuse(self, client: ClientConnection, head: RequestHead | None, error: VeloxError) -> None:
-        """Answer a request that never became an exchange."""
-
-
-class ClientTimeouts:
-    """Seconds a client may take for each step (R-TIME-1)."""
-
-    __slots__ = ("body_s", "header_s", "keepalive_s", "write_s")
-
-    def __init__(self, *, header_s: float, body_s: float, keepalive_s: float, write_s: float) -> None:
-        self.header_s: Final = header_s
-        self.body_s: Final = body_s
-        self.keepalive_s: Final = keepalive_s
-        self.write_s: Final = write_s
 
 
 class _State(enum.IntEnum):
@@ -146,7 +107,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.IDLE
         self._head: RequestHead | None = None
         self._caller = ""
-        self._body: bytearray | None = None
+        self._body: bytes | bytearray | None = None
         self._held_bytes = 0  # taken from the body budget
         self._exchange: ClientExchange | None = None
         self._read_paused = False
@@ -193,8 +154,7 @@ class ClientConnection(asyncio.Protocol):
         self._body = None
         self._state = _State.IDLE
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
-        if self._read_paused:
-            self._resume_reading()
+        self._resume_reading()
         if self._decoder.buffered:
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
             self._ingress.loop.call_soon(self._advance)
@@ -232,13 +192,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._decoder.feed(data)
         if state is _State.ANSWERING:
-            if (
-                self._decoder.buffered > _PIPELINE_BYTES
-                and not self._read_paused
-                and self._transport is not None
-            ):
-                self._read_paused = True
-                self._transport.pause_reading()
+            if self._decoder.buffered > _PIPELINE_BYTES:
+                self._pause_reading()
             return
         self._advance()
 
@@ -335,18 +290,19 @@ class ClientConnection(asyncio.Protocol):
         decoder, head = self._decoder, self._head
         assert head is not None, "a body follows its head"
         piece = decoder.read_body()
+        if head.chunked and piece:
+            # Its length was not announced: what does not fit is refused, there is no way to wait in the middle.
+            if not self._ingress.budget.take_now(len(piece)):
+                message = "no memory for this request's body (VELOX_BODY_BUDGET)"
+                raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0, close=True)
+            self._held_bytes += len(piece)
         if decoder.body_complete and self._body is None:
             # The usual case: the request came in one read, and its body is one slice of it.
-            self._body = cast(bytearray, piece) if head.has_body else None
+            self._body = piece if head.has_body else None
         elif piece:
-            if self._body is None:
+            if not isinstance(self._body, bytearray):
                 self._body = bytearray()
             self._body += piece
-        if head.chunked and piece and not self._ingress.budget.take_now(len(piece)):
-            message = "no memory for this request's body (VELOX_BODY_BUDGET)"
-            raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0, close=True)
-        if head.chunked:
-            self._held_bytes += len(piece)
         if not decoder.body_complete:
             self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.body_s
             return False

@@ -8,6 +8,7 @@ a full pipe must not stop traffic (F-60).
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,6 +20,8 @@ __all__ = ["AccessLog", "AccessRecord"]
 _FLUSH_BYTES: Final = 64 * 1024
 _MAX_BUFFERED: Final = 1024 * 1024
 _MAX_TEXT: Final = 256
+# PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several workers never mix.
+_ATOMIC_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class AccessLog:
         self._fd: Final = descriptor
         self._level: Final = level
         self._on_dropped: Final = on_dropped
-        self._lines: list[bytes] = []
+        self._lines: deque[bytes] = deque()
         self._n_bytes = 0
 
     def wants(self, reason: str) -> bool:
@@ -73,23 +76,25 @@ class AccessLog:
 
     def flush(self) -> None:
         """Write what is buffered, as far as the reader takes it. Called by a timer and at the end."""
-        if not self._lines:
-            return
-        data = b"".join(self._lines)
-        self._lines.clear()
-        try:
-            written = os.write(self._fd, data)
-        except BlockingIOError:
-            written = 0
-        except OSError:
-            # The reader is gone: there is nobody to tell.
-            self._on_dropped(data.count(b"\n"))
-            self._n_bytes = 0
-            return
-        rest = data[written:]
-        if rest:
-            self._lines.append(rest)
-        self._n_bytes = len(rest)
+        lines = self._lines
+        while lines:
+            batch = lines.popleft()
+            while lines and len(batch) + len(lines[0]) <= _ATOMIC_BYTES:
+                batch += lines.popleft()
+            try:
+                written = os.write(self._fd, batch)
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                # The reader is gone: there is nobody to tell.
+                self._on_dropped(batch.count(b"\n") + len(lines))
+                lines.clear()
+                self._n_bytes = 0
+                return
+            self._n_bytes -= written
+            if written < len(batch):
+                lines.appendleft(batch[written:])
+                return
 
 
 def _short(value: object) -> object:

@@ -132,17 +132,28 @@ def _svg_box(box: _Box, total_ns: int) -> str:
     px_per_ns = (WIDTH - 2 * PAD) / total_ns
     x, width = PAD + box.start_ns * px_per_ns, node.cpu_ns * px_per_ns
     y = HEADER + ROW * box.depth
-    room = int((width - 8) / CHAR)
-    name = _clean(frame.function)
-    label = "" if room < 3 else name if len(name) <= room else name[: room - 1] + "…"
+    short, long = _clean(frame.function), _clean(frame.dotted)
     return (
-        f'<g class="f" data-n={quoteattr(name)}'
+        f'<g class="f" data-short={quoteattr(short)} data-long={quoteattr(long)}'
         f' data-x="{box.start_ns}" data-w="{node.cpu_ns}" data-d="{box.depth}">'
         f"<title>{escape(_tooltip(node, total_ns))}</title>"
-        f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.5, 0.3):.2f}" height="{ROW - 1}" rx="2"'
+        f'<rect x="{x:.2f}" y="{y}" width="{_gapped(width):.2f}" height="{ROW - 1}" rx="2"'
         f' fill="{_colour(frame)}"/>'
-        f'<text x="{x + 4:.2f}" y="{y + 13.5}">{escape(label)}</text></g>'
+        f'<text x="{x + 4:.2f}" y="{y + 13.5}">{escape(_label(short, long, width))}</text></g>'
     )
+
+
+def _label(short: str, long: str, width: float) -> str:
+    """Return the name with its module, or what fits of the name. The script has the same rule."""
+    room = int((width - 8) / CHAR)
+    if len(long) <= room:
+        return long
+    return "" if room < 3 else short if len(short) <= room else short[: room - 1] + "…"
+
+
+def _gapped(width: float) -> float:
+    """Leave a gap to the next box where there is room for one. The script has the same rule."""
+    return width - 1 if width > 4 else max(width * 0.75, 0.3)
 
 
 def _tooltip(node: _Node, total_ns: int) -> str:
@@ -154,7 +165,7 @@ def _tooltip(node: _Node, total_ns: int) -> str:
         return _clean(f"{node.frame.function}\n{share}")
     hottest = max(node.lines, key=lambda line: node.lines[line])
     most = f", {100 * node.lines[hottest] / node.cpu_ns:.0f} % of it at line {hottest}"
-    return _clean(f"{node.frame.function}\n{node.frame.file}:{node.frame.def_line}\n{share}{most}")
+    return _clean(f"{node.frame.dotted}\n{node.frame.file}:{node.frame.def_line}\n{share}{most}")
 
 
 def _svg_header(profile: Profile) -> str:
@@ -166,18 +177,19 @@ def _svg_header(profile: Profile) -> str:
         f"{_seconds(profile.cpu_ns)} CPU ({busy:.0%} of one core)",
         f"{profile.n_samples:,} samples, at most {profile.hz} a second per worker",
     ]
+    warning = f"No answer from {', '.join(profile.missing)}" if profile.missing else ""
     parts = [
-        f'<text id="heading" x="{PAD}" y="34">CPU profile</text>',
+        f'<text id="heading" x="{PAD}" y="34">CPU profile'
+        f'<tspan class="warning" dx="18">{escape(warning)}</tspan></text>',
         f'<text class="fact" x="{PAD}" y="56">{escape("  ·  ".join(facts))}</text>',
     ]
-    if profile.missing:
-        missing = f"No answer from {', '.join(profile.missing)}"
-        parts.append(f'<text class="warning" x="{PAD + 128}" y="34">{escape(missing)}</text>')
+    if not profile.cpu_ns:
+        return "\n".join(parts)
     x = PAD
     for name, frame in _LEGEND:
         parts.append(f'<rect x="{x}" y="69" width="11" height="11" rx="2" fill="{_colour(frame)}"/>')
         parts.append(f'<text class="fact" x="{x + 17}" y="79">{name}</text>')
-        x += 17 + 7 * len(name) + 18
+        x += 17 + round(6.4 * len(name)) + 22
     parts.append(f'<text id="detail" x="{PAD}" y="104">Point at a box to read it, click to zoom.</text>')
     parts.append(_CONTROLS)
     return "\n".join(parts)
@@ -200,8 +212,8 @@ placeholder="Search: a name or a pattern ( / )" spellcheck="false" autocomplete=
 
 
 def _svg_idle(profile: Profile) -> str:
-    text = f"The workers used no CPU time in these {profile.duration_ns / 1e9:g} s."
-    return f'<text class="idle" x="{PAD}" y="{HEADER + 14}">{escape(text)}</text>'
+    text = "The workers used too little CPU time for a sample." if profile.workers else "No worker answered."
+    return f'<text class="idle" x="{PAD}" y="96">{text}</text>'
 
 
 def _colour(frame: Frame) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 __all__ = ["SCRIPT", "STYLE"]
 
 STYLE: Final = """
+svg { background: #fbfaf8 }
 #ground { fill: #fbfaf8 }
 text { font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #2b2320 }
 #heading { font: 600 21px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
@@ -42,17 +43,27 @@ SCRIPT: Final = r"""
 (() => {
   const svg = document.documentElement;
   const pad = +svg.dataset.pad, charWidth = +svg.dataset.char, total = +svg.dataset.total;
+  const drawn = +svg.getAttribute("height");
   const byId = id => document.getElementById(id);
-  const detail = byId("detail"), query = byId("query"), hint = detail.textContent;
+  const detail = byId("detail"), query = byId("query");
   // Parents come before their children, and boxes of a row from left to right. Times are whole nanoseconds.
   const frames = Array.from(document.querySelectorAll("g.f"), g => ({
-    g, name: g.dataset.n, start: +g.dataset.x, size: +g.dataset.w, depth: +g.dataset.d,
+    g, short: g.dataset.short, long: g.dataset.long,
+    start: +g.dataset.x, size: +g.dataset.w, depth: +g.dataset.d,
     title: g.querySelector("title").textContent, rect: g.querySelector("rect"), text: g.querySelector("text"),
   }));
   const root = frames[0];
+  if (!root) return;
+  const hint = detail.textContent;
   let zoom = root, width = 0;
 
-  const label = (name, room) => room < 3 ? "" : name.length <= room ? name : name.slice(0, room - 1) + "…";
+  function label({ short, long }, w) {
+    const room = Math.floor((w - 8) / charWidth);
+    if (long.length <= room) return long;
+    return room < 3 ? "" : short.length <= room ? short : short.slice(0, room - 1) + "…";
+  }
+
+  const gapped = w => w > 4 ? w - 1 : Math.max(w * 0.75, 0.3);
 
   function place(frame) {
     const end = frame.start + frame.size, zoomEnd = zoom.start + zoom.size;
@@ -66,22 +77,23 @@ SCRIPT: Final = r"""
     frame.g.classList.toggle("above", above);
     if (!shown) return;
     frame.rect.setAttribute("x", x.toFixed(2));
-    frame.rect.setAttribute("width", Math.max(w - 0.5, 0.3).toFixed(2));
+    frame.rect.setAttribute("width", gapped(w).toFixed(2));
     frame.text.setAttribute("x", (x + 4).toFixed(2));
-    frame.text.textContent = label(frame.name, Math.floor((w - 8) / charWidth));
+    frame.text.textContent = label(frame, w);
   }
 
   function layout() {
-    const height = svg.getAttribute("height");
     // A tall picture gets a scroll bar, which takes its 15 px or so from the window.
-    const bar = height > window.innerHeight ? 15 : 0;
+    const bar = drawn > window.innerHeight ? 15 : 0;
+    const height = Math.max(drawn, window.innerHeight - bar);
     width = Math.max(window.innerWidth - bar, 860);
     svg.setAttribute("width", width);
+    svg.setAttribute("height", height);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     byId("box").setAttribute("x", width - pad - 250);
     byId("reset").setAttribute("x", width - pad - 266);
     byId("matched").setAttribute("x", width - pad - 266);
-    if (root) frames.forEach(place);
+    frames.forEach(place);
   }
 
   function zoomTo(frame) {
@@ -103,13 +115,13 @@ SCRIPT: Final = r"""
       if (hit && frame.start >= end) { matched += frame.size; end = frame.start + frame.size; }
     }
     svg.classList.toggle("searching", wanted !== "");
-    byId("matched").textContent = wanted ? `${(100 * matched / (total || 1)).toFixed(1)} % matched` : "";
+    byId("matched").textContent = wanted ? `${(100 * matched / total).toFixed(1)} % matched` : "";
   }
 
   for (const frame of frames) {
     frame.g.addEventListener("click", () => zoomTo(frame));
     frame.g.addEventListener("mouseenter", () => {
-      detail.textContent = frame.title.replaceAll("\n", "   ");
+      detail.textContent = frame.title.replaceAll("\n", "  ·  ");
     });
     frame.g.addEventListener("mouseleave", () => { detail.textContent = hint; });
   }

@@ -70,9 +70,9 @@ class HeadParser:
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits = limits
-        self._line = b""
+        self._line: bytes | None = None
         self._read: _RequestLine = (b"", b"", b"", b"", False)
-        self._host = b""
+        self._host: bytes | None = None
 
     def parse(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
@@ -159,7 +159,7 @@ def too_long(message: str, *, status: int = 431) -> VeloxError:
 def _bad_method(method: bytes) -> VeloxError:
     if method == b"PRI":
         return framing_error("HTTP/2 is not spoken on this port")
-    if not TOKEN.fullmatch(method):
+    if len(method) >= REQUEST_LINE_EXTRA or not TOKEN.fullmatch(method):
         return framing_error("request does not begin with a method")
     return VeloxError(Reason.METHOD_NOT_ALLOWED, "method is not supported", headers=(_ALLOW,), close=True)
 

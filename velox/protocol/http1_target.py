@@ -17,7 +17,7 @@ __all__ = ["split_target"]
 # What nearly every request looks like: no segment empty or dotted in front, nothing encoded, no ";".
 # The query is any visible ASCII but "#" (no fragment goes to a server) and "\" (some servers read it as "/").
 _PLAIN: Final = re.compile(
-    rb"((?:/[A-Za-z0-9_~:@!$&'()*+,=-][A-Za-z0-9._~:@!$&'()*+,=-]*)*/?)(?:\?([!\"$-\[\]-~]*))?"
+    rb"(?=/)((?:/[A-Za-z0-9_~:@!$&'()*+,=-][A-Za-z0-9._~:@!$&'()*+,=-]*)*/?)(?:\?([!\"$-\[\]-~]*))?"
 )
 _TARGET: Final = re.compile(rb"/[!\"$-\[\]-~]*")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -32,7 +32,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     A lone encoded slash (`org%2Fname`) is fine.
     """
     plain = _PLAIN.fullmatch(target)
-    if plain is not None and target[0] == ord("/"):
+    if plain is not None:
         return plain[1], plain[2] or b""
     if not _TARGET.fullmatch(target):
         raise _refused("request target is not a path from '/' on, in visible ASCII, without '#' and '\\'")

@@ -1,15 +1,16 @@
 """HTTP/2 behind one adapter: what an engine does, whom it tells, and which engines there are.
 
-Knows: streams, windows and events as an engine's user sees them. Does not know: sockets, what an exchange means, or
-(until one is chosen) any HTTP/2 library.
+Knows: streams, windows and events as an engine's user sees them. Does not know: sockets, what an exchange
+means, or (until one is chosen) any HTTP/2 library.
 
-How an engine is used: feed what was read to receive(), which calls the handler; call the verbs at any time, also from
-the handler; then write take_output() while has_output is True and the transport has room. The handler is called from
-receive() and from nowhere else.
+How an engine is used: feed what was read to receive(), which calls the handler; call the verbs at any time,
+also from the handler; then write take_output() while has_output is True and the transport has room. The handler is
+called from receive() and from nowhere else.
 
-Back-pressure. Inbound: a peer may send a stream no more than its window until acknowledge(). Outbound: send_data()
-takes everything and keeps what the peer's windows forbid; a caller that streams looks at queued_bytes() after it has
-written take_output(), and stops reading its source while too much is queued. on_window() says when to look again.
+Back-pressure. Inbound: a peer may send a stream no more than its window until acknowledge(). Outbound:
+send_data() takes everything and keeps what the peer's windows forbid; a caller that streams looks at
+queued_bytes() after it has written take_output(), and stops reading its source while too much is queued.
+on_window() says when to write, and so to look, again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "EngineSettings",
     "SendQueue",
     "engine_factory",
+    "guarded",
 ]
 
 # Error codes of RFC 9113 §7, those that Velox sends or acts on.
@@ -47,9 +49,9 @@ REFUSED_STREAM: Final = 0x7
 CANCEL: Final = 0x8
 ENHANCE_YOUR_CALM: Final = 0xB
 
-# One write's worth of output: large enough for a fast upload, small enough not to stall a loop turn (about 0.5 ms).
+# One write's worth of output: large enough for a fast upload, small enough not to stall a loop turn (0.5 ms).
 MAX_OUTPUT: Final = 1 << 20
-# 1xx replies before the final one. One or two are usual (100, 103); an endless row of them would hold a stream for ever.
+# 1xx replies before the final one. One or two are usual (100, 103); endless ones would hold a stream open.
 MAX_INTERIM: Final = 10
 # RFC 7541 §7.1.3: what must not sit in a compression table, where its length could be probed.
 NEVER_INDEXED: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"cookie", b"set-cookie"})
@@ -67,7 +69,7 @@ class EngineHandler(Protocol):
     """
 
     def on_head(self, stream_id: int, headers: Sequence[Header], end_stream: bool) -> None:
-        """A request's (server) or final reply's (client) header fields came, pseudo headers first, names lower-case."""
+        """The header fields of a request (server) or final reply (client) came, pseudo headers first."""
 
     def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         """Body bytes came; acknowledge() them when they are used up. `data` may be empty at the end."""
@@ -76,25 +78,26 @@ class EngineHandler(Protocol):
         """The message ended with trailers, which are dropped."""
 
     def on_reset(self, stream_id: int, error_code: int) -> None:
-        """The stream is gone without a proper end. REFUSED_STREAM: the peer did no work on it (RFC 9113 §8.7).
+        """The stream is gone without a proper end.
 
-        NO_ERROR after a whole reply says only that the rest of the request is not wanted (RFC 9113 §8.1).
+        REFUSED_STREAM: the peer did no work on it (RFC 9113 §8.7), which GOAWAY may say as well.
+        NO_ERROR after a whole reply says only that the request's rest is not wanted (RFC 9113 §8.1).
         """
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:
-        """The peer takes no new streams. Those above `last_stream_id` get on_reset(REFUSED_STREAM), the others go on."""
+        """The peer takes no new streams. on_reset follows for those above `last_stream_id`; others go on."""
 
     def on_settings(self) -> None:
         """The peer's settings came or changed: peer_max_streams may differ."""
 
     def on_window(self, stream_id: int) -> None:
-        """The peer allows more on a stream (0: on the connection): what is queued may go out by take_output()."""
+        """The peer allows more on a stream (0: the connection); take_output() may have something."""
 
     def on_pong(self) -> None:
         """The peer answered ping()."""
 
     def on_fatal(self, message: str) -> None:
-        """The connection is unusable; no stream is told. A last GOAWAY may wait in take_output()."""
+        """The connection broke; no stream is told by itself. A last GOAWAY may wait in take_output()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,9 @@ class EngineSettings:
 
     stream_window, connection_window: bytes it may send before they are acknowledged.
     max_streams_local: streams that a client may open on us; unused by a client.
-    max_header_list: bytes of one header list as HTTP/2 counts them (RFC 9113 §6.5.2); above it the connection ends.
-    max_headers: fields of one header list; above it the stream is reset. Counted as decoded, which is what an attacker
-    multiplies: a one-byte reference may stand for a long field.
+    max_header_list: bytes of one header list as RFC 9113 §6.5.2 counts them; above it the connection ends.
+    max_headers: fields of one header list; above it the stream is reset. Counted as decoded, since that is
+    what an attacker multiplies: one byte may refer to a long field.
     """
 
     stream_window: int = 8 << 20
@@ -116,7 +119,11 @@ class EngineSettings:
 
 
 class Engine(Protocol):
-    """One HTTP/2 connection without I/O. A verb that names a stream which is over does nothing."""
+    """One HTTP/2 connection without I/O.
+
+    A verb does nothing when its stream, or the connection, is over: it may have ended in the very read that the
+    caller answers. send_request() alone says so, by EngineError.
+    """
 
     @property
     def peer_max_streams(self) -> int:
@@ -124,7 +131,7 @@ class Engine(Protocol):
 
     @property
     def has_output(self) -> bool:
-        """True while take_output() would return something."""
+        """True while take_output() may return something; it may be b"" once, for a request that was taken back."""
 
     def start(self) -> None:
         """Queue the preface and our settings."""
@@ -148,7 +155,7 @@ class Engine(Protocol):
         """End a stream both ways, dropping what is queued for it. The handler hears nothing more of it."""
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
-        """Let the peer send `n_bytes` more. What a stream still held when it ended is given back by the engine."""
+        """Let the peer send `n_bytes` more. What a stream holds at its end goes back by itself."""
 
     def ping(self) -> None:
         """Ask the peer for a sign of life, which comes as on_pong."""
@@ -199,9 +206,17 @@ class SendQueue:
         return piece
 
 
+def guarded(headers: Headers, mark: Callable[[bytes, bytes], Header]) -> Headers:
+    """Return the headers with those that hold secrets marked never to be indexed; a new list only if there are."""
+    for header in headers:
+        if header[0] in NEVER_INDEXED:
+            return [mark(*h) if h[0] in NEVER_INDEXED else h for h in headers]
+    return headers
+
+
 def engine_factory(name: Literal["ngh2", "h2"]) -> EngineFactory:
-    """Return what makes engines of that name; called with handler, settings, and True for the client's side."""
-    # Imported here: a worker loads only the library it uses, and Velox starts where the other one can't be installed.
+    """Return what makes engines of that name; called with handler, settings, True for the client side."""
+    # Imported here: a worker loads only the library it uses, and starts where the other is not installed.
     if name == "ngh2":
         from velox.protocol.http2_ngh2 import Ngh2Engine
 

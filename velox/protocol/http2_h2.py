@@ -3,7 +3,7 @@
 Knows: h2's calls, events and gaps. Does not know: sockets, what an exchange means.
 
 About 20 times dearer than ngh2. What h2 leaves to us:
-- It sends nothing beyond a window and no more than a frame at once; queues, cutting and turns are here.
+- It sends nothing beyond a window and no more than a frame at once: see http2_h2_outbox.py.
 - It closes for good when a GOAWAY comes, though the streams below the last id may finish (RFC 9113 §6.8).
 - It has no budget for control frames, and no limit on the number of header fields.
 A rule broken on one stream ends the whole connection, and events that came in the same read are lost with it.
@@ -11,7 +11,8 @@ A rule broken on one stream ends the whole connection, and events that came in t
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -39,7 +40,6 @@ from velox.protocol.http2 import (
     ENHANCE_YOUR_CALM,
     MAX_INTERIM,
     MAX_OUTPUT,
-    NEVER_INDEXED,
     NO_ERROR,
     PING_DATA,
     PROTOCOL_ERROR,
@@ -47,35 +47,262 @@ from velox.protocol.http2 import (
     EngineError,
     EngineHandler,
     EngineSettings,
-    SendQueue,
+    guarded,
 )
+from velox.protocol.http2_h2_outbox import Outbox
 from velox.types import Header, Headers
 
 __all__ = ["H2Engine"]
 
-# PING and SETTINGS that a peer may send between two writes of ours; each makes us queue an answer. As libnghttp2's.
+# PING and SETTINGS that a peer may send between two writes of ours: each queues an answer. Like libnghttp2.
 _MAX_UNANSWERED: Final = 1_000
 # What an endpoint may assume before the peer's settings came: RFC 9113 §6.5.2 recommends no less than 100.
 _ASSUMED_STREAMS: Final = 100
+_DEFAULT_WINDOW: Final = 65_535  # RFC 9113 §6.9.2
 
 
 class _Connection(H2Connection):
-    """h2's connection, which stays open after a GOAWAY."""
+    """h2's connection, which stays open after a GOAWAY and remembers fewer streams (100 bytes each)."""
+
+    MAX_CLOSED_STREAMS = 2_000
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         # h2 goes to CLOSED here and drops its output: every frame after it would be a protocol error.
-        event = ConnectionTerminated(error_code=frame.error_code, last_stream_id=frame.last_stream_id)
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
         return [], [event]
 
 
+@dataclass(slots=True)
 class _Stream:
-    """What this file must know of an open stream."""
+    """What this file must know of an open stream. held: bytes received and not acknowledged.
 
-    __slots__ = ("held", "local_ended", "n_interim", "queue", "remote_ended")
+    queue_ended: the caller has given the last of it; local_ended: and it has been sent.
+    """
 
-    def __init__(self) -> None:
-        self.held = 0  # bytes received and not acknowledged
-        self.n_interim = 0
-        self.queue: Final = SendQueue()
-        self.local_ended = False
-        self.remote_ended = False
+    held: int = 0
+    n_interim: int = 0
+    queue_ended: bool = False
+    local_ended: bool = False
+    remote_ended: bool = False
+
+
+class H2Engine:
+    """See velox.protocol.http2.Engine."""
+
+    def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
+        self.peer_max_streams = _ASSUMED_STREAMS
+        self._handler: Final = handler
+        self._settings: Final = settings
+        self._client: Final = client
+        # Outbound names are lower-case and values checked already; inbound ones are the peer's.
+        config = H2Configuration(client, validate_outbound_headers=False, normalize_outbound_headers=False)
+        self._connection: Final = _Connection(config)
+        self._streams: Final[dict[int, _Stream]] = {}
+        self._outbox: Final = Outbox(self._connection, self._end_local)
+        self._n_unanswered = 0
+        self._is_leaving = False  # one side has sent GOAWAY
+        self._is_dead = False
+
+    def __repr__(self) -> str:
+        side = "client" if self._client else "server"
+        return f"<H2Engine {side} streams={len(self._streams)} dead={self._is_dead}>"
+
+    @property
+    def has_output(self) -> bool:
+        return self._outbox.has_output
+
+    def start(self) -> None:
+        ours = self._settings
+        wire = {
+            SettingCodes.INITIAL_WINDOW_SIZE: ours.stream_window,
+            SettingCodes.MAX_HEADER_LIST_SIZE: ours.max_header_list,
+        }
+        if self._client:
+            wire[SettingCodes.ENABLE_PUSH] = 0
+        else:
+            wire[SettingCodes.MAX_CONCURRENT_STREAMS] = ours.max_streams_local
+        connection = self._connection
+        connection.local_settings = Settings(self._client, wire)
+        connection.decoder.max_header_list_size = ours.max_header_list
+        connection.initiate_connection()
+        connection.increment_flow_control_window(ours.connection_window - _DEFAULT_WINDOW)
+
+    def receive(self, data: bytes | memoryview) -> None:
+        if self._is_dead:
+            return
+        try:
+            events = self._connection.receive_data(data)
+        except H2Error as error:
+            self._die(f"{type(error).__name__}: {error}")
+            return
+        for event in events:
+            if isinstance(event, DataReceived):
+                self._on_data(event)
+            elif isinstance(event, ResponseReceived | RequestReceived):
+                self._on_head(event)
+            else:
+                self._on_rare(event)
+
+    def send_request(self, headers: Headers, end_stream: bool) -> int:
+        if self._is_dead or self._is_leaving:
+            raise EngineError("the connection takes no new streams")
+        if len(self._streams) >= self.peer_max_streams:
+            raise EngineError("the peer allows no more streams")
+        try:
+            stream_id = self._connection.get_next_available_stream_id()
+            self._connection.send_headers(stream_id, guarded(headers, NeverIndexedHeaderTuple), end_stream)
+        except H2Error as error:
+            raise EngineError(f"no stream can be opened: {error}") from error
+        self._streams[stream_id] = _Stream(queue_ended=end_stream, local_ended=end_stream)
+        return stream_id
+
+    def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.queue_ended:
+            self._connection.send_headers(stream_id, guarded(headers, NeverIndexedHeaderTuple), end_stream)
+            stream.queue_ended = end_stream
+            if end_stream:
+                self._end_local(stream_id)
+
+    def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.queue_ended:
+            stream.queue_ended = end_stream
+            self._outbox.push(stream_id, data, end_stream)
+
+    def queued_bytes(self, stream_id: int) -> int:
+        return self._outbox.queued_bytes(stream_id)
+
+    def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
+        if stream_id in self._streams:
+            self._connection.reset_stream(stream_id, error_code)
+            self._forget(stream_id)
+
+    def acknowledge(self, stream_id: int, n_bytes: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None and stream.held:
+            n_bytes = min(n_bytes, stream.held)
+            stream.held -= n_bytes
+            self._connection.acknowledge_received_data(n_bytes, stream_id)
+
+    def ping(self) -> None:
+        if not self._is_dead:
+            self._connection.ping(PING_DATA)
+
+    def goaway(self) -> None:
+        if not self._is_dead:
+            self._is_leaving = True
+            self._outbox.goaway(NO_ERROR)
+
+    def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
+        self._n_unanswered = 0
+        return self._outbox.take(limit)
+
+    def _on_data(self, event: DataReceived) -> None:
+        stream_id = event.stream_id
+        stream = self._streams.get(stream_id)
+        length = event.flow_controlled_length
+        if stream is None:
+            self._connection.acknowledge_received_data(length, stream_id)
+            return
+        stream.held += len(event.data)
+        if length > len(event.data):
+            # Padding counts against the windows but is never given to anybody.
+            self._connection.acknowledge_received_data(length - len(event.data), stream_id)
+        ended = event.stream_ended is not None
+        self._handler.on_data(stream_id, event.data, ended)
+        if ended:
+            self._end_remote(stream_id, stream)
+
+    def _on_head(self, event: ResponseReceived | RequestReceived) -> None:
+        stream_id = event.stream_id
+        if isinstance(event, RequestReceived):
+            self._streams[stream_id] = _Stream()
+            if self._is_leaving:
+                self.reset(stream_id, REFUSED_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if len(event.headers) > self._settings.max_headers:
+            self._refuse(stream_id)
+            return
+        ended = event.stream_ended is not None
+        # bytes, since no header_encoding is set
+        self._handler.on_head(stream_id, cast(list[Header], event.headers), ended)
+        if ended:
+            self._end_remote(stream_id, stream)
+
+    def _on_rare(self, event: Event) -> None:
+        handler = self._handler
+        if isinstance(event, TrailersReceived):
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                handler.on_stream_end(event.stream_id)
+                self._end_remote(event.stream_id, stream)
+        elif isinstance(event, StreamReset):
+            if event.stream_id in self._streams:
+                self._forget(event.stream_id)
+                handler.on_reset(event.stream_id, int(event.error_code))
+        elif isinstance(event, InformationalResponseReceived):
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                stream.n_interim += 1
+                if stream.n_interim > MAX_INTERIM:
+                    self._refuse(event.stream_id)
+        elif isinstance(event, WindowUpdated):
+            handler.on_window(event.stream_id)
+        elif isinstance(event, RemoteSettingsChanged):
+            self.peer_max_streams = self._connection.remote_settings.max_concurrent_streams
+            handler.on_settings()
+            self._count_unanswered()
+        elif isinstance(event, PingReceived):
+            self._count_unanswered()
+        elif isinstance(event, PingAckReceived):
+            handler.on_pong()
+        elif isinstance(event, ConnectionTerminated):
+            self._on_goaway(event.last_stream_id or 0, int(event.error_code or NO_ERROR))
+
+    def _on_goaway(self, last_stream_id: int, error_code: int) -> None:
+        self._is_leaving = True
+        self._handler.on_goaway(last_stream_id, error_code)
+        if self._client:
+            for stream_id in [stream_id for stream_id in self._streams if stream_id > last_stream_id]:
+                self.reset(stream_id, CANCEL)
+                self._handler.on_reset(stream_id, REFUSED_STREAM)
+
+    def _refuse(self, stream_id: int) -> None:
+        """End a stream on which the peer went over a limit of ours."""
+        self.reset(stream_id, PROTOCOL_ERROR)
+        self._handler.on_reset(stream_id, PROTOCOL_ERROR)
+
+    def _count_unanswered(self) -> None:
+        self._n_unanswered += 1
+        if self._n_unanswered > _MAX_UNANSWERED and not self._is_dead:
+            self._outbox.goaway(ENHANCE_YOUR_CALM)
+            self._die("the peer sent too many control frames")
+
+    def _die(self, message: str) -> None:
+        self._is_dead = True
+        self._streams.clear()
+        self._outbox.clear()
+        self._handler.on_fatal(message)
+
+    def _end_local(self, stream_id: int) -> None:
+        stream = self._streams[stream_id]
+        stream.local_ended = True
+        if stream.remote_ended:
+            self._forget(stream_id)
+
+    def _end_remote(self, stream_id: int, stream: _Stream) -> None:
+        stream.remote_ended = True
+        if stream.local_ended and stream_id in self._streams:
+            self._forget(stream_id)
+
+    def _forget(self, stream_id: int) -> None:
+        """Drop a stream that is over; what it took from the connection's window goes back."""
+        self._outbox.drop(stream_id)
+        held = self._streams.pop(stream_id).held
+        if held:
+            self._connection.acknowledge_received_data(held, stream_id)

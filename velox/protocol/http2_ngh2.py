@@ -4,17 +4,17 @@ Knows: ngh2's calls, events and gaps. Does not know: sockets, what an exchange m
 
 What ngh2 leaves to us:
 - Above the peer's stream limit it queues silently; send_request() refuses instead.
-- It sends one stream's whole queue before the next one's (no client-side RFC 9218 scheduling), so a large upload would
-  hold up every small request behind it. Large bodies are fed to it slice by slice, all streams taking turns.
-- Bytes that a stream held unacknowledged when it closed stay missing from the connection's window for ever; they are
-  counted here and given back at the end.
-- It closes a stream on which the peer broke a rule only when its RST_STREAM has been serialised; receive() therefore
+- It sends the whole queue of one stream before the next one's, so a large upload would hold up every small
+  request behind it. Large bodies are fed to it slice by slice, and all streams take turns.
+- Bytes that a stream held unacknowledged when it closed stay missing from the connection's window for ever;
+  they are counted here and given back.
+- It closes a stream on which the peer broke a rule only when the RST_STREAM has been serialised; so receive()
   serialises a little output before it looks at the events.
+- Once the peer has broken the connection every call raises, also for what came before in the same read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from ngh2 import (
@@ -43,15 +43,15 @@ from velox.protocol.http2 import (
     CANCEL,
     MAX_INTERIM,
     MAX_OUTPUT,
-    NEVER_INDEXED,
     PING_DATA,
     PROTOCOL_ERROR,
     EngineError,
     EngineHandler,
     EngineSettings,
     SendQueue,
+    guarded,
 )
-from velox.types import Header, Headers
+from velox.types import Headers
 
 __all__ = ["Ngh2Engine"]
 
@@ -59,26 +59,14 @@ __all__ = ["Ngh2Engine"]
 _SLICE: Final = 64 << 10
 # What a stream that sends small pieces may have in ngh2 before the rest waits here.
 _ENGINE_QUEUE: Final = 256 << 10
-# Serialised by receive(): room for every RST_STREAM that one read of 256 KB can cause, and nearly no upload data.
+# Serialised by receive(): enough for its answers and for 1,200 RST_STREAM, with little upload data besides.
 _EARLY: Final = 16 << 10
-# While a caller can't write, no more than this is serialised ahead; libnghttp2's own limit on queued acks then counts.
+# While a caller can't write no more than this is serialised; then libnghttp2's own limit on answers counts.
 _MAX_EARLY: Final = 64 << 10
 
 
 class Ngh2Engine:
     """See velox.protocol.http2.Engine."""
-
-    __slots__ = (
-        "_connection",
-        "_early",
-        "_handler",
-        "_interim",
-        "_is_dead",
-        "_settings",
-        "_streams",
-        "_uploads",
-        "peer_max_streams",
-    )
 
     def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
         self.peer_max_streams = 100
@@ -151,7 +139,9 @@ class Ngh2Engine:
         if len(self._streams) >= self.peer_max_streams:
             raise EngineError("the peer allows no more streams")
         try:
-            stream_id = self._connection.send_request(_guarded(headers), end_stream=end_stream)
+            stream_id = self._connection.send_request(
+                guarded(headers, NeverIndexedHeader), end_stream=end_stream
+            )
         except NGH2Error as error:
             raise EngineError(f"no stream can be opened: {error}") from error
         self._streams[stream_id] = 0
@@ -159,7 +149,12 @@ class Ngh2Engine:
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         if stream_id in self._streams:
-            self._connection.send_response(stream_id, _guarded(headers), end_stream=end_stream)
+            try:
+                self._connection.send_response(
+                    stream_id, guarded(headers, NeverIndexedHeader), end_stream=end_stream
+                )
+            except NGH2Error:
+                pass  # over, see Engine
 
     def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         if stream_id not in self._streams:
@@ -168,7 +163,7 @@ class Ngh2Engine:
         queue = self._uploads.get(stream_id)
         if queue is None:
             if len(data) <= _SLICE and connection.queued_body_size(stream_id) <= _ENGINE_QUEUE - _SLICE:
-                connection.send_data(stream_id, data, end_stream=end_stream)
+                self._hand_over(stream_id, data, end_stream)
                 return
             queue = self._uploads[stream_id] = SendQueue()
         queue.push(data, end_stream)
@@ -183,7 +178,10 @@ class Ngh2Engine:
 
     def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
         if stream_id in self._streams:
-            self._connection.reset_stream(stream_id, error_code)
+            try:
+                self._connection.reset_stream(stream_id, error_code)
+            except NGH2Error:
+                pass  # over, see Engine
             self._forget(stream_id)
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
@@ -191,21 +189,26 @@ class Ngh2Engine:
         if held:
             n_bytes = min(n_bytes, held)
             self._streams[stream_id] = held - n_bytes
-            self._connection.acknowledge_received_data(n_bytes, stream_id)
+            self._give_back(stream_id, n_bytes)
 
     def ping(self) -> None:
-        if not self._is_dead:
+        try:
             self._connection.ping(PING_DATA)
+        except NGH2Error:
+            pass  # over, see Engine
 
     def goaway(self) -> None:
-        if not self._is_dead:
+        try:
             self._connection.send_goaway()
+        except NGH2Error:
+            pass  # over, see Engine
 
     def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
         early, self._early = self._early, b""
         try:
             if not self._uploads:
-                return early + self._connection.data_to_send(limit) if early else self._connection.data_to_send(limit)
+                output = self._connection.data_to_send(limit)
+                return early + output if early else output
             parts = [early]
             size = len(early)
             while size < limit:
@@ -220,8 +223,6 @@ class Ngh2Engine:
             # Only a connection that is ending fails here; receive() has told, or will tell, on_fatal.
             return early
         return b"".join(parts)
-
-    # What follows is called by receive() only, but for _feed, _forget and _give_back.
 
     def _on_head(self, event: ResponseReceived | RequestReceived) -> None:
         stream_id = event.stream_id
@@ -268,7 +269,9 @@ class Ngh2Engine:
             case GoAwayReceived(last_stream_id, error_code, _):
                 handler.on_goaway(last_stream_id, error_code)
             case ConnectionClosed(error_code, _):
-                self._die(f"HTTP/2 connection error {error_code}")
+                # Code 0 and no stream: both sides have said GOAWAY or nobody has anything left to do.
+                if error_code or self._streams:
+                    self._die(f"HTTP/2 connection error {error_code}")
             case _:
                 pass  # acknowledgements, priorities, ALTSVC and ORIGIN change nothing for us
 
@@ -290,9 +293,15 @@ class Ngh2Engine:
         if self._connection.queued_body_size(stream_id) == 0:
             piece = queue.take(_SLICE)
             is_last = queue.n_bytes == 0
-            self._connection.send_data(stream_id, piece, end_stream=queue.ended and is_last)
             if is_last:
                 del self._uploads[stream_id]
+            self._hand_over(stream_id, piece, queue.ended and is_last)
+
+    def _hand_over(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+        try:
+            self._connection.send_data(stream_id, data, end_stream=end_stream)
+        except NGH2Error:
+            pass  # over, see Engine
 
     def _forget(self, stream_id: int) -> None:
         self._uploads.pop(stream_id, None)
@@ -300,16 +309,9 @@ class Ngh2Engine:
         self._give_back(stream_id, self._streams.pop(stream_id))
 
     def _give_back(self, stream_id: int, n_bytes: int) -> None:
-        """Return to the connection's window what a stream that is over took from it."""
-        if n_bytes and not self._is_dead:
-            self._connection.acknowledge_received_data(n_bytes, stream_id)
-
-
-def _guarded(headers: Headers) -> Sequence[Header]:
-    """Mark secrets as never to be indexed. Copies the list only if there is one."""
-    for i, header in enumerate(headers):
-        if header[0] in NEVER_INDEXED:
-            marked = headers[:i]
-            marked += [NeverIndexedHeader(*h) if h[0] in NEVER_INDEXED else h for h in headers[i:]]
-            return marked
-    return headers
+        """Open the windows again; of a stream that is over, only the connection's."""
+        if n_bytes:
+            try:
+                self._connection.acknowledge_received_data(n_bytes, stream_id)
+            except NGH2Error:
+                pass  # over, see Engine

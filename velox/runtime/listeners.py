@@ -2,9 +2,9 @@
 
 Knows: how to bind so that workers share the load and a dead worker's queue survives it. Does not know: who accepts.
 
-TCP: one SO_REUSEPORT socket per worker slot. The kernel spreads connections over them by hash, without a thundering
-herd; because the supervisor holds each socket, a killed worker's queued connections wait for its successor (with sockets
-of the workers' own, 25 of 40 were reset). Unix sockets know no SO_REUSEPORT: the workers share one.
+TCP: one SO_REUSEPORT socket a worker slot. The kernel spreads connections over them by hash, without a thundering
+herd; because the supervisor holds each socket, a killed worker's queued connections wait for its successor
+(with sockets of the workers' own, 25 of 40 were reset). Unix sockets know no SO_REUSEPORT: the workers share one.
 """
 
 from __future__ import annotations

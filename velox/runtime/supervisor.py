@@ -1,7 +1,7 @@
 """The supervisor: binds and holds the sockets, owns the shared memory, starts processes and replaces those that die.
 
-Knows: processes and signals. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so that
-nothing a client does can reach it and a fork is always safe.
+Knows: processes and signals. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so
+that nothing a client does can reach it and a fork is always safe.
 
     signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died.
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)

@@ -20,13 +20,15 @@ import uvloop
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.exchange import Exchange, Gateway, GatewayLimits, Parts
+from velox.gateway.exchange import Exchange, Gateway
 from velox.gateway.forward import Forwarder
+from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.net.application import ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.net.dialer import Dialer, DialTarget
-from velox.net.ingress import ClientTimeouts, Ingress
+from velox.net.ingress import Ingress
 from velox.net.pool import UpstreamPool
 from velox.net.tls import upstream_context
 from velox.net.upstream import ReadBuffer

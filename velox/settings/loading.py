@@ -200,5 +200,7 @@ def _open_door(values: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"there is no such {kind}; did you mean {close[0]}?" if close else f"there is no such {kind}"
+    # The prefix is common to all: with it, any two names would look alike.
+    by_rest = {other.removeprefix("VELOX_"): other for other in known}
+    close = difflib.get_close_matches(name.removeprefix("VELOX_"), by_rest, n=1)
+    return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")

@@ -45,6 +45,11 @@ class Http1Connection(asyncio.Protocol):
         """Return 1 while an answer is being played, else 0."""
         return int(self._player is not None)
 
+    @property
+    def n_queued_bytes(self) -> int:
+        """Return the bytes that wait in the transport."""
+        return self._transport.get_write_buffer_size()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._stage.enter(self)

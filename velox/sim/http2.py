@@ -112,6 +112,12 @@ class Http2Connection(asyncio.Protocol):
         """Return how many answers are being played."""
         return sum(stream.player is not None for stream in self._streams.values())
 
+    @property
+    def n_queued_bytes(self) -> int:
+        """Return the bytes that wait in the engine and in the transport."""
+        in_engine = sum(self.engine.queued_bytes(stream_id) for stream_id in self._streams)
+        return in_engine + self._transport.get_write_buffer_size()
+
     def leave(self) -> None:
         """Send GOAWAY; close when the streams that the client has opened by now have ended."""
         if not self._is_leaving:

@@ -29,10 +29,14 @@ _TLS_HANDSHAKE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SimStatistics:
-    """What there is now, and counts since the start. n_cancelled: answers whose client left too early."""
+    """What there is now, and counts since the start. n_cancelled: answers whose client left too early.
+
+    n_queued_bytes: of answers, waiting for their clients to read.
+    """
 
     n_connections: int
     n_running: int
+    n_queued_bytes: int
     n_requests: int
     n_cancelled: int
 
@@ -59,8 +63,13 @@ class SimServer:
     def statistics(self) -> SimStatistics:
         """Return a snapshot."""
         stage = self._stage
-        n_running = sum(connection.n_running for connection in stage.connections)
-        return SimStatistics(len(stage.connections), n_running, stage.n_requests, stage.n_cancelled)
+        return SimStatistics(
+            n_connections=len(stage.connections),
+            n_running=sum(connection.n_running for connection in stage.connections),
+            n_queued_bytes=sum(connection.n_queued_bytes for connection in stage.connections),
+            n_requests=stage.n_requests,
+            n_cancelled=stage.n_cancelled,
+        )
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop listening, let running answers end within grace_s, then cut what is left.
@@ -124,6 +133,10 @@ class _Front(asyncio.Protocol):
 
     @property
     def n_running(self) -> int:
+        return 0
+
+    @property
+    def n_queued_bytes(self) -> int:
         return 0
 
     def leave(self) -> None:

@@ -22,6 +22,10 @@ class Connection(Protocol):
     def n_running(self) -> int:
         """How many answers are being played."""
 
+    @property
+    def n_queued_bytes(self) -> int:
+        """How many bytes of answers wait for the client to read."""
+
     def leave(self) -> None:
         """Take no new request; close when no answer is running any more."""
 

@@ -1,0 +1,53 @@
+"""CPU time of a process and its descendants, from /proc.
+
+Knows: /proc/PID/task/*/schedstat (ns on a core, user and system together), /proc/PID/stat. Does not know: what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+__all__ = ["cpu_seconds", "family", "rss_mb"]
+
+_PROC: Final = Path("/proc")
+
+
+def family(pid: int, proc: Path = _PROC) -> list[int]:
+    """Return `pid` and all its descendants that live now."""
+    parents: dict[int, int] = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                # The name, in parentheses, may hold spaces: what counts comes after the last one.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended since it was listed
+            parents[int(entry.name)] = int(fields[1])
+    return [each for each in parents if each == pid or _descends(each, pid, parents)]
+
+
+def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == ancestor:
+            return True
+    return False
+
+
+def cpu_seconds(pids: list[int], proc: Path = _PROC) -> float:
+    """Return the time that these processes' threads have been on a core."""
+    total_ns = 0
+    for pid in pids:
+        for schedstat in (proc / str(pid) / "task").glob("*/schedstat"):
+            total_ns += int(schedstat.read_text().split()[0])
+    return total_ns / 1e9
+
+
+def rss_mb(pid: int, proc: Path = _PROC) -> float:
+    """Return the resident memory of one process in MB (shared pages are counted in each that maps them)."""
+    for line in (proc / str(pid) / "status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0

@@ -1,0 +1,136 @@
+"""Chat requests at a fixed mean rate, sent when they are due whether or not earlier ones were answered.
+
+    python -m bench.open_loop PORT --rate 500 --seconds 5
+
+A request's latency counts from when it was due, so that a stall is felt by all requests that fell into it. Arrivals
+are random (exponential gaps, a fixed seed), as independent clients' are. Plain sockets and select(): an event loop's
+timers are a millisecond coarse, which is more than what is measured.
+
+Knows: sockets and the clock. Does not know: what answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import select
+import socket
+import time
+from collections import deque
+from typing import Final
+
+from bench.payloads import API_KEY, CHAT_PATH, chat_body
+
+__all__ = ["arrivals", "percentile", "request_bytes", "run"]
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
+_ANSWER_S: Final = 10.0
+
+
+def arrivals(rate: float, seconds: float, seed: int = 1) -> list[float]:
+    """Return when requests are due, in seconds from the start."""
+    gaps = random.Random(seed)
+    due: list[float] = []
+    now = gaps.expovariate(rate)
+    while now < seconds:
+        due.append(now)
+        now += gaps.expovariate(rate)
+    return due
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return the value below which `share` of the ordered values lie."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def request_bytes(body: bytes) -> bytes:
+    """Return a whole chat request."""
+    head = (
+        f"POST {CHAT_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {API_KEY}\r\nAccept: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Connection:
+    """One kept connection with at most one request on it."""
+
+    def __init__(self, port: int) -> None:
+        self.sock: Final = socket.create_connection(("127.0.0.1", port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.due_s = 0.0
+        self._received = b""
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def take_answer(self) -> int:
+        """Read what is there; return the status once the reply is whole, else 0. Raises ConnectionError."""
+        piece = self.sock.recv(65536)
+        if not piece:
+            raise ConnectionError("the connection was closed before the reply was whole")
+        self._received += piece
+        end = self._received.find(b"\r\n\r\n") + 4
+        if end < 4:
+            return 0
+        length = _LENGTH.search(self._received, 0, end)
+        if length is None:
+            raise ConnectionError("a reply without Content-Length")
+        if len(self._received) < end + int(length[1]):
+            return 0
+        status = int(self._received[9:12])
+        self._received = b""
+        return status
+
+
+def run(port: int, due: list[float], n_connections: int) -> tuple[list[float], int]:
+    """Send the requests; return the latencies in seconds, ordered, and how many were not answered with 200."""
+    request = request_bytes(chat_body(stream=False))
+    idle = [Connection(port) for _ in range(n_connections)]
+    busy: dict[int, Connection] = {}
+    waiting = deque(due)
+    latencies: list[float] = []
+    n_errors = 0
+    start_s = time.perf_counter()
+    while (waiting or busy) and time.perf_counter() - start_s < due[-1] + _ANSWER_S:
+        now_s = time.perf_counter() - start_s
+        while waiting and waiting[0] <= now_s and idle:
+            connection = idle.pop()
+            connection.due_s = waiting.popleft()
+            connection.sock.sendall(request)
+            busy[connection.fileno()] = connection
+        pause_s = max(0.0, waiting[0] - (time.perf_counter() - start_s)) if waiting and idle else 1.0
+        for number in select.select(list(busy), (), (), pause_s)[0]:
+            connection = busy[number]
+            status = connection.take_answer()
+            if status:
+                latencies.append(time.perf_counter() - start_s - connection.due_s)
+                n_errors += status != 200
+                idle.append(busy.pop(number))
+    return sorted(latencies), n_errors + len(waiting) + len(busy)
+
+
+def main() -> None:
+    """Read the command line, run, print figures as one line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.open_loop")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--connections", type=int, default=32)
+    given = parser.parse_args()
+    due = arrivals(given.rate, given.seconds)
+    latencies, n_errors = run(given.port, due, given.connections)
+    figures = {
+        "requests": len(latencies),
+        "errors": n_errors,
+        "p50_ms": percentile(latencies, 0.5) * 1e3,
+        "p99_ms": percentile(latencies, 0.99) * 1e3,
+        "max_ms": latencies[-1] * 1e3,
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

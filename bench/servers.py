@@ -1,0 +1,271 @@
+"""The processes that are measured, and those they talk to: started on free ports, pinned to a core, stopped by pid.
+
+Knows: how nginx, Velox and the bench's upstream are started. Does not know: load, figures.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import trustme
+
+from bench.cpu import cpu_seconds, family
+from bench.machine import Cores
+from bench.payloads import API_KEY, CHAT_REPLY
+
+__all__ = ["Certificate", "NginxUpstream", "Server", "Servers", "get"]
+
+_START_S: Final = 10.0
+_ROOT: Final = Path(__file__).parent.parent
+
+# {...} is filled by str.format. Keep-alive never ends: a reconnect would be measured as work for a request.
+_NGINX: Final = """
+daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log warn; {user}
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 1000000000; keepalive_timeout 1h; default_type application/json;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi; client_max_body_size 64m;
+{http}
+}}
+"""
+_NGINX_UPSTREAM: Final = """
+  server {{
+    listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2; listen 127.0.0.1:{tls} ssl http2;
+    ssl_certificate {chain}; ssl_certificate_key {key}; ssl_protocols TLSv1.3;
+    location / {{ return 200 '{reply}'; }}
+  }}
+"""
+_NGINX_PROXY: Final = """
+  upstream origin {{ server {origin}; keepalive 512; keepalive_requests 1000000000; keepalive_timeout 1h; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering {buffering}; proxy_request_buffering {buffering};
+    }}
+  }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Files of a certificate for 127.0.0.1, and of the authority that signed it."""
+
+    authority: Path
+    chain: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class NginxUpstream:
+    """The ports on which the canned reply is given."""
+
+    http1: int
+    http2: int
+    tls: int
+
+
+class Server:
+    """One started server. port: where it takes requests. admin: Velox's admin port, else 0."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, admin: int = 0) -> None:
+        self.port: Final = port
+        self.admin: Final = admin
+        self._process: Final = process
+        self._family: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Server pid={self._process.pid} port={self.port}>"
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of this server, itself first; they are looked up once."""
+        if not self._family:
+            self._family = family(self._process.pid)
+        return self._family
+
+    def cpu_s(self) -> float:
+        """CPU time that all processes of this server have used so far."""
+        return cpu_seconds(self.pids)
+
+    def check(self) -> None:
+        """Raise RuntimeError if the server has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{self._process.args!r} ended with {self._process.returncode}")
+
+    def stop(self) -> None:
+        """Ask it to end; insist after 5 s."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Servers:
+    """Starts servers and, as a context manager, stops them all. folder: for configurations and logs."""
+
+    def __init__(self, folder: Path, cores: Cores) -> None:
+        self._folder: Final = folder
+        self._cores: Final = cores
+        self._started: Final[list[Server]] = []
+        self.certificate: Final = _certificate(folder)
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in reversed(self._started):
+            server.stop()
+
+    def nginx_upstream(self) -> NginxUpstream:
+        """Start an nginx that answers everything with the canned reply."""
+        ports = NginxUpstream(free_port(), free_port(), free_port())
+        http = _NGINX_UPSTREAM.format(
+            http1=ports.http1,
+            http2=ports.http2,
+            tls=ports.tls,
+            chain=self.certificate.chain,
+            key=self.certificate.key,
+            reply=CHAT_REPLY.decode(),
+        )
+        self._nginx(http, ports.http1, self._cores.rest)
+        return ports
+
+    def nginx_proxy(self, origin: int, *, buffering: Literal["on", "off"]) -> Server:
+        """Start the opponent: one worker, plain proxy_pass with kept upstream connections."""
+        port = free_port()
+        http = _NGINX_PROXY.format(origin=f"127.0.0.1:{origin}", port=port, buffering=buffering)
+        return self._nginx(http, port, self._cores.gateway)
+
+    def velox(self, origin: str, http2: Literal["auto", "on", "off"]) -> Server:
+        """Start Velox with one worker and its features on: key, limit, metrics."""
+        port, admin = free_port(), free_port()
+        settings = {
+            "VELOX_LISTEN": f"127.0.0.1:{port}",
+            "VELOX_ADMIN_LISTEN": f"127.0.0.1:{admin}",
+            "VELOX_WORKERS": "1",
+            "VELOX_UPSTREAM_ORIGIN": origin,
+            "VELOX_UPSTREAM_HTTP2": http2,
+            "VELOX_UPSTREAM_CA_FILE": str(self.certificate.authority),
+            "VELOX_EGRESS_POOL_CONNECTIONS": "2",
+            "VELOX_RATE_LIMIT_RPM": "60000000",
+            "VELOX_RATE_LIMIT_BURST": "1000000",
+            "VELOX_API_KEYS": API_KEY,
+            "VELOX_ACCESS_LOG": "off",
+            "OPENAI_API_KEY": "sk-bench-upstream",
+        }
+        command = [sys.executable, "-m", "velox", "serve"]
+        process = self._start(command, self._cores.gateway, settings)
+        server = self._keep(Server(process, port, admin))
+        _wait_until(server, lambda: _answers(admin, "/readyz"))
+        return server
+
+    def upstream(self, *, interval_s: float, chunks: int = 100) -> tuple[Server, int]:
+        """Start bench.upstream; return it (HTTP/1.1) and its port for HTTP/2."""
+        port, http2 = free_port(), free_port()
+        command = [sys.executable, "-m", "bench.upstream", str(port), str(http2)]
+        command += ["--interval", str(interval_s), "--chunks", str(chunks)]
+        server = self._keep(Server(self._start(command, self._cores.rest, {}), port))
+        _wait_until(server, lambda: _answers(port, "/count"))
+        return server, http2
+
+    def _nginx(self, http: str, port: int, core: int) -> Server:
+        folder = self._folder / f"nginx-{port}"
+        folder.mkdir()
+        user = "user root;" if os.geteuid() == 0 else ""
+        (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user, http=http))
+        command = [
+            "nginx",
+            "-p",
+            str(folder),
+            "-c",
+            str(folder / "nginx.conf"),
+            "-e",
+            str(folder / "error.log"),
+        ]
+        server = self._keep(Server(self._start(command, core, {}), port))
+        _wait_until(server, lambda: _accepts(port))
+        return server
+
+    def _start(self, command: list[str], core: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        # Only what is named here: a VELOX_ variable of the caller's would change what is measured.
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        log = (self._folder / "servers.log").open("ab")
+        return subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            env=environment | dict(settings),
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+
+    def _keep(self, server: Server) -> Server:
+        self._started.append(server)
+        return server
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    """GET from a server on loopback. Raises OSError."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2.0)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def _answers(port: int, path: str) -> bool:
+    try:
+        return get(port, path)[0] == 200
+    except OSError:
+        return False
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait_until(server: Server, is_ready: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + _START_S
+    while not is_ready():
+        server.check()
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"{server!r} was not ready in {_START_S:g} s; see servers.log")
+        time.sleep(0.02)
+
+
+def _certificate(folder: Path) -> Certificate:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    files = Certificate(folder / "ca.pem", folder / "chain.pem", folder / "key.pem")
+    authority.cert_pem.write_to_path(files.authority)
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(files.chain, append=True)
+    issued.private_key_pem.write_to_path(files.key)
+    return files

@@ -1,0 +1,240 @@
+"""An upstream that writes each SSE chunk on its own, as a model does: HTTP/1.1 on one port, HTTP/2 (h2c) on another.
+
+    python -m bench.upstream HTTP1_PORT HTTP2_PORT --interval 0.01 --chunks 100
+
+A POST is read to its end. If its body says `"stream":true` the answer is SSE: one chunk each `interval` seconds (0: one
+in each turn of the loop), each by a write of its own. Otherwise it is the canned JSON. GET /count says how many chunks
+were written so far, so that a figure per chunk needs no guess about streams that were cut at the end of a run.
+
+Knows: the two framings, through velox.protocol. Does not know: who asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from typing import Final, cast
+
+import uvloop
+
+from bench.payloads import CHAT_REPLY, SSE_CHUNK, SSE_LAST
+from velox.protocol import http1_write
+from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http2 import Engine, EngineSettings, engine_factory
+from velox.types import Header, RequestHead
+
+_JSON: Final = (b"content-type", b"application/json")
+_SSE: Final = (b"content-type", b"text/event-stream")
+_STREAM: Final = b'"stream":true'
+# Where a body's first fields are; the rest of a large one is not looked at.
+_LOOKED_AT_BYTES: Final = 256
+
+
+class Pace:
+    """How answers are streamed, and how many chunks were so far."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, n_chunks: int) -> None:
+        self.loop: Final = loop
+        self.interval_s: Final = interval_s
+        self.n_chunks: Final = n_chunks
+        self.n_written = 0
+
+
+class Playing:
+    """One SSE answer. `outlet` writes its chunks."""
+
+    __slots__ = ("_due_s", "_left", "_outlet", "_pace", "gone")
+
+    def __init__(self, pace: Pace, outlet: Http1Client | Http2Stream) -> None:
+        self._pace: Final = pace
+        self._outlet: Final = outlet
+        self._left = pace.n_chunks
+        self._due_s = pace.loop.time()
+        self.gone = False
+        self._step()
+
+    def _step(self) -> None:
+        if self.gone:
+            return
+        if not self._left:
+            self._outlet.write_event(SSE_LAST, last=True)
+            return
+        self._left -= 1
+        self._pace.n_written += 1
+        self._outlet.write_event(SSE_CHUNK, last=False)
+        if self._pace.interval_s:
+            self._due_s += self._pace.interval_s
+            self._pace.loop.call_at(self._due_s, self._step)
+        else:
+            self._pace.loop.call_soon(self._step)
+
+
+class Http1Client(asyncio.Protocol):
+    """One HTTP/1.1 connection."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace: Final = pace
+        self._decoder: Final = RequestDecoder(Http1Limits())
+        self._head: RequestHead | None = None
+        self._start = b""
+        self._playing: Playing | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        decoder = self._decoder
+        decoder.feed(data)
+        if self._head is None:
+            self._head = decoder.read_head()
+            if self._head is None:
+                return
+        piece = decoder.read_body()
+        if len(self._start) < _LOOKED_AT_BYTES:
+            self._start += piece[:_LOOKED_AT_BYTES]
+        if decoder.body_complete:
+            head, self._head = self._head, None
+            start, self._start = self._start, b""
+            self._answer(head, start)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._playing is not None:
+            self._playing.gone = True
+
+    def write_event(self, event: bytes, *, last: bool) -> None:
+        self._transport.write(http1_write.chunk(event) + (http1_write.LAST_CHUNK if last else b""))
+
+    def _answer(self, head: RequestHead, start: bytes) -> None:
+        if _STREAM in start:
+            self._transport.write(_reply_head(_SSE, None))
+            self._playing = Playing(self._pace, self)
+            return
+        body = b'{"chunks":%d}' % self._pace.n_written if head.path == b"/count" else CHAT_REPLY
+        reply = _reply_head(_JSON, len(body))
+        self._transport.write(reply if head.method == b"HEAD" else reply + body)
+
+
+def _reply_head(content_type: Header, length: int | None) -> bytes:
+    return http1_write.reply_head(
+        200, [content_type], content_length=length, chunked=length is None, close=False
+    )
+
+
+class Http2Stream:
+    """One stream of an HTTP/2 connection."""
+
+    __slots__ = ("_client", "_id", "_method", "_start", "playing")
+
+    def __init__(self, client: Http2Client, stream_id: int, method: bytes) -> None:
+        self._client: Final = client
+        self._id: Final = stream_id
+        self._method: Final = method
+        self._start = b""
+        self.playing: Playing | None = None
+
+    def receive(self, piece: bytes) -> None:
+        if len(self._start) < _LOOKED_AT_BYTES:
+            self._start += piece[:_LOOKED_AT_BYTES]
+
+    def answer(self, pace: Pace) -> None:
+        engine = self._client.engine
+        if _STREAM in self._start:
+            engine.send_response(self._id, [(b":status", b"200"), _SSE], False)
+            self.playing = Playing(pace, self)
+            return
+        length = (b"content-length", b"%d" % len(CHAT_REPLY))
+        is_head = self._method == b"HEAD"
+        engine.send_response(self._id, [(b":status", b"200"), _JSON, length], is_head)
+        if not is_head:
+            engine.send_data(self._id, CHAT_REPLY, True)
+
+    def write_event(self, event: bytes, *, last: bool) -> None:
+        self._client.engine.send_data(self._id, event, last)
+        self._client.flush()
+
+
+class Http2Client(asyncio.Protocol):
+    """One HTTP/2 connection; the handler of its engine."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace: Final = pace
+        self.engine: Final[Engine] = engine_factory("ngh2")(
+            self, EngineSettings(max_streams_local=1024), False
+        )
+        self._streams: Final[dict[int, Http2Stream]] = {}
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.engine.start()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.engine.receive(data)
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for stream in self._streams.values():
+            if stream.playing is not None:
+                stream.playing.gone = True
+
+    def flush(self) -> None:
+        while self.engine.has_output and (output := self.engine.take_output()):
+            self._transport.write(output)
+
+    # What the engine calls.
+
+    def on_head(self, stream_id: int, headers: Sequence[Header], end_stream: bool) -> None:
+        self._streams[stream_id] = Http2Stream(self, stream_id, dict(headers)[b":method"])
+        if end_stream:
+            self.on_stream_end(stream_id)
+
+    def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+        self.engine.acknowledge(stream_id, len(data))
+        self._streams[stream_id].receive(data)
+        if end_stream:
+            self.on_stream_end(stream_id)
+
+    def on_stream_end(self, stream_id: int) -> None:
+        # A finished answer is forgotten by the engine; ours is small, and is dropped when the request is whole.
+        self._streams.pop(stream_id).answer(self._pace)
+
+    def on_reset(self, stream_id: int, error_code: int) -> None:
+        self._streams.pop(stream_id, None)
+
+    def on_goaway(self, last_stream_id: int, error_code: int) -> None: ...
+
+    def on_settings(self) -> None: ...
+
+    def on_window(self, stream_id: int) -> None: ...
+
+    def on_pong(self) -> None: ...
+
+    def on_fatal(self, message: str) -> None:
+        self._transport.close()
+
+
+async def serve(http1_port: int, http2_port: int, interval_s: float, n_chunks: int) -> None:
+    """Serve until the process is ended."""
+    loop = asyncio.get_running_loop()
+    pace = Pace(loop, interval_s, n_chunks)
+    await loop.create_server(lambda: Http1Client(pace), "127.0.0.1", http1_port)
+    await loop.create_server(lambda: Http2Client(pace), "127.0.0.1", http2_port)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m bench.upstream")
+    parser.add_argument("http1_port", type=int)
+    parser.add_argument("http2_port", type=int)
+    parser.add_argument("--interval", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--chunks", type=int, default=100)
+    given = parser.parse_args()
+    uvloop.run(serve(given.http1_port, given.http2_port, given.interval, given.chunks))
+
+
+if __name__ == "__main__":
+    main()

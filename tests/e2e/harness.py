@@ -1,0 +1,469 @@
+"""A real gateway as a child process, as an operator starts it: `python -m velox serve`.
+
+Knows: how to start it, what it says, how to stop it so that nothing is left. Does not know: upstreams (upstreams.py) or
+what a test asks. Every wait is bounded and wakes by an event (a log line, a socket, a process's end).
+
+    with VeloxProcess({"VELOX_UPSTREAM_ORIGIN": upstream.url, "VELOX_WORKERS": "3"}) as velox:
+        velox.openai().chat.completions.create(...)      # the real SDK, closed with the gateway
+        velox.request("GET", "/v1/models")               # one exchange as bytes, on a connection of its own
+        velox.connect()                                  # a raw socket to the data listener
+        velox.metrics()['velox_worker_up{worker="0"}']   # the metrics page as a dict
+        velox.worker_pids()                              # to kill one
+        velox.wait_log(lambda text: "died" in text)      # an operations log line, past or to come
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import httpx
+import openai
+
+__all__ = ["KEY", "START_S", "LineLog", "RawReply", "VeloxProcess", "is_closed", "read_reply", "until"]
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+# What a client sends as its key where the test does not care.
+KEY: Final = "sk-client"
+# Longer than a start takes on a slow shared machine (0.3 s here), short enough to fail in a useful time.
+START_S: Final = 20.0
+STOP_S: Final = 40.0
+# What a child may inherit: nothing that sets an SDK, a proxy or Velox.
+_INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_READY: Final = re.compile(r" ready in \d+ ms: listening on (\S+), admin on (\S+), ")
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Wait for what gives no event (a metric, a file of /proc). Raises AssertionError naming `what` when it is late."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.005)
+
+
+class LineLog:
+    """The lines that a pipe has brought, gathered by a thread; wait() blocks until the wanted one is there."""
+
+    def __init__(self, pipe: IO[bytes], name: str) -> None:
+        self._pipe: Final = pipe
+        self._changed: Final = threading.Condition()
+        self._lines: list[str] = []
+        self._ended = False
+        self._thread: Final = threading.Thread(target=self._read, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines so far."""
+        with self._changed:
+            return list(self._lines)
+
+    def wait(self, wanted: Callable[[str], bool], timeout_s: float) -> str:
+        """Return the first line, old or new, that is wanted. Raises AssertionError at time-out or end."""
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        with self._changed:
+            while True:
+                for line in self._lines[seen:]:
+                    if wanted(line):
+                        return line
+                seen = len(self._lines)
+                left_s = deadline - time.monotonic()
+                assert left_s > 0, "the line did not come; what came:\n" + "\n".join(self._lines)
+                assert not self._ended, "the output ended without the line:\n" + "\n".join(self._lines)
+                self._changed.wait(left_s)
+
+    def close(self) -> None:
+        """Wait for the end of the output; all writers must be gone."""
+        self._thread.join(10)
+        self._pipe.close()
+
+    def _read(self) -> None:
+        for line in self._pipe:
+            with self._changed:
+                self._lines.append(line.decode("utf-8", "replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class RawReply:
+    """A reply as it stood on the wire. headers: lower-case names, in order. head: the bytes up to the body."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    head: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header (lower-case name), or None."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    def json(self) -> dict[str, object]:
+        """Return the body, which is a JSON object."""
+        found: dict[str, object] = json.loads(self.body)
+        return found
+
+    def error(self) -> dict[str, object]:
+        """Return the `error` of an error body."""
+        error = self.json()["error"]
+        assert isinstance(error, dict), self.body
+        return error
+
+
+@dataclass
+class VeloxProcess:
+    """One gateway. Use as a context manager, or start() and close().
+
+    env: settings; nothing of the test's own environment that could change a gateway comes through. Both ports are
+    chosen by the kernel unless env says otherwise; `admin_url` is "" when the admin listener is off.
+    args: the command line; ("serve", "--sim") brings an upstream along.
+    expect_bugs: True where the test provokes what is logged as a bug; else such a line fails the test at close().
+
+    base_url: "http://127.0.0.1:PORT" of the data listener, without /v1. pid: the supervisor's.
+    stderr, stdout: LineLog of the operations log and the access log.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ("serve",)
+    expect_bugs: bool = False
+    base_url: str = field(init=False, default="")
+    admin_url: str = field(init=False, default="")
+    process: subprocess.Popen[bytes] = field(init=False)
+    stderr: LineLog = field(init=False)
+    stdout: LineLog = field(init=False)
+    _sim_pid: int = field(init=False, default=0)
+    _open: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close(failed=kind is not None)
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the gateway; return when it says that it is ready. Raises AssertionError with its log if it is not."""
+        env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        env |= {"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": "127.0.0.1:0", **self.env}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "velox", *self.args],
+            cwd=REPOSITORY,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a group of its own: what is left of it can be ended as one
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None, "both are pipes"
+        self.stdout = LineLog(self.process.stdout, "velox-stdout")
+        self.stderr = LineLog(self.process.stderr, "velox-stderr")
+        try:
+            line = self.stderr.wait(lambda line: _READY.search(line) is not None, START_S)
+        except BaseException:
+            self.kill()
+            raise
+        found = _READY.search(line)
+        assert found is not None, line
+        self.base_url, self.admin_url = found.group(1), found.group(2)
+        self.admin_url = "" if self.admin_url == "off" else self.admin_url
+        if "--sim" in self.args:
+            self._sim_pid = self.child_pids()[0]  # it is started first, and never again
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the supervisor."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_S) -> int:
+        """Wait for the gateway's end; return its exit code. Raises AssertionError when it does not end."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"no end within {timeout_s:g} s:\n" + "\n".join(self.stderr.lines)) from None
+
+    def stop(self, timeout_s: float = STOP_S) -> int:
+        """SIGTERM, then wait; return the exit code. Harmless when it has ended already."""
+        self.close_clients()
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End the whole process group now, and reap the supervisor."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_S)
+        self.stdout.close()
+        self.stderr.close()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Stop, end what is left, and check the log. failed: the test has failed already, so say no more than it did."""
+        try:
+            code = self.stop()
+        finally:
+            self.kill()
+        if failed:
+            print("\n".join(self.stderr.lines))
+            return
+        assert code in (0, -signal.SIGKILL), f"exit code {code}:\n" + "\n".join(self.stderr.lines)
+        bugs = [line for line in self.stderr.lines if "bug:" in line or "Traceback" in line]
+        assert self.expect_bugs or not bugs, "\n".join(self.stderr.lines)
+
+    # -- what it says -------------------------------------------------------------------------------
+
+    def wait_log(self, wanted: Callable[[str], bool], timeout_s: float = 10.0) -> str:
+        """Return the first operations log message, old or new, that is wanted."""
+        return self.stderr.wait(wanted, timeout_s)
+
+    def access_log(self) -> list[dict[str, object]]:
+        """Return the access log so far; lines come within 0.1 s of an exchange's end."""
+        return [json.loads(line) for line in self.stdout.lines]
+
+    def wait_access(
+        self, wanted: Callable[[dict[str, object]], bool], timeout_s: float = 10.0
+    ) -> dict[str, object]:
+        """Return the first access log line, old or new, that is wanted."""
+        found: dict[str, object] = json.loads(
+            self.stdout.wait(lambda line: wanted(json.loads(line)), timeout_s)
+        )
+        return found
+
+    def admin(self, path: str, headers: Mapping[str, str] | None = None) -> RawReply:
+        """GET a path of the admin listener."""
+        return _get(self.admin_url, path, headers or {})
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics page: 'name{label="value"}' -> value, as they stand on it."""
+        samples = {}
+        for line in self.admin("/metrics").body.decode().splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                samples[name] = float(value)
+        return samples
+
+    def metric(self, sample: str) -> float:
+        """Return one sample, 0.0 while it has not been counted."""
+        return self.metrics().get(sample, 0.0)
+
+    def wait_metric(self, sample: str, wanted: Callable[[float], bool], timeout_s: float = 10.0) -> float:
+        """Wait until a sample is as wanted; return it."""
+        until(lambda: wanted(self.metric(sample)), sample, timeout_s)
+        return self.metric(sample)
+
+    # -- processes ----------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self.process.pid
+
+    def child_pids(self) -> list[int]:
+        """Return the living children of the supervisor: simulator, admin, workers; oldest first."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return sorted((int(pid) for pid in children if _start_time(int(pid))), key=_start_time)
+
+    def worker_pids(self) -> list[int]:
+        """Return the living workers, oldest first: the children that hold a listening socket of the data listener."""
+        inodes = self._listener_inodes()
+        return [pid for pid in self.child_pids() if pid != self._sim_pid and inodes & _socket_inodes(pid)]
+
+    def _listener_inodes(self) -> set[str]:
+        if self.base_url.startswith("unix:"):
+            rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()]
+            return {row[6] for row in rows if row[-1] == self.base_url.removeprefix("unix:")}
+        port = f":{self.port:04X}"
+        rows = [
+            row.split()
+            for name in ("tcp", "tcp6")
+            for row in Path(f"/proc/net/{name}").read_text().splitlines()
+        ]
+        return {row[9] for row in rows if row[1].endswith(port) and row[3] == "0A"}
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port of the data listener."""
+        return int(self.base_url.rpartition(":")[2])
+
+    def connect(self, timeout_s: float = 10.0) -> socket.socket:
+        """Return a connected socket; the caller closes it."""
+        if self.base_url.startswith("unix:"):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(timeout_s)
+            sock.connect(self.base_url.removeprefix("unix:"))
+            return sock
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> RawReply:
+        """One exchange on a connection of its own. A body gets a Content-Length and, unless given, a JSON type."""
+        given = {"host": "velox.test", **(headers or {})}
+        if body is not None:
+            given.setdefault("content-type", "application/json")
+            given.setdefault("content-length", str(len(body)))
+        head = f"{method} {target} HTTP/1.1\r\n" + "".join(
+            f"{name}: {value}\r\n" for name, value in given.items()
+        )
+        with self.connect(30.0) as sock:
+            sock.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
+            return read_reply(sock, head_request=method == "HEAD")
+
+    def openai(self, *, max_retries: int = 0, timeout_s: float = 20.0, api_key: str = KEY) -> openai.OpenAI:
+        """Return the real SDK pointed at this gateway; closed when the gateway is stopped."""
+        # trust_env False: no proxy of the machine stands between.
+        transport = httpx.Client(trust_env=False, timeout=timeout_s)
+        client = openai.OpenAI(
+            base_url=f"{self.base_url}/v1", api_key=api_key, max_retries=max_retries, http_client=transport
+        )
+        self._open.callback(client.close)
+        return client
+
+    def close_clients(self) -> None:
+        """Close the SDK clients made by openai()."""
+        self._open.close()
+
+    @contextlib.contextmanager
+    def still_healthy(self, path: str = "/v1/models") -> Iterator[None]:
+        """After the block a plain request must pass (alive-after)."""
+        yield
+        assert self.request("GET", path).status == 200
+
+
+def read_reply(sock: socket.socket, *, head_request: bool = False, start: bytes = b"") -> RawReply:
+    """Read one whole reply; what belongs to the next one stays in the socket. Raises ConnectionError when it is cut.
+
+    100 Continue is skipped. start: bytes that were read before.
+    """
+    reader = _Reader(sock, start)
+    while True:
+        head = reader.until(b"\r\n\r\n")
+        first, *rest = head[:-4].decode("latin-1").split("\r\n")
+        status = int(first.split(" ", 2)[1])
+        if status >= 200:
+            break
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
+    fields = dict(headers)
+    if head_request or status in (204, 304):
+        body = b""
+    elif fields.get("transfer-encoding") == "chunked":
+        body = b""
+        while size := int(reader.until(b"\r\n"), 16):
+            body += reader.exactly(size + 2)[:-2]
+        reader.exactly(2)
+    elif "content-length" in fields:
+        body = reader.exactly(int(fields["content-length"]))
+    else:
+        body = reader.to_eof()
+    return RawReply(status, headers, body, head)
+
+
+class _Reader:
+    """Reads a socket up to a mark and not beyond: peeks, then takes."""
+
+    def __init__(self, sock: socket.socket, start: bytes) -> None:
+        self._sock = sock
+        self._start = start
+
+    def until(self, mark: bytes) -> bytes:
+        found = b""
+        while not found.endswith(mark):
+            if self._start:
+                found, self._start = found + self._start[:1], self._start[1:]
+                continue
+            peeked = self._sock.recv(65536, socket.MSG_PEEK)
+            if not peeked:
+                raise ConnectionError(f"closed after {found!r}")
+            # The mark may have begun before this piece.
+            at = (found[-len(mark) + 1 :] + peeked).find(mark)
+            overlap = min(len(found), len(mark) - 1)
+            n_bytes = len(peeked) if at < 0 else at + len(mark) - overlap
+            found += self._sock.recv(n_bytes)
+        return found
+
+    def exactly(self, n_bytes: int) -> bytes:
+        found = bytearray(self._start[:n_bytes])
+        self._start = self._start[n_bytes:]
+        while len(found) < n_bytes:
+            piece = self._sock.recv(min(n_bytes - len(found), 1 << 20))
+            if not piece:
+                raise ConnectionError(f"closed {n_bytes - len(found)} bytes early")
+            found += piece
+        return bytes(found)
+
+    def to_eof(self) -> bytes:
+        found, self._start = bytearray(self._start), b""
+        while piece := self._sock.recv(1 << 20):
+            found += piece
+        return bytes(found)
+
+
+def is_closed(sock: socket.socket, timeout_s: float = 5.0) -> bool:
+    """True when the peer closes (or resets) within the time; bytes that come before are read and dropped."""
+    deadline = time.monotonic() + timeout_s
+    while select.select([sock], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            if not sock.recv(65536):
+                return True
+        except ConnectionResetError:
+            return True
+    return False
+
+
+def _get(url: str, path: str, headers: Mapping[str, str]) -> RawReply:
+    address = url.removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=70)
+    try:
+        connection.request("GET", path, headers=dict(headers))
+        reply = connection.getresponse()
+        fields = [(name.lower(), value) for name, value in reply.getheaders()]
+        return RawReply(reply.status, fields, reply.read())
+    finally:
+        connection.close()
+
+
+def _start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    found = set()
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(link)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    except OSError:
+        pass  # it ended while we looked
+    return found

@@ -1,0 +1,116 @@
+"""The access log: a fixed list of fields, and it never blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from velox.observe.access_log import AccessLog, AccessRecord
+
+
+def record(**changes: object) -> AccessRecord:
+    fields: dict[str, object] = {
+        "time": "2026-01-01T00:00:00.000+00:00",
+        "id": "vx-1",
+        "caller": "",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "route": "chat",
+        "model": "m",
+        "stream": True,
+        "status": 200,
+        "reason": "ok",
+        "phase": "stream",
+        "ttfb_ms": 1.0,
+        "total_ms": 2.0,
+        "bytes_in": 3,
+        "bytes_out": 4,
+        "attempts": 1,
+    }
+    return AccessRecord(**(fields | changes))  # type: ignore[arg-type]
+
+
+class Dropped:
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __call__(self, n: int) -> None:
+        self.n += n
+
+
+@pytest.fixture
+def pipe() -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    return reader, writer
+
+
+def test_line_is_one_json_object_with_controls_escaped(pipe: tuple[int, int]) -> None:
+    """R-LOG-1: a model name with a line break can't make a second line; text is cut to 256 characters."""
+    reader, writer = pipe
+    log = AccessLog(writer, "all", Dropped())
+
+    log.write(record(model='evil"\n{"level":"x"', path="/" + "a" * 1000))
+    log.flush()
+
+    lines = os.read(reader, 65536).splitlines()
+    os.close(reader), os.close(writer)
+    assert len(lines) == 1
+    fields = json.loads(lines[0])
+    assert fields["model"] == 'evil"\n{"level":"x"'
+    assert len(fields["path"]) == 256
+    assert set(fields) == set(AccessRecord.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("level", "reason", "wanted"),
+    [("off", "internal", False), ("errors", "ok", False), ("errors", "internal", True), ("all", "ok", True)],
+)
+def test_level_decides_what_is_logged(level: str, reason: str, wanted: bool) -> None:
+    """VELOX_ACCESS_LOG: off, errors, all."""
+    assert AccessLog(1, level, Dropped()).wants(reason) is wanted  # type: ignore[arg-type]
+
+
+def test_full_pipe_drops_lines_and_counts_them(pipe: tuple[int, int]) -> None:
+    """F-60: nobody reads; write and flush return at once, memory stays bounded, what is lost is counted."""
+    reader, writer = pipe
+    dropped = Dropped()
+    log = AccessLog(writer, "all", dropped)
+
+    for _ in range(10_000):
+        log.write(record())
+    log.flush()
+
+    buffered = sum(len(line) for line in log._lines)
+    os.close(reader), os.close(writer)
+    assert buffered <= 1024 * 1024 + 4096
+    assert dropped.n > 0
+
+
+def test_lines_stay_whole_when_a_pipe_fills_up(pipe: tuple[int, int]) -> None:
+    """Several workers share a pipe: what is written at once is whole lines of at most PIPE_BUF bytes."""
+    reader, writer = pipe
+    dropped = Dropped()
+    log = AccessLog(writer, "all", dropped)
+    n = 2000
+    for number in range(n):
+        log.write(record(id=f"vx-{number}"))
+    log.flush()
+    got = b""
+    for _ in range(1000):
+        try:
+            got += os.read(reader, 65536)
+        except BlockingIOError:
+            log.flush()
+            if not log._lines:
+                break
+
+    try:
+        got += os.read(reader, 65536)
+    except BlockingIOError:
+        pass
+    os.close(reader), os.close(writer)
+    ids = [json.loads(line)["id"] for line in got.splitlines()]
+    assert ids == [f"vx-{number}" for number in range(n)]
+    assert dropped.n == 0

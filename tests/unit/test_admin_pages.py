@@ -1,0 +1,230 @@
+"""The admin listener's rules that need no socket: heads, Host names, readiness, the profile's query."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from velox.admin.health import STUCK_AFTER_S, WorkerHealth, readiness
+from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
+from velox.admin.pprof import ProfilePage, index_page
+from velox.profiling.samples import Profile
+from velox.shm.status import WorkerState
+
+GOOD = WorkerHealth(WorkerState.READY, upstream_ready=True, heartbeat_age_s=0.1)
+NAMES = frozenset({"admin.internal"})
+
+
+def head(host: str = "Host: localhost\r\n", line: str = "GET / HTTP/1.1") -> bytes:
+    return f"{line}\r\n{host}\r\n".encode("latin-1")
+
+
+def refusal_of(raw: bytes) -> Reply:
+    with pytest.raises(RefusalError) as caught:
+        parse_request(raw, NAMES)
+    return caught.value.reply
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost", "LOCALHOST:6060", "localhost.", "127.0.0.1", "127.0.0.1:6060", "10.1.2.3:80",
+        "[::1]", "[::1]:6060", "admin.internal", "Admin.Internal:6060",
+    ],
+)  # fmt: skip
+def test_host_address_or_known_name_is_served(host: str) -> None:
+    """An IP address, localhost and the listener's own name are who this listener is."""
+    assert parse_request(head(f"Host: {host}\r\n"), NAMES).host == host
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:6060", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433"],
+)
+def test_host_foreign_name_is_403(host: str) -> None:
+    """R-ADM-1: a page of a foreign name that resolves to this address gets nothing (DNS rebinding)."""
+    assert refusal_of(head(f"Host: {host}\r\n")).status == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["", "Host: \r\n", "Host: a b\r\n", "Host: localhost\r\nHost: localhost\r\n", "Host: u@localhost\r\n",
+             "Host: localhost:x\r\n", "Host: [::1\r\n", "Host: localhost/\r\n"],
+)  # fmt: skip
+def test_host_absent_repeated_or_malformed_is_400(host: str) -> None:
+    """HTTP/1.1 wants exactly one valid Host."""
+    assert refusal_of(head(host)).status == 400
+
+
+def test_host_absent_http_1_0_is_served() -> None:
+    """Simple health checks speak HTTP/1.0 without a Host; browsers never do."""
+    assert parse_request(head("", "GET /healthz HTTP/1.0"), NAMES).path == "/healthz"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"])
+def test_method_other_than_get_is_405(method: str) -> None:
+    """B-51: nothing here can be changed, and the reply says what can be done."""
+    target = "localhost:80" if method == "CONNECT" else "/metrics"
+    reply = refusal_of(head(line=f"{method} {target} HTTP/1.1"))
+
+    assert reply.status == 405
+    assert ("Allow", "GET, HEAD") in reply.headers
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/3.0\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\x00b\r\n\r\n"],
+)  # fmt: skip
+def test_head_broken_is_400(raw: bytes) -> None:
+    """What is no HTTP/1.1 is told so."""
+    assert refusal_of(raw).status == 400
+
+
+def test_head_upgrade_offer_is_ignored() -> None:
+    """`curl --http2` offers h2c; the answer is HTTP/1.1 as if it had not."""
+    raw = head("Host: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n", "GET /metrics HTTP/1.1")
+
+    assert parse_request(raw, NAMES).path == "/metrics"
+
+
+def test_reply_to_head_has_the_length_and_no_body() -> None:
+    """HEAD answers with GET's headers."""
+    reply = Reply(200, b"12345")
+
+    get, head_ = write_reply(reply, head_only=False), write_reply(reply, head_only=True)
+
+    assert get == head_ + b"12345"
+    assert b"Content-Length: 5\r\n" in head_
+
+
+WORKER_PROBLEMS = [
+    (WorkerHealth(WorkerState.STARTING, False, 0.0), "worker 0 is starting", True),
+    (WorkerHealth(WorkerState.DRAINING, True, 0.0), "worker 0 is draining", True),
+    (WorkerHealth(WorkerState.STOPPED, False, 0.0), "worker 0 is not running", False),
+    (WorkerHealth(WorkerState.READY, False, 0.0), "worker 0 has no connection to its upstream", True),
+    (WorkerHealth(WorkerState.READY, True, STUCK_AFTER_S + 0.1), "worker 0 shows no sign of life", True),
+]
+
+
+@pytest.mark.parametrize(("worker", "reason", "alive"), WORKER_PROBLEMS)
+def test_readiness_only_worker_unfit_is_not_ready_and_says_why(
+    worker: WorkerHealth, reason: str, alive: bool
+) -> None:
+    """Without a worker that can serve, no traffic should come."""
+    state = readiness([worker], draining=False)
+
+    assert (state.ready, state.alive, state.reasons) == (False, alive, (reason,))
+
+
+@pytest.mark.parametrize(("worker", "reason", "alive"), WORKER_PROBLEMS)
+def test_readiness_one_good_worker_is_enough(worker: WorkerHealth, reason: str, alive: bool) -> None:
+    """One worker's trouble does not take the others out of service, but it is told."""
+    state = readiness([worker, GOOD], draining=False)
+
+    assert (state.ready, state.alive, state.reasons) == (True, True, (reason,))
+
+
+def test_readiness_heartbeat_at_the_limit_is_ready() -> None:
+    """The limit itself is still good."""
+    at_limit = WorkerHealth(WorkerState.READY, True, STUCK_AFTER_S)
+
+    assert readiness([at_limit], draining=False).ready
+
+
+def test_readiness_draining_is_not_ready_but_alive() -> None:
+    """R-PROC-4: who is told to leave gets no new traffic, and no restart."""
+    state = readiness([GOOD, GOOD], draining=True)
+
+    assert (state.ready, state.alive, state.reasons) == (False, True, ("the gateway is draining",))
+
+
+def test_readiness_all_good_has_no_reasons() -> None:
+    """Nothing wrong, nothing said."""
+    assert readiness([GOOD, GOOD], draining=False).reasons == ()
+
+
+def ask(
+    query: str, headers: dict[str, str] | None = None, method: str = "GET"
+) -> tuple[Reply, list[tuple[float, int]]]:
+    """Ask for a profile; return the reply and what was asked of the workers."""
+    asked: list[tuple[float, int]] = []
+
+    async def collect(seconds: float, hz: int) -> Profile:
+        asked.append((seconds, hz))
+        return Profile({}, (), 0, 10**9, hz)
+
+    given = {"accept": "*/*"} if headers is None else headers
+    request = AdminRequest(method, "/debug/pprof/profile", query, "localhost", given)
+    return asyncio.run(ProfilePage(collect).reply(request)), asked
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("", (10, 99)),
+        ("seconds=1", (1, 99)),
+        ("seconds=60&hz=500", (60, 500)),
+        ("hz=1&seconds=2&format=folded", (2, 1)),
+    ],
+)
+def test_profile_query_in_range_is_taken(query: str, asked: tuple[int, int]) -> None:
+    """1 to 60 seconds, 1 to 500 samples a second; 10 and 99 if nothing is said."""
+    reply, calls = ask(query)
+
+    assert reply.status == 200
+    assert calls == [asked]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "seconds=0", "seconds=61", "seconds=99999", "seconds=-1", "seconds=1.5", "seconds=", "seconds=abc",
+        "seconds=1&seconds=2", "seconds=%31%30%30", "seconds=nan", "seconds=1e1", "hz=0", "hz=501", "hz=x",
+        "format=html", "format=", "second=5", "seconds=٣",
+    ],
+)  # fmt: skip
+def test_profile_query_bad_is_400_and_takes_nothing(query: str) -> None:
+    """B-51: a bad query costs the workers nothing."""
+    with pytest.raises(RefusalError) as caught:
+        ask(query)
+
+    assert caught.value.reply.status == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "content_type"),
+    [
+        ({"accept": "text/html,*/*", "user-agent": "Mozilla/5.0"}, "image/svg+xml"),
+        ({"accept": "*/*", "user-agent": "curl/8.0"}, "image/svg+xml"),
+        ({"user-agent": "Go-http-client/1.1", "accept-encoding": "gzip"}, "application/octet-stream"),
+        ({"accept": "*/*", "user-agent": "Go-http-client/1.1"}, "application/octet-stream"),
+        ({}, "application/octet-stream"),
+    ],
+)
+def test_profile_format_follows_the_client(headers: dict[str, str], content_type: str) -> None:
+    """A browser and curl get the picture, `go tool pprof` gets its file, from one address."""
+    assert ask("", headers)[0].content_type == content_type
+
+
+def test_profile_format_asked_for_wins() -> None:
+    """format= decides over what the client looks like."""
+    assert ask("format=pprof")[0].content_type == "application/octet-stream"
+    assert ask("format=svg", {"user-agent": "Go-http-client/1.1"})[0].content_type == "image/svg+xml"
+
+
+def test_profile_head_takes_no_profile() -> None:
+    """HEAD asks whether and as what it would be served, and costs nothing."""
+    reply, calls = ask("seconds=60", method="HEAD")
+
+    assert (reply.status, reply.body, reply.content_type) == (200, None, "image/svg+xml")
+    assert calls == []
+
+
+def test_index_page_shows_commands_for_the_host_that_was_asked() -> None:
+    """The commands on the page can be pasted as they are."""
+    page = index_page(AdminRequest("GET", "/", "", "127.0.0.1:6061", {})).body
+
+    assert page is not None
+    assert (
+        b"go tool pprof -top &#x27;http://127.0.0.1:6061/" in page or b"'http://127.0.0.1:6061/debug/" in page
+    )

@@ -1,0 +1,83 @@
+"""The bytes that all bodies of a worker may hold (R-MEM-2)."""
+
+from __future__ import annotations
+
+from velox.net.body_budget import BodyBudget
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.granted: list[int] = []
+        self.refused = 0
+
+    def budget_granted(self, n_bytes: int) -> None:
+        self.granted.append(n_bytes)
+
+    def budget_refused(self) -> None:
+        self.refused += 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_budget_at_its_limit_makes_the_next_wait() -> None:
+    """Exactly the limit fits; one byte more waits until room is given back."""
+    budget, first, second = BodyBudget(10, 5.0, Clock()), Waiter(), Waiter()
+
+    assert budget.take(first, 10)
+    assert not budget.take(second, 1)
+    budget.give(10)
+
+    assert second.granted == [1]
+    assert budget.taken_bytes == 1
+
+
+def test_small_body_does_not_overtake_a_waiting_large_one() -> None:
+    """First come, first served: a large body is not starved by small ones."""
+    budget, large, small = BodyBudget(10, 5.0, Clock()), Waiter(), Waiter()
+    budget.take(Waiter(), 6)
+
+    assert not budget.take(large, 10)
+    assert not budget.take(small, 1)
+    budget.give(6)
+
+    assert large.granted == [10]
+    assert small.granted == []
+
+
+def test_waiter_is_refused_when_its_time_is_over() -> None:
+    """A body waits for room as long as a request may wait in the queue, and takes nothing if none came."""
+    clock = Clock()
+    budget, waiter = BodyBudget(10, 5.0, clock), Waiter()
+    budget.take(Waiter(), 10)
+    budget.take(waiter, 1)
+
+    clock.now += 4.9
+    budget.expire()
+    assert waiter.refused == 0
+    clock.now += 0.1
+    budget.expire()
+
+    assert waiter.refused == 1
+    assert not budget.is_waiting(waiter)
+    assert budget.taken_bytes == 10
+
+
+def test_client_that_left_the_line_gets_nothing() -> None:
+    """forget() takes a waiter out; the one behind it moves up."""
+    budget, gone, next_one = BodyBudget(10, 5.0, Clock()), Waiter(), Waiter()
+    budget.take(Waiter(), 10)
+    budget.take(gone, 5)
+    budget.take(next_one, 5)
+
+    budget.forget(gone)
+    budget.give(5)
+
+    assert gone.granted == []
+    assert next_one.granted == [5]
+    assert budget.taken_bytes == 10

@@ -1,0 +1,115 @@
+"""The command line: what each command prints, where, and its exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from velox import __version__
+from velox.cli import main
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`velox --version` prints name and version and is a success."""
+    with pytest.raises(SystemExit) as exited:
+        main(["--version"], {})
+
+    assert exited.value.code == 0
+    assert capsys.readouterr().out == f"velox {__version__}\n"
+
+
+def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a variable: name, value in use, where it came from; then who may come in."""
+    assert main(["check"], {"VELOX_WORKERS": "3", "OPENAI_API_KEY": "sk-secret"}) == 0
+
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert ["VELOX_WORKERS", "3", "environment"] in lines
+    assert ["VELOX_QUEUE_DEPTH", "16384", "default"] in lines
+    assert ["OPENAI_API_KEY", "hidden", "environment"] in lines
+    assert out.endswith("clients need no key: only this machine can connect\n")
+    assert "sk-secret" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("environ", "door"),
+    [
+        ({"VELOX_API_KEYS": "a"}, "clients must present the one key"),
+        ({"VELOX_API_KEYS": "a,b"}, "clients must present one of 2 keys"),
+        (
+            {"VELOX_LISTEN": "0.0.0.0:1", "VELOX_AUTH": "none"},
+            "clients need no key and can come from other machines (VELOX_AUTH=none)",
+        ),
+    ],
+)
+def test_check_says_who_may_come_in(
+    environ: dict[str, str], door: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line says whether a key is needed."""
+    assert main(["check"], environ) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == door
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_wrong_settings_are_all_printed_and_nothing_starts(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, every problem on a line of its own on standard error, nothing on standard output."""
+    code = main([command], {"VELOX_WORKERS": "0", "VELOX_QUEUE": "1", "OPENAI_API_KEY": "sk-secret\n"})
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "velox: 3 problems in the settings, nothing was started:"
+    assert len(err.splitlines()) == 4
+    assert "sk-secret" not in err
+
+
+def test_config_option_beats_the_variable(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--config names the file, whatever VELOX_CONFIG says."""
+    file = tmp_path_factory.mktemp("config") / "velox.yaml"
+    file.write_text("workers: 5\n")
+
+    assert main(["check", "--config", str(file)], {"VELOX_CONFIG": "/absent"}) == 0
+    assert ["VELOX_WORKERS", "5", "file"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_serve_with_simulator_and_origin_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two upstreams were named: neither is silently dropped."""
+    assert main(["serve", "--sim"], {"VELOX_UPSTREAM_ORIGIN": "https://example.com"}) == 2
+    assert "VELOX_UPSTREAM_ORIGIN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--ttft", "5"],
+        ["--listen", "unix:/x"],
+        ["--listen", "example.com:1"],
+        ["--error-rate", "2"],
+        ["--cert", "only.pem"],
+        ["--tokens", "0"],
+    ],
+)
+def test_simulator_with_wrong_options_does_not_start(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and what was expected."""
+    assert main(["sim", *argv], {}) == 2
+    assert capsys.readouterr().err.startswith("velox sim: ")
+
+
+def test_simulator_without_its_certificate_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure while starting is told in one line, exit code 1."""
+    assert main(["sim", "--listen", "127.0.0.1:0", "--cert", "/absent", "--key", "/absent"], {}) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["serve", "--si"], ["check", "extra"]])
+def test_unknown_words_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2; options are not abbreviated, so a new one never changes what an old line means."""
+    with pytest.raises(SystemExit) as exited:
+        main(argv, {})
+
+    assert exited.value.code == 2
+    assert capsys.readouterr().err

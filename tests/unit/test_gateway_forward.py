@@ -1,0 +1,116 @@
+"""What goes up: built from what may pass, with the right credential, below the origin's path."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_gateway_routes import head
+from velox.gateway.forward import Forwarder
+from velox.providers.openai import OPENAI
+from velox.types import Headers, Peek
+
+
+def forwarder(*, base_path: str = "", key: str | None = None, ours: bool = False) -> Forwarder:
+    return Forwarder(
+        OPENAI, base_path=base_path, root_path="/v1/responses", key=key, client_keys_are_ours=ours
+    )
+
+
+CLIENT_CREDENTIALS: Headers = [
+    (b"authorization", b"Bearer client"),
+    (b"x-api-key", b"client"),
+    (b"openai-organization", b"org-client"),
+]
+
+
+def test_client_credential_passes_without_a_key_of_our_own() -> None:
+    """Without OPENAI_API_KEY the client's own credential and account headers go up."""
+    request = forwarder().build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+
+    assert request.headers == CLIENT_CREDENTIALS
+
+
+def test_own_key_replaces_every_client_credential() -> None:
+    """R-SEC-1: with OPENAI_API_KEY nothing of the client's credential or account goes up."""
+    request = forwarder(key="sk-ours").build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+
+    assert request.headers == [(b"authorization", b"Bearer sk-ours")]
+
+
+def test_key_of_ours_never_goes_up() -> None:
+    """A client that presents a key of Velox does not present it to the upstream."""
+    request = forwarder(ours=True).build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+
+    assert request.headers == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (b"cookie", b"a=b"),
+        (b"x-forwarded-for", b"1.2.3.4"),
+        (b"x-forwarded-host", b"evil"),
+        (b"forwarded", b"for=1.2.3.4"),
+        (b"via", b"1.1 x"),
+        (b"x-velox-priority", b"high"),
+        (b"x-request-id", b"a b"),
+        (b"x-request-id", b"a" * 65),
+    ],
+)
+def test_claims_about_the_way_are_dropped(name: bytes, value: bytes) -> None:
+    """B-26: a client can't claim where it came from, nor speak as Velox."""
+    request = forwarder().build(head(b"GET", b"/v1/models", [(name, value)]), Peek(), None)
+
+    assert request.headers == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (b"x-stainless-retry-count", b"1"),
+        (b"x-request-id", b"my-id_1"),
+        (b"x-api-version", b"2"),
+        (b"openai-beta", b"assistants=v2"),
+        (b"user-agent", b"OpenAI/Python"),
+        (b"idempotency-key", b"k"),
+    ],
+)
+def test_other_headers_pass_unchanged(header: tuple[bytes, bytes]) -> None:
+    """What a provider may know of, and Velox does not, goes through."""
+    assert forwarder().build(head(b"GET", b"/v1/models", [header]), Peek(), None).headers == [header]
+
+
+def test_stream_asks_for_no_compression() -> None:
+    """R-BODY-3: accept-encoding of a stream is identity; elsewhere it is the client's."""
+    wanted: Headers = [(b"accept-encoding", b"gzip")]
+
+    streamed = forwarder().build(head(b"POST", b"/v1/responses", wanted), Peek(stream=True), b"{}")
+    plain = forwarder().build(head(b"POST", b"/v1/responses", wanted), Peek(), b"{}")
+
+    assert streamed.headers == [(b"accept-encoding", b"identity")]
+    assert plain.headers == wanted
+
+
+@pytest.mark.parametrize(
+    ("base_path", "method", "path", "target"),
+    [
+        ("", b"GET", b"/v1/models", b"/v1/models"),
+        ("/api", b"GET", b"/v1/models", b"/api/v1/models"),
+        ("", b"POST", b"/", b"/v1/responses"),
+        ("/api", b"POST", b"/", b"/api/v1/responses"),
+        ("", b"GET", b"/", b"/"),
+    ],
+)
+def test_target_goes_below_the_origins_path(
+    base_path: str, method: bytes, path: bytes, target: bytes
+) -> None:
+    """The path goes up as it came; a bare POST / goes to VELOX_UPSTREAM_REQUEST_PATH."""
+    assert forwarder(base_path=base_path).build(head(method, path), Peek(), None).target == target
+
+
+def test_warmup_carries_the_credential() -> None:
+    """The HEAD that warms a connection is one that a provider would accept."""
+    request = forwarder(base_path="/api", key="sk-ours").warmup("/v1/models")
+
+    assert (request.method, request.target) == (b"HEAD", b"/api/v1/models")
+    assert (b"authorization", b"Bearer sk-ours") in request.headers

@@ -1,0 +1,152 @@
+"""Which paths pass, what they are called in metrics, and whose bodies are read."""
+
+from __future__ import annotations
+
+import pytest
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.routes import Routes, reads_body
+from velox.types import Headers, RequestHead, Route
+
+
+def head(
+    method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None
+) -> RequestHead:
+    return RequestHead(
+        method=method,
+        target=path,
+        path=path,
+        query=b"",
+        http_1_0=False,
+        headers=headers or [],
+        keep_alive=True,
+        content_length=length,
+        chunked=False,
+        expect_continue=False,
+    )
+
+
+JSON: Headers = [(b"content-type", b"application/json")]
+
+
+@pytest.mark.parametrize(
+    ("path", "route", "reads"),
+    [
+        (b"/v1/chat/completions", Route.CHAT, True),
+        (b"/chat/completions", Route.CHAT, True),
+        (b"/openai/deployments/x/chat/completions", Route.CHAT, True),
+        (b"/v1/chat/completions/chatcmpl-1", Route.CHAT, False),
+        (b"/v1/responses", Route.RESPONSES, True),
+        (b"/v1/responses/resp_1/cancel", Route.RESPONSES, False),
+        (b"/v1/completions", Route.COMPLETIONS, True),
+        (b"/v1/embeddings", Route.EMBEDDINGS, True),
+        (b"/v1/moderations", Route.MODERATIONS, True),
+        (b"/v1/images/generations", Route.IMAGES, True),
+        (b"/v1/audio/speech", Route.AUDIO, True),
+        (b"/v1/audio/transcriptions", Route.AUDIO, False),
+        (b"/v1/messages", Route.MESSAGES, True),
+        (b"/v1/messages/count_tokens", Route.MESSAGES, True),
+        (b"/v1/models", Route.MODELS, False),
+        (b"/v1/models/completions", Route.MODELS, False),
+        (b"/v1/files/file-1/content", Route.FILES, False),
+        (b"/v1/batches", Route.BATCHES, False),
+        (b"/v1/vector_stores/vs_1/files", Route.VECTOR_STORES, False),
+        (b"/something/new", Route.OTHER, False),
+        (b"/", Route.OTHER, False),
+    ],
+)
+def test_path_is_named_and_read_as_its_endpoint(path: bytes, route: Route, reads: bool) -> None:
+    """A path's label and whether its body names a model follow from its last words, with or without /v1."""
+    facts = Routes(("*",)).facts(path)
+
+    assert (facts.route, facts.reads_body) == (route, reads)
+
+
+@pytest.mark.parametrize("path", [b"/metrics", b"/debug/pprof/profile", b"/admin", b"/healthz"])
+def test_admin_path_on_data_listener_is_unknown(path: bytes) -> None:
+    """B-52: the data listener serves no admin page and forwards none."""
+    with pytest.raises(VeloxError) as refused:
+        Routes(("*",)).check(head(b"GET", path))
+
+    assert refused.value.reason is Reason.UNKNOWN_ROUTE
+
+
+@pytest.mark.parametrize(
+    ("path", "passes"),
+    [(b"/v1/chat", True), (b"/v1/chat/completions", True), (b"/v1/chatx", False), (b"/v1/models", False)],
+)
+def test_prefix_passes_whole_segments_only(path: bytes, passes: bool) -> None:
+    """VELOX_PATHS: a prefix ends at a slash or at the path's end."""
+    assert Routes(("/v1/chat",)).facts(path).passes is passes
+
+
+def test_path_cache_stays_bounded() -> None:
+    """10,000 different paths leave the cache within its bound."""
+    routes = Routes(("*",))
+
+    for n in range(10_000):
+        routes.facts(b"/v1/files/file-%d" % n)
+
+    assert len(routes._cache) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("media", "accepted"),
+    [
+        (b"application/json", True),
+        (b"Application/JSON; charset=UTF-8", True),
+        (b"application/json;charset=utf-8", True),
+        (b"application/vnd.api+json", True),
+        (b"multipart/form-data; boundary=x", True),
+        (b"application/json; charset=utf-16", False),
+        (b"text/plain", False),
+        (b"application/x-www-form-urlencoded", False),
+        (b"", False),
+    ],
+)
+def test_body_that_is_read_must_be_json(media: bytes, accepted: bool) -> None:
+    """B-41: other types are 415 on the paths whose bodies are read."""
+    request = head(b"POST", b"/v1/chat/completions", [(b"content-type", media)] if media else [], length=2)
+
+    if accepted:
+        Routes(("*",)).check(request)
+    else:
+        with pytest.raises(VeloxError) as refused:
+            Routes(("*",)).check(request)
+        assert refused.value.reason is Reason.UNSUPPORTED_MEDIA
+
+
+def test_body_of_other_path_may_be_anything() -> None:
+    """The bodies of paths that name no model are not looked into."""
+    request = head(b"POST", b"/v1/files", [(b"content-type", b"text/plain")], length=2)
+
+    assert Routes(("*",)).check(request).reads_body is False
+
+
+@pytest.mark.parametrize(("coding", "accepted"), [(b"identity", True), (b"gzip", False), (b"br", False)])
+def test_compressed_body_is_refused(coding: bytes, accepted: bool) -> None:
+    """B-42, R-BODY-1: request bodies come uncompressed."""
+    request = head(b"POST", b"/v1/files", [(b"content-encoding", coding)], length=2)
+
+    if accepted:
+        Routes(("*",)).check(request)
+    else:
+        with pytest.raises(VeloxError) as refused:
+            Routes(("*",)).check(request)
+        assert refused.value.status == 415
+
+
+@pytest.mark.parametrize(
+    ("method", "media", "reads"),
+    [
+        (b"POST", b"application/json", True),
+        (b"GET", b"application/json", False),
+        (b"POST", b"multipart/form-data; boundary=x", False),
+    ],
+)
+def test_only_json_posts_are_read(method: bytes, media: bytes, reads: bool) -> None:
+    """A GET has no model, and a multipart body passes unread."""
+    routes = Routes(("*",))
+    request = head(method, b"/v1/images/edits", [(b"content-type", media)], length=2)
+
+    assert reads_body(routes.facts(request.path), request) is reads

@@ -1,0 +1,226 @@
+"""A profile as pprof file, flame graph and folded text."""
+
+from __future__ import annotations
+
+import gzip
+from xml.etree import ElementTree
+
+import pytest
+
+from velox.profiling import flamegraph, pprof
+from velox.profiling.flamegraph_assets import SCRIPT
+from velox.profiling.samples import Cost, Frame, Profile, Stack
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+MAIN = Frame("main", "velox/cli.py", 10, 12)
+RUN = Frame("Exchange.run", "velox/gateway/exchange.py", 40, 55)
+RUN_LATER = RUN._replace(line=70)
+LOADS = Frame("loads", "json/__init__.py", 299, 346)
+
+STACKS: dict[Stack, Cost] = {
+    (MAIN, RUN): Cost(3, 30_000_000),
+    (MAIN, RUN_LATER, LOADS): Cost(5, 50_000_000),
+    (MAIN,): Cost(2, 20_000_000),
+}
+
+
+def a_profile(workers: dict[str, dict[Stack, Cost]], missing: tuple[str, ...] = ()) -> Profile:
+    return Profile(workers, missing, started_ns=1_700_000_000_000_000_000, duration_ns=2_000_000_000, hz=99)
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def message(data: bytes) -> list[tuple[int, int | bytes]]:
+    """Decode protobuf of wire types 0 and 2, without knowing what it means."""
+    fields: list[tuple[int, int | bytes]] = []
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        value, at = varint(data, at)
+        if key & 7 == 2:
+            fields.append((key >> 3, data[at : at + value]))
+            at += value
+        else:
+            assert key & 7 == 0
+            fields.append((key >> 3, value))
+    return fields
+
+
+def numbers(data: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        value, at = varint(data, at)
+        found.append(value)
+    return found
+
+
+class Decoded:
+    """A pprof file, read by the fields' numbers in profile.proto."""
+
+    def __init__(self, data: bytes) -> None:
+        self.fields = message(gzip.decompress(data))
+        self.strings = [value.decode() for value in self.blocks(6)]
+        self.functions = {dict(f)[1]: dict(f) for f in map(message, self.blocks(5))}
+        self.locations = {dict(f)[1]: dict(f) for f in map(message, self.blocks(4))}
+
+    def blocks(self, field: int) -> list[bytes]:
+        return [value for number, value in self.fields if number == field and isinstance(value, bytes)]
+
+    def text(self, index: int | bytes) -> str:
+        assert isinstance(index, int)
+        return self.strings[index]
+
+    def place(self, location: int) -> str:
+        line = self.locations[location][4]
+        assert isinstance(line, bytes)
+        of = dict(message(line))
+        function = self.functions[of[1]]
+        return f"{self.text(function[2])} {self.text(function[4])}:{function[5]}:{of[2]}"
+
+    def samples(self) -> dict[tuple[str, ...], list[int]]:
+        found = {}
+        for fields in map(dict, map(message, self.blocks(2))):
+            places, values, label = fields[1], fields[2], fields[3]
+            assert isinstance(places, bytes)
+            assert isinstance(values, bytes)
+            assert isinstance(label, bytes)
+            key, worker = dict(message(label))[1], dict(message(label))[2]
+            stack = tuple(self.place(location) for location in numbers(places))
+            found[(f"{self.text(key)}={self.text(worker)}", *stack)] = numbers(values)
+        return found
+
+
+def test_pprof_samples_decode_to_what_was_sampled() -> None:
+    """Every stack is there, the function that ran first, with its count, its CPU time and its worker."""
+    decoded = Decoded(pprof.encode(a_profile({"worker 0": STACKS})))
+
+    main, run = (
+        "velox.cli.main velox/cli.py:10:12",
+        "velox.gateway.exchange.Exchange.run velox/gateway/exchange.py:40",
+    )
+    assert decoded.samples() == {
+        ("worker=worker 0", f"{run}:55", main): [3, 30_000_000],
+        ("worker=worker 0", "json.loads json/__init__.py:299:346", f"{run}:70", main): [5, 50_000_000],
+        ("worker=worker 0", main): [2, 20_000_000],
+    }
+    assert len(decoded.functions) == 3, "two lines of one function are two locations, one function"
+
+
+def test_pprof_header_has_types_times_and_who_is_missing() -> None:
+    """The file says what the values are, when and how long, and which workers are not in it."""
+    decoded = Decoded(pprof.encode(a_profile({"worker 0": STACKS}, missing=("worker 1",))))
+    fields = dict(decoded.fields)
+
+    types = [tuple(decoded.text(index) for _, index in message(block)) for block in decoded.blocks(1)]
+    assert types == [("samples", "count"), ("cpu", "nanoseconds")]
+    assert decoded.strings[0] == ""
+    assert fields[9] == 1_700_000_000_000_000_000
+    assert fields[10] == 2_000_000_000
+    assert fields[12] == 1_000_000_000 // 99
+    assert decoded.text(fields[13]) == "worker 1 did not answer and is not in this profile"
+    assert decoded.text(fields[14]) == "cpu"
+
+
+def test_pprof_empty_profile_is_still_a_profile() -> None:
+    """Idle workers give a file with no sample, not a broken one."""
+    decoded = Decoded(pprof.encode(a_profile({})))
+
+    assert decoded.samples() == {}
+
+
+def boxes(svg: str) -> dict[tuple[int, str], ElementTree.Element]:
+    root = ElementTree.fromstring(svg)
+    found = {}
+    for group in root.iter(f"{SVG}g"):
+        if group.get("class") == "f":
+            found[int(group.get("data-d", "")), group.get("data-short", "")] = group
+    return found
+
+
+def attribute(group: ElementTree.Element, name: str) -> float:
+    rect = group.find(f"{SVG}rect")
+    assert rect is not None
+    return float(rect.get(name, ""))
+
+
+def test_flamegraph_box_widths_are_shares_of_cpu_time() -> None:
+    """A box is as wide as its part of the CPU time, inside its caller's, one row below it."""
+    found = boxes(flamegraph.render(a_profile({"worker 0": STACKS})))
+
+    assert found.keys() == {
+        (0, "all workers"), (1, "worker 0"), (2, "main"), (3, "Exchange.run"), (4, "loads"),
+    }  # fmt: skip
+    whole, run, loads = found[0, "all workers"], found[3, "Exchange.run"], found[4, "loads"]
+    assert int(run.get("data-w", "")) == 80_000_000, "both lines of one function are one box"
+    assert attribute(run, "width") == pytest.approx(0.8 * attribute(whole, "width"), abs=2)
+    assert attribute(run, "x") <= attribute(loads, "x")
+    assert attribute(loads, "y") == attribute(run, "y") + flamegraph.ROW
+
+
+def test_flamegraph_tooltip_names_place_cost_and_hottest_line() -> None:
+    """Pointing at a box tells what it is, where, what it cost and which line."""
+    found = boxes(flamegraph.render(a_profile({"worker 0": STACKS})))
+
+    assert found[3, "Exchange.run"].findtext(f"{SVG}title") == (
+        "velox.gateway.exchange.Exchange.run\nvelox/gateway/exchange.py:40\n"
+        "80 ms CPU, 80.0 % (30 ms in itself), 62 % of it at line 70"
+    )
+
+
+def test_flamegraph_hostile_names_stay_text() -> None:
+    """No name can become markup, or a document that XML parsers refuse."""
+    name = "<script>alert(1)</script>\"'&\x00\x1b\ud800]]>"
+    svg = flamegraph.render(a_profile({"worker 0": {(Frame(name, "a<b.py", 1, 1),): Cost(1, 1_000_000)}}))
+
+    root = ElementTree.fromstring(svg.encode())
+
+    assert [script.text for script in root.iter(f"{SVG}script")] == [SCRIPT]
+    assert (2, "<script>alert(1)</script>\"'&???]]>") in boxes(svg)
+
+
+def test_flamegraph_sliver_is_left_out() -> None:
+    """What nobody could see is not in the file, so its size is bounded; its time stays in its caller's."""
+    tiny = Frame("tiny", "velox/a.py", 1, 1)
+    found = boxes(
+        flamegraph.render(a_profile({"worker 0": {(MAIN,): Cost(1, 10**9), (MAIN, tiny): Cost(1, 10**5)}}))
+    )
+
+    assert (3, "tiny") not in found
+    assert int(found[2, "main"].get("data-w", "")) == 10**9 + 10**5
+
+
+def test_flamegraph_worker_missing_is_said() -> None:
+    """Who reads the picture sees that a part is not in it."""
+    assert "No answer from worker 1, worker 2" in flamegraph.render(
+        a_profile({"worker 0": STACKS}, missing=("worker 1", "worker 2"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "text"), [({}, "No worker answered."), ({"worker 0": {}}, "too little CPU time")]
+)
+def test_flamegraph_nothing_sampled_says_so(workers: dict[str, dict[Stack, Cost]], text: str) -> None:
+    """An idle gateway gives a picture that says it, not an empty or broken one."""
+    svg = flamegraph.render(a_profile(workers))
+
+    ElementTree.fromstring(svg)
+    assert text in svg
+
+
+def test_folded_is_one_line_per_stack() -> None:
+    """Other tools read a stack per line, callers first, and microseconds; separators in names are replaced."""
+    odd = Frame("<lambda>; x", "velox/a.py", 1, 1)
+    text = flamegraph.folded(
+        a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}})
+    )
+
+    assert text == "worker_0;velox.cli.main 2\nworker_0;velox.cli.main;velox.a.<lambda>,_x 1500\n"

@@ -1,0 +1,62 @@
+"""`velox check` and README's table show every variable, from one table, and no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from velox.settings import load
+from velox.settings.show import effective, markdown
+from velox.settings.variables import CORES, VARIABLES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_holds_the_table_as_generated() -> None:
+    """README's table is `python -m velox.settings`, between the markers."""
+    readme = (ROOT / "README.md").read_text()
+
+    table = readme.partition("<!-- settings -->\n")[2].partition("<!-- /settings -->")[0]
+    assert table.strip() == markdown().strip()
+
+
+def test_effective_shows_every_variable_and_hides_secrets(tmp_path: Path) -> None:
+    """Each has its value and where it came from; a secret is only said to be there."""
+    keys = tmp_path / "keys"
+    keys.write_text("sk-from-file\n")
+    environ = {"VELOX_API_KEYS": "sk-one", "OPENAI_API_KEY": "sk-two", "VELOX_API_KEYS_FILE": str(keys)}
+
+    rows = effective(load({**environ, "VELOX_ADMIN_LISTEN": "off"}, cores=2))
+
+    shown = {name: (value, origin) for name, value, origin in rows}
+    assert list(shown) == [variable.name for variable in VARIABLES]
+    assert "sk-" not in repr(rows)
+    assert shown["VELOX_API_KEYS"] == shown["OPENAI_API_KEY"] == ("hidden", "environment")
+    assert shown["VELOX_API_KEYS_FILE"] == (str(keys), "environment")
+    assert shown["VELOX_ADMIN_LISTEN"] == ("off", "environment")
+
+
+def test_effective_of_defaults_is_what_the_table_says() -> None:
+    """A default is written in the table as `velox check` prints it, so a person finds it again."""
+    rows = {name: value for name, value, _ in effective(load({}, cores=2))}
+
+    for variable in VARIABLES:
+        default = {CORES: "2", "": variable.shown_default or "none"}.get(variable.default, variable.default)
+        seconds = {"60s": "60s", "1m": "60s"}.get(default, default)
+        assert rows[variable.name] == seconds, variable.name
+
+
+def test_effective_reads_back_to_the_same_settings() -> None:
+    """What is printed can be given again: units are not lost."""
+    environ = {
+        "VELOX_QUEUE_TIMEOUT": "1500ms",
+        "VELOX_RATE_LIMIT_MAX_WAIT": "250ms",
+        "VELOX_MAX_BODY": "1000",
+        "VELOX_BODY_BUDGET": "3KiB",
+        "VELOX_PATHS": "/v1,/v2",
+        "VELOX_PIN_CPUS": "0",
+        "VELOX_LISTEN": "[::1]:81",
+    }
+    first = load(environ, cores=2)
+    printed = {name: value for name, value, _ in effective(first) if name in environ}
+
+    assert load(printed, cores=2) == first
