@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["cpu_seconds", "family", "rss_mb"]
+__all__ = ["cpu_seconds", "family"]
 
 _PROC: Final = Path("/proc")
 
@@ -43,11 +43,3 @@ def cpu_seconds(pids: list[int], proc: Path = _PROC) -> float:
         for schedstat in (proc / str(pid) / "task").glob("*/schedstat"):
             total_ns += int(schedstat.read_text().split()[0])
     return total_ns / 1e9
-
-
-def rss_mb(pid: int, proc: Path = _PROC) -> float:
-    """Return the resident memory of one process in MB (shared pages are counted in each that maps them)."""
-    for line in (proc / str(pid) / "status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0

@@ -31,9 +31,7 @@ def start_wrk(port: int, body: Path, *, seconds: float, connections: int, core: 
     return _start(command, core)
 
 
-def start_open_loop(
-    port: int, *, rate: float, seconds: float, connections: int, core: int
-) -> subprocess.Popen[str]:
+def start_open_loop(port: int, *, rate: float, seconds: float, connections: int, core: int) -> subprocess.Popen[str]:
     """Start bench.open_loop: chat requests at a mean rate, whether or not they are answered."""
     command = [sys.executable, "-m", "bench.open_loop", str(port), "--rate", str(rate)]
     command += ["--seconds", str(seconds), "--connections", str(connections)]
@@ -57,11 +55,7 @@ def wait_for(process: subprocess.Popen[str], *, seconds: float) -> dict[str, flo
 
 
 def _start(command: list[str], core: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        cwd=_HERE.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-    )
+    process = subprocess.Popen(command, cwd=_HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # Not by preexec_fn: a caller may have threads. And at the usual priority, whatever the caller's is.
+    os.sched_setaffinity(process.pid, {core})
+    return process

@@ -9,6 +9,8 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sysconfig
+import timeit
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,14 +37,14 @@ def pick_cores() -> Cores:
 def describe() -> dict[str, object]:
     """Return facts for the record of a run."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
-    models = [
-        line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")
-    ]
+    models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return {
         "cpu": models[0] if models else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "python_build": sysconfig.get_config_var("CONFIG_ARGS"),
+        "loop_us": _loop_us(),
         "nginx": _first_line(["nginx", "-v"]),
         "wrk": _first_line(["wrk", "-v"]),
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -50,6 +52,13 @@ def describe() -> dict[str, object]:
         "modified": bool(_first_line(["git", "status", "--porcelain", "--", "velox"])),
         "load_average": os.getloadavg(),
     }
+
+
+def _loop_us() -> float:
+    """Return how long a small piece of Python takes: builds of one version differ by half (README.md)."""
+    code = "names = [name for name, _ in fields if name not in (b'x',)]; b': '.join(names)"
+    setup = "fields = [(b'name', b'value')] * 10"
+    return min(timeit.repeat(code, setup, number=20_000, repeat=5)) / 20_000 * 1e6
 
 
 def _first_line(command: list[str]) -> str:

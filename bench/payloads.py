@@ -19,7 +19,7 @@ API_KEY: Final = "bench-key-0123456789"
 
 _CHAT_BYTES: Final = 750
 _REPLY_BYTES: Final = 600
-_WORDS: Final = "the model reads what it was told and answers with what it has read before that ".split()
+_WORDS: Final = ("model", "reads", "what", "it", "was", "told", "and", "answers", "with", "words")
 
 
 def _padded(document: dict[str, object], text_of: dict[str, object], size: int) -> bytes:
@@ -72,9 +72,7 @@ def large_body(kind: Literal["image", "text"], size: int) -> bytes:
         part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + image}}
         messages: list[dict[str, object]] = [{"role": "user", "content": [part]}]
     else:
-        text = "".join(
-            source.choice(_WORDS) + source.choice((" ", " ", ", ", '\n"', "é ")) for _ in range(400)
-        )
+        text = "".join(source.choice(_WORDS) + source.choice((" ", " ", ", ", '\n"', "é ")) for _ in range(400))
         n_messages = size // (len(orjson.dumps(text)) + 30)
         messages = [{"role": "user", "content": text} for _ in range(n_messages)]
     return orjson.dumps({"model": "gpt-bench", "stream": False, "messages": messages})

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
-__all__ = ["Figures", "Spread", "ratios", "run_rounds", "spread"]
+__all__ = ["Figures", "Measure", "Spread", "ratios", "run_rounds", "spread"]
 
 # subject -> one dict of figures per round.
 Figures: TypeAlias = dict[str, list[dict[str, float]]]
+# Measures for about so many seconds.
+Measure: TypeAlias = Callable[[float], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,7 @@ def rotated(subjects: Sequence[str], turn: int) -> list[str]:
     return [*subjects[first:], *subjects[:first]]
 
 
-def run_rounds(
-    measures: Mapping[str, Callable[[float], dict[str, float]]], n_rounds: int, seconds: float
-) -> Figures:
+def run_rounds(measures: Mapping[str, Measure], n_rounds: int, seconds: float) -> Figures:
     """Call each measure with `seconds` in each of n_rounds rounds, after one short round that is dropped."""
     figures: Figures = {name: [] for name in measures}
     for name in measures:

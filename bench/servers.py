@@ -202,7 +202,7 @@ class Servers:
 
     def _start(self, command: list[str], core: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         # Only what is named here: a VELOX_ variable of the caller's would change what is measured.
-        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
         log = (self._folder / "servers.log").open("ab")
         return subprocess.Popen(
             command,
@@ -210,7 +210,7 @@ class Servers:
             env=environment | dict(settings),
             stdout=log,
             stderr=log,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 - no thread runs yet
         )
 
     def _keep(self, server: Server) -> Server:

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from bench.load import start_open_loop, start_wrk, wait_for
 from bench.machine import Cores, describe, pick_cores
 from bench.payloads import chat_body
 from bench.report import Row, row, save, table
-from bench.rounds import Figures, run_rounds, spread
+from bench.rounds import Figures, Measure, run_rounds, spread
 from bench.servers import Server, Servers, get
 
 NGINX: Final = "nginx"
@@ -35,7 +35,7 @@ _JSON_CONNECTIONS: Final = 32
 _PACED_STREAMS: Final = 150
 _PACED_INTERVAL_S: Final = 0.01
 # wrk needs a moment until all its connections are busy, and streams until they are spread.
-_SETTLE_S: Final = 1.0
+_SETTLE_S: Final = 0.5
 
 
 class Bench:
@@ -75,9 +75,7 @@ class Bench:
                 HTTP1: servers.velox(f"http://127.0.0.1:{origin.port}", "off"),
                 H2C: servers.velox(f"http://127.0.0.1:{http2}", "on"),
             }
-            measures = {
-                name: partial(self._chunks, gateway, origin, streams) for name, gateway in gateways.items()
-            }
+            measures = {name: partial(self._chunks, gateway, origin, streams) for name, gateway in gateways.items()}
             figures = self._run(kind, measures)
         for name in gateways:
             self._row(figures, "cpu_us", name, f"CPU per SSE chunk, {kind}", "µs", NGINX, bars.get(name, 0.0))
@@ -137,9 +135,7 @@ class Bench:
         return {"cpu_us": cpu_s / n_chunks * 1e6, "chunks_per_s": n_chunks / wall_s, "busy": cpu_s / wall_s}
 
     def _open_loop(self, port: int, rate: float, seconds: float) -> dict[str, float]:
-        load = start_open_loop(
-            port, rate=rate, seconds=seconds, connections=_JSON_CONNECTIONS, core=self._cores.rest
-        )
+        load = start_open_loop(port, rate=rate, seconds=seconds, connections=_JSON_CONNECTIONS, core=self._cores.rest)
         return wait_for(load, seconds=seconds)
 
     # -- help -------------------------------------------------------------------------------------
@@ -155,7 +151,7 @@ class Bench:
             path.write_bytes(chat_body(stream=stream))
         return path
 
-    def _run(self, name: str, measures: dict[str, Callable[[float], dict[str, float]]]) -> Figures:
+    def _run(self, name: str, measures: Mapping[str, Measure]) -> Figures:
         figures = self.figures[name] = run_rounds(measures, self._n_rounds, self._seconds)
         return figures
 
@@ -174,7 +170,7 @@ def main() -> None:
     """Read the command line, measure, print and save."""
     parser = argparse.ArgumentParser(prog="python -m bench.side_by_side", description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="one short round: does it run?")
-    parser.add_argument("--only", default="json,burst,paced,latency", help="parts, commas between them")
+    parser.add_argument("--only", metavar="PARTS", help="of json,burst,paced,latency")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
@@ -183,6 +179,7 @@ def main() -> None:
     os.sched_setaffinity(0, {cores.rest})
     machine = describe()
     n_rounds, seconds = (1, 1.0) if given.smoke else (given.rounds, given.seconds)
+    chosen = given.only or ("json,burst" if given.smoke else "json,burst,paced,latency")
     with tempfile.TemporaryDirectory(prefix="velox-bench-") as folder:
         bench = Bench(Path(folder), cores, n_rounds=n_rounds, seconds=seconds)
         parts: dict[str, Callable[[], None]] = {
@@ -191,7 +188,7 @@ def main() -> None:
             "paced": partial(bench.sse, "paced", _PACED_INTERVAL_S, _PACED_STREAMS, {HTTP1: 1.3, H2C: 1.2}),
             "latency": bench.latency,
         }
-        for name in given.only.split(","):
+        for name in chosen.split(","):
             parts[name]()
     text = table(bench.rows)
     print(text)

@@ -117,9 +117,7 @@ class Http1Client(asyncio.Protocol):
 
 
 def _reply_head(content_type: Header, length: int | None) -> bytes:
-    return http1_write.reply_head(
-        200, [content_type], content_length=length, chunked=length is None, close=False
-    )
+    return http1_write.reply_head(200, [content_type], content_length=length, chunked=length is None, close=False)
 
 
 class Http2Stream:
@@ -160,9 +158,7 @@ class Http2Client(asyncio.Protocol):
 
     def __init__(self, pace: Pace) -> None:
         self._pace: Final = pace
-        self.engine: Final[Engine] = engine_factory("ngh2")(
-            self, EngineSettings(max_streams_local=1024), False
-        )
+        self.engine: Final[Engine] = engine_factory("ngh2")(self, EngineSettings(max_streams_local=1024), False)
         self._streams: Final[dict[int, Http2Stream]] = {}
         self._transport: asyncio.Transport
 

@@ -32,10 +32,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-import httpx
 import openai
 
-__all__ = ["KEY", "START_S", "LineLog", "RawReply", "VeloxProcess", "is_closed", "read_reply", "until"]
+__all__ = [
+    "KEY",
+    "REPOSITORY",
+    "START_S",
+    "LineLog",
+    "RawReply",
+    "VeloxProcess",
+    "is_closed",
+    "read_reply",
+    "until",
+]
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 # What a client sends as its key where the test does not care.
@@ -155,9 +164,7 @@ class VeloxProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close(failed=kind is not None)
 
     # -- life ---------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ class VeloxProcess:
         self.stderr.close()
 
     def close(self, *, failed: bool = False) -> None:
-        """Stop, end what is left, and check the log. failed: the test has failed already, so say no more than it did."""
+        """Stop, end what is left, and check the log. failed: the test has failed already."""
         try:
             code = self.stop()
         finally:
@@ -241,13 +248,9 @@ class VeloxProcess:
         """Return the access log so far; lines come within 0.1 s of an exchange's end."""
         return [json.loads(line) for line in self.stdout.lines]
 
-    def wait_access(
-        self, wanted: Callable[[dict[str, object]], bool], timeout_s: float = 10.0
-    ) -> dict[str, object]:
+    def wait_access(self, wanted: Callable[[dict[str, object]], bool], timeout_s: float = 10.0) -> dict[str, object]:
         """Return the first access log line, old or new, that is wanted."""
-        found: dict[str, object] = json.loads(
-            self.stdout.wait(lambda line: wanted(json.loads(line)), timeout_s)
-        )
+        found: dict[str, object] = json.loads(self.stdout.wait(lambda line: wanted(json.loads(line)), timeout_s))
         return found
 
     def admin(self, path: str, headers: Mapping[str, str] | None = None) -> RawReply:
@@ -294,11 +297,7 @@ class VeloxProcess:
             rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()]
             return {row[6] for row in rows if row[-1] == self.base_url.removeprefix("unix:")}
         port = f":{self.port:04X}"
-        rows = [
-            row.split()
-            for name in ("tcp", "tcp6")
-            for row in Path(f"/proc/net/{name}").read_text().splitlines()
-        ]
+        rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()]
         return {row[9] for row in rows if row[1].endswith(port) and row[3] == "0A"}
 
     # -- clients ------------------------------------------------------------------------------------
@@ -327,9 +326,7 @@ class VeloxProcess:
         if body is not None:
             given.setdefault("content-type", "application/json")
             given.setdefault("content-length", str(len(body)))
-        head = f"{method} {target} HTTP/1.1\r\n" + "".join(
-            f"{name}: {value}\r\n" for name, value in given.items()
-        )
+        head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
         with self.connect(30.0) as sock:
             sock.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
             return read_reply(sock, head_request=method == "HEAD")
@@ -337,7 +334,7 @@ class VeloxProcess:
     def openai(self, *, max_retries: int = 0, timeout_s: float = 20.0, api_key: str = KEY) -> openai.OpenAI:
         """Return the real SDK pointed at this gateway; closed when the gateway is stopped."""
         # trust_env False: no proxy of the machine stands between.
-        transport = httpx.Client(trust_env=False, timeout=timeout_s)
+        transport = openai.DefaultHttpxClient(trust_env=False, timeout=timeout_s)
         client = openai.OpenAI(
             base_url=f"{self.base_url}/v1", api_key=api_key, max_retries=max_retries, http_client=transport
         )

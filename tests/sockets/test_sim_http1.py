@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-import uvloop
 
+from tests.sockets.sim_harness import FAST, wait_until, with_sim
 from velox.sim.options import SimOptions
-from velox.sim.server import SimServer, start
+from velox.sim.server import SimServer
 
-FAST: Final = SimOptions(port=0, ttft_s=0, token_rate=0, tokens=3, seed=1)
 # Answers of this length (about 20 MB) fill every socket buffer on the way.
 LONG: Final = replace(FAST, tokens=100_000)
 SLOW: Final = replace(FAST, tokens=20, token_rate=50)
@@ -24,19 +23,15 @@ Talk = Callable[[SimServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 
 def with_socket(options: SimOptions, talk: Talk) -> None:
     """Run `talk` with a simulator and one plain connection to it."""
-    unhandled: list[dict[str, object]] = []
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
-        async with await start(options) as sim:
-            reader, writer = await asyncio.open_connection("127.0.0.1", sim.port)
-            try:
-                await talk(sim, reader, writer)
-            finally:
-                writer.close()
+    async def connected(sim: SimServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sim.port)
+        try:
+            await talk(sim, reader, writer)
+        finally:
+            writer.close()
 
-    uvloop.run(asyncio.wait_for(main(), 20))
-    assert not unhandled
+    with_sim(options, connected)
 
 
 def chat_request(*, stream: bool, version: str = "1.1", more: str = "") -> bytes:
@@ -44,12 +39,6 @@ def chat_request(*, stream: bool, version: str = "1.1", more: str = "") -> bytes
     body = json.dumps({"model": "any", "stream": stream, "messages": []}).encode()
     head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\ncontent-length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds; the time-out is the whole test's."""
-    while not holds():
-        await asyncio.sleep(0.001)
 
 
 async def read_reply(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -82,10 +71,7 @@ def test_pipelining_far_ahead_waits_for_the_running_answer() -> None:
     """While an answer is running, a client can't fill the simulator's memory with what it asks next."""
 
     async def talk(sim: SimServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        large = (
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 20000000\r\n\r\n"
-            + b" " * 20_000_000
-        )
+        large = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 20000000\r\n\r\n" + b" " * 20_000_000
         writer.write(chat_request(stream=False) + large)
         sending = asyncio.create_task(writer.drain())
 

@@ -7,28 +7,22 @@ import contextlib
 import json
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import h2.config
-import h2.connection
-import h2.events
 import httpx
 import httpx2
 import openai
 import pytest
 import trustme
-import uvloop
 
-from velox.sim.options import SimOptions
-from velox.sim.server import SimServer, start
+from tests.sockets.sim_harness import FAST, Peer, wait_until, with_sim
+from velox.sim.server import SimServer
 
-FAST: Final = SimOptions(port=0, ttft_s=0, token_rate=0, tokens=3, seed=1)
 SLOW: Final = replace(FAST, tokens=20, token_rate=50)
 CHAT: Final = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
-POST: Final = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")]
 
 # Frame types and a flag, RFC 9113 §6.
 DATA: Final = 0
@@ -60,86 +54,6 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
     for blob in leaf.cert_chain_pems:
         blob.write_to_path(files.cert_file, append=True)
     yield files
-
-
-def with_sim(options: SimOptions, talk: Callable[[SimServer], Awaitable[None]]) -> None:
-    """Run `talk` with a simulator."""
-
-    unhandled: list[dict[str, object]] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
-        async with await start(options) as sim:
-            await talk(sim)
-
-    uvloop.run(asyncio.wait_for(main(), 20))
-    assert not unhandled
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds; the time-out is the whole test's."""
-    while not holds():
-        await asyncio.sleep(0.001)
-
-
-class Peer:
-    """A client on the `h2` library that gives no window back unless told to."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.h2: Final = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-        self.bodies: Final[dict[int, bytes]] = {}
-        self.ended: Final[set[int]] = set()
-        self.has_goaway = False
-        self._reader: Final = reader
-        self._writer: Final = writer
-
-    @classmethod
-    async def connect(cls, sim: SimServer) -> Peer:
-        """Connect and send the preface."""
-        peer = cls(*await asyncio.open_connection("127.0.0.1", sim.port))
-        peer.h2.initiate_connection()
-        peer.flush()
-        return peer
-
-    def flush(self) -> None:
-        """Write what the engine has to say."""
-        self._writer.write(self.h2.data_to_send())
-
-    def ask(self, *, stream: bool = True) -> int:
-        """Send a completion request; return the id of its stream."""
-        stream_id = self.h2.get_next_available_stream_id()
-        body = json.dumps({"model": "any", "prompt": "", "stream": stream}).encode()
-        self.h2.send_headers(stream_id, [*POST, (b":path", b"/v1/completions")])
-        self.h2.send_data(stream_id, body, end_stream=True)
-        self.flush()
-        return stream_id
-
-    async def read(self) -> bool:
-        """Read once; False at the end of the connection."""
-        data = await self._reader.read(1 << 20)
-        for event in self.h2.receive_data(data):
-            if isinstance(event, h2.events.DataReceived):
-                self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
-            elif isinstance(event, h2.events.StreamEnded):
-                self.ended.add(event.stream_id)
-            elif isinstance(event, h2.events.ConnectionTerminated):
-                self.has_goaway = True
-        self.flush()
-        return bool(data)
-
-    async def read_until(self, holds: Callable[[], bool]) -> None:
-        """Read until a condition holds."""
-        while not holds():
-            assert await self.read(), "the connection ended early"
-
-    async def read_frame(self) -> tuple[int, int, bytes]:
-        """Read one frame past the library, which can't read on after a GOAWAY; return type, flags, payload."""
-        head = await self._reader.readexactly(9)
-        return head[3], head[4], await self._reader.readexactly(int.from_bytes(head[:3], "big"))
-
-    def close(self) -> None:
-        """Leave."""
-        self._writer.close()
 
 
 def test_prior_knowledge_httpx_gets_answers_and_streams() -> None:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 import openai
 import pytest
-import uvloop
 from openai.types.chat import ChatCompletionUserMessageParam
 from openai.types.responses import ResponseTextDeltaEvent
 
-from velox.sim.options import SimOptions
-from velox.sim.server import start
+from tests.sockets.sim_harness import FAST, with_sdk
 
-FAST: Final = SimOptions(port=0, ttft_s=0, token_rate=0, tokens=40, models=("alpha", "org/beta"), seed=1)
-MESSAGES: Final[list[ChatCompletionUserMessageParam]] = [
-    {"role": "user", "content": "Say something about gateways."}
-]
-
-
-def with_sdk(options: SimOptions, talk: Callable[[openai.AsyncOpenAI], Awaitable[None]]) -> None:
-    """Run `talk` with an SDK client of a simulator."""
-
-    async def main() -> None:
-        async with (
-            await start(options) as sim,
-            openai.AsyncOpenAI(base_url=f"{sim.url}/v1", api_key="sk-x", max_retries=0) as client,
-        ):
-            await talk(client)
-
-    uvloop.run(asyncio.wait_for(main(), 20))
+TALK: Final = replace(FAST, tokens=40, models=("alpha", "org/beta"))
+MESSAGES: Final[list[ChatCompletionUserMessageParam]] = [{"role": "user", "content": "Say something about gateways."}]
 
 
 def test_chat_plain_has_text_and_usage() -> None:
@@ -49,7 +30,7 @@ def test_chat_plain_has_text_and_usage() -> None:
         assert answer.usage.prompt_tokens == 8  # 29 characters, four a token
         assert answer.usage.total_tokens == 48
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_chat_stream_joins_to_the_plain_text() -> None:
@@ -69,7 +50,7 @@ def test_chat_stream_joins_to_the_plain_text() -> None:
         assert len(pieces) == 40
         assert "".join(pieces) == plain.choices[0].message.content
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_chat_stream_include_usage_ends_with_counts() -> None:
@@ -86,7 +67,7 @@ def test_chat_stream_include_usage_ends_with_counts() -> None:
         assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 40
         assert "usage" in chunks[0].model_fields_set
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_chat_stream_helper_accumulates_the_answer() -> None:
@@ -98,12 +79,10 @@ def test_chat_stream_helper_accumulates_the_answer() -> None:
                 pass
             answer = await stream.get_final_completion()
 
-        assert (answer.choices[0].message.content or "").startswith(
-            "Hello! This answer comes from the Velox "
-        )
+        assert (answer.choices[0].message.content or "").startswith("Hello! This answer comes from the Velox ")
         assert answer.choices[0].finish_reason == "stop"
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 @pytest.mark.parametrize(("limit", "finish"), [(39, "length"), (40, "stop"), (41, "stop")])
@@ -111,14 +90,12 @@ def test_chat_limit_cuts_the_answer(limit: int, finish: str) -> None:
     """An answer is cut by max_completion_tokens only where the limit comes before the answer's own end."""
 
     async def talk(client: openai.AsyncOpenAI) -> None:
-        answer = await client.chat.completions.create(
-            model="any", messages=MESSAGES, max_completion_tokens=limit
-        )
+        answer = await client.chat.completions.create(model="any", messages=MESSAGES, max_completion_tokens=limit)
 
         assert answer.choices[0].finish_reason == finish
         assert answer.usage is not None and answer.usage.completion_tokens == min(limit, 40)
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_response_plain_has_output_text() -> None:
@@ -132,7 +109,7 @@ def test_response_plain_has_output_text() -> None:
         assert response.usage is not None and response.usage.output_tokens == 40
         assert response.usage.input_tokens_details.cached_tokens == 0
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_response_stream_has_every_event_in_order() -> None:
@@ -159,7 +136,7 @@ def test_response_stream_has_every_event_in_order() -> None:
         assert [event.sequence_number for event in events] == list(range(48))
         assert type(events[4]).__name__ == ResponseTextDeltaEvent.__name__
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_response_stream_helper_accumulates_the_answer() -> None:
@@ -173,16 +150,14 @@ def test_response_stream_helper_accumulates_the_answer() -> None:
         assert "".join(deltas) == final.output_text != ""
         assert final.status == "completed"
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_response_stream_limit_ends_incomplete() -> None:
     """A response that max_output_tokens ended says so, in its event and in its status."""
 
     async def talk(client: openai.AsyncOpenAI) -> None:
-        stream = await client.responses.create(
-            model="any", input="Say something.", stream=True, max_output_tokens=3
-        )
+        stream = await client.responses.create(model="any", input="Say something.", stream=True, max_output_tokens=3)
         events = [event async for event in stream]
 
         last = events[-1]
@@ -192,7 +167,7 @@ def test_response_stream_limit_ends_incomplete() -> None:
         assert last.response.incomplete_details.reason == "max_output_tokens"
         assert last.response.output_text == "Hello! This answer "
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_completion_plain_and_stream_agree() -> None:
@@ -210,7 +185,7 @@ def test_completion_plain_and_stream_agree() -> None:
         assert text == plain.choices[0].text != ""
         assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 9
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_embeddings_are_unit_vectors_of_their_input() -> None:
@@ -218,9 +193,7 @@ def test_embeddings_are_unit_vectors_of_their_input() -> None:
 
     async def talk(client: openai.AsyncOpenAI) -> None:
         packed = await client.embeddings.create(model="any", input=["same", "other", "same"])
-        plain = await client.embeddings.create(
-            model="any", input="same", encoding_format="float", dimensions=8
-        )
+        plain = await client.embeddings.create(model="any", input="same", encoding_format="float", dimensions=8)
         ids = await client.embeddings.create(model="any", input=[1, 2, 3])
 
         first, other, same = (item.embedding for item in packed.data)
@@ -228,12 +201,10 @@ def test_embeddings_are_unit_vectors_of_their_input() -> None:
         assert len(first) == 1536
         assert math.isclose(sum(x * x for x in first), 1, rel_tol=1e-5)
         assert len(plain.data[0].embedding) == 8
-        assert [math.copysign(1, x) for x in plain.data[0].embedding] == [
-            math.copysign(1, x) for x in first[:8]
-        ]
+        assert [math.copysign(1, x) for x in plain.data[0].embedding] == [math.copysign(1, x) for x in first[:8]]
         assert len(ids.data) == 1 and ids.usage.prompt_tokens == 3
 
-    with_sdk(FAST, talk)
+    with_sdk(TALK, talk)
 
 
 def test_models_list_and_retrieve() -> None:
@@ -249,82 +220,4 @@ def test_models_list_and_retrieve() -> None:
             await client.models.retrieve("gamma")
         assert caught.value.code == "model_not_found"
 
-    with_sdk(FAST, talk)
-
-
-def test_error_rate_one_fails_each_request_but_listings() -> None:
-    """With error rate 1 the SDK raises InternalServerError for work, and the model list still answers."""
-
-    async def talk(client: openai.AsyncOpenAI) -> None:
-        for stream in (False, True):
-            with pytest.raises(openai.InternalServerError) as caught:
-                await client.chat.completions.create(model="any", messages=MESSAGES, stream=stream)
-            assert caught.value.status_code == 500 and caught.value.type == "server_error"
-            assert (caught.value.request_id or "").startswith("req_")
-        with pytest.raises(openai.InternalServerError):
-            await client.embeddings.create(model="any", input="x")
-        assert (await client.models.list()).data
-
-    with_sdk(replace(FAST, error_rate=1.0), talk)
-
-
-def test_error_rate_half_repeats_with_the_seed() -> None:
-    """The same seed fails the same requests in every run, and about the share that was asked for."""
-    outcomes: list[list[bool]] = []
-
-    async def talk(client: openai.AsyncOpenAI) -> None:
-        outcome = []
-        for _ in range(60):
-            try:
-                await client.chat.completions.create(model="any", messages=MESSAGES)
-                outcome.append(True)
-            except openai.InternalServerError:
-                outcome.append(False)
-        outcomes.append(outcome)
-
-    for _ in range(2):
-        with_sdk(replace(FAST, error_rate=0.5), talk)
-
-    assert outcomes[0] == outcomes[1]
-    assert 15 < sum(outcomes[0]) < 45
-
-
-def test_bad_requests_raise_the_sdk_classes() -> None:
-    """What is no request gets OpenAI's error shape, which the SDK turns into its own exceptions."""
-
-    async def talk(client: openai.AsyncOpenAI) -> None:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="", messages=MESSAGES)
-        assert caught.value.param == "model"
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=0)
-        assert caught.value.param == "max_tokens"
-        with pytest.raises(openai.NotFoundError, match="Invalid URL"):
-            await client.files.list()
-        with pytest.raises(openai.APIStatusError) as refused:
-            await client.get("/chat/completions", cast_to=object)
-        assert refused.value.status_code == 405 and refused.value.response.headers["allow"] == "POST"
-
-    with_sdk(FAST, talk)
-
-
-def test_pace_is_kept_by_streams_and_plain_answers() -> None:
-    """11 tokens at 50 a second after 100 ms take 300 ms, streamed or not, and the first comes at 100 ms."""
-
-    async def talk(client: openai.AsyncOpenAI) -> None:
-        loop = asyncio.get_running_loop()
-        await client.models.list()  # connect
-        begin = loop.time()
-        stream = await client.chat.completions.create(model="any", messages=MESSAGES, stream=True)
-        arrivals = [loop.time() - begin async for chunk in stream if chunk.choices[0].delta.content]
-        begin = loop.time()
-        await client.chat.completions.create(model="any", messages=MESSAGES)
-        plain_s = loop.time() - begin
-
-        assert len(arrivals) == 11
-        assert 0.095 < arrivals[0] < 0.2
-        assert 0.295 < arrivals[-1] < 0.45
-        assert arrivals[5] < 0.28  # they come one by one, not all at the end
-        assert 0.295 < plain_s < 0.45
-
-    with_sdk(replace(FAST, ttft_s=0.1, token_rate=50, tokens=11), talk)
+    with_sdk(TALK, talk)

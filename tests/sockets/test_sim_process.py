@@ -15,8 +15,7 @@ from velox.sim.main import add_arguments, read_options, run
 from velox.sim.options import SimOptions
 
 STREAM = (
-    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 43\r\n\r\n"
-    b'{"model": "m", "prompt": "", "stream":true}'
+    b'POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 43\r\n\r\n{"model": "m", "prompt": "", "stream":true}'
 )
 
 

@@ -87,15 +87,11 @@ def test_queue_many_discards_behind_a_waiting_item_keep_memory_bounded() -> None
     assert used < 16_384
 
 
-operations = st.lists(
-    st.tuples(st.sampled_from(["offer", "take", "late", "discard"]), st.integers(0, 40)), max_size=60
-)
+operations = st.lists(st.tuples(st.sampled_from(["offer", "take", "late", "discard"]), st.integers(0, 40)), max_size=60)
 
 
 @given(operations, st.integers(1, 8), st.integers(1, 4))
-def test_queue_any_operations_behaves_like_a_plain_list(
-    steps: list[tuple[str, int]], depth: int, batch: int
-) -> None:
+def test_queue_any_operations_behaves_like_a_plain_list(steps: list[tuple[str, int]], depth: int, batch: int) -> None:
     """Whatever is done to it, the queue holds what a simple list would hold, in the same order."""
     queue: AdmissionQueue[int] = AdmissionQueue(depth, batch, TIMEOUT_NS)
     model: deque[tuple[int, int]] = deque()

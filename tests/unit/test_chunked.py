@@ -84,6 +84,7 @@ def test_chunked_trailer_discarded(trailer: bytes) -> None:
 
 def test_chunked_body_limit_exact() -> None:
     """B-40: n-1 and n pass, n+1 is refused, in one chunk or as the last of many."""
+
     def wire(n: int) -> bytes:
         return b"%x\r\n%b\r\n0\r\n\r\n" % (n, b"a" * n)
 
@@ -100,6 +101,7 @@ def test_chunked_huge_size_refused_when_announced() -> None:
 
 def test_chunked_size_line_limit_exact() -> None:
     """R-H1-5: a size line may have 256 bytes."""
+
     def wire(n: int) -> bytes:
         return b"5;" + b"a" * (n - 2) + b"\r\nhello\r\n0\r\n\r\n"
 

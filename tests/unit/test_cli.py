@@ -41,18 +41,14 @@ def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFi
         ),
     ],
 )
-def test_check_says_who_may_come_in(
-    environ: dict[str, str], door: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_who_may_come_in(environ: dict[str, str], door: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The last line says whether a key is needed."""
     assert main(["check"], environ) == 0
     assert capsys.readouterr().out.splitlines()[-1] == door
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_wrong_settings_are_all_printed_and_nothing_starts(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_settings_are_all_printed_and_nothing_starts(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, every problem on a line of its own on standard error, nothing on standard output."""
     code = main([command], {"VELOX_WORKERS": "0", "VELOX_QUEUE": "1", "OPENAI_API_KEY": "sk-secret\n"})
 
@@ -91,9 +87,7 @@ def test_serve_with_simulator_and_origin_is_refused(capsys: pytest.CaptureFixtur
         ["--tokens", "0"],
     ],
 )
-def test_simulator_with_wrong_options_does_not_start(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulator_with_wrong_options_does_not_start(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2 and what was expected."""
     assert main(["sim", *argv], {}) == 2
     assert capsys.readouterr().err.startswith("velox sim: ")

@@ -23,14 +23,9 @@ VARIABLE_NAMES = {variable.name for variable in VARIABLES}
 
 def instructions() -> list[tuple[str, str]]:
     """Return the Dockerfile's (instruction, rest) with continued lines joined and comments removed."""
-    lines = [
-        line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")
-    ]
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
-    return [
-        (word, rest.strip())
-        for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
-    ]
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
 
 
 def test_image_copies_only_files_that_exist_and_are_not_ignored() -> None:
@@ -56,9 +51,7 @@ def test_image_runs_as_a_number_under_tini_with_a_health_check() -> None:
     assert found["ENTRYPOINT"].startswith('["tini", "--"')
     assert found["CMD"] == '["serve"]'
     assert "/healthz" in found["HEALTHCHECK"]
-    assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index(
-        "ENTRYPOINT"
-    )
+    assert [word for word, _ in instructions()].index("USER") < [word for word, _ in instructions()].index("ENTRYPOINT")
 
 
 def test_image_health_check_is_valid_python() -> None:
@@ -76,9 +69,7 @@ def test_image_health_check_is_valid_python() -> None:
 def test_image_settings_start_with_keys_and_not_without() -> None:
     """The image listens beyond loopback, so keys or VELOX_AUTH=none must be given with it."""
     settings = dict(
-        word.split("=", 1)
-        for rest in dict(instructions())["ENV"].split()
-        if (word := rest).startswith("VELOX_")
+        word.split("=", 1) for rest in dict(instructions())["ENV"].split() if (word := rest).startswith("VELOX_")
     )
 
     assert settings
@@ -137,9 +128,7 @@ def test_both_locks_agree() -> None:
     assert all(development[name] == version for name, version in locked("requirements.lock").items())
 
 
-@pytest.mark.parametrize(
-    "path", [".ci/run", "deploy/make-venv.sh", "deploy/lock.sh", "tests/install-tools.sh"]
-)
+@pytest.mark.parametrize("path", [".ci/run", "deploy/make-venv.sh", "deploy/lock.sh", "tests/install-tools.sh"])
 def test_script_is_executable_and_stops_at_an_unset_variable(path: str) -> None:
     """A script that runs on in a wrong state does harm somewhere else."""
     file = ROOT / path

@@ -11,9 +11,7 @@ from velox.types import Headers, Peek
 
 
 def forwarder(*, base_path: str = "", key: str | None = None, ours: bool = False) -> Forwarder:
-    return Forwarder(
-        OPENAI, base_path=base_path, root_path="/v1/responses", key=key, client_keys_are_ours=ours
-    )
+    return Forwarder(OPENAI, base_path=base_path, root_path="/v1/responses", key=key, client_keys_are_ours=ours)
 
 
 CLIENT_CREDENTIALS: Headers = [
@@ -101,9 +99,7 @@ def test_stream_asks_for_no_compression() -> None:
         ("", b"GET", b"/", b"/"),
     ],
 )
-def test_target_goes_below_the_origins_path(
-    base_path: str, method: bytes, path: bytes, target: bytes
-) -> None:
+def test_target_goes_below_the_origins_path(base_path: str, method: bytes, path: bytes, target: bytes) -> None:
     """The path goes up as it came; a bare POST / goes to VELOX_UPSTREAM_REQUEST_PATH."""
     assert forwarder(base_path=base_path).build(head(method, path), Peek(), None).target == target
 

@@ -9,9 +9,7 @@ from velox.gateway.routes import Routes, reads_body
 from velox.types import Headers, RequestHead, Route
 
 
-def head(
-    method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None
-) -> RequestHead:
+def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
     return RequestHead(
         method=method,
         target=path,

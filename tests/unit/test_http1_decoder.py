@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
@@ -49,13 +50,13 @@ def play(pieces: list[bytes], limits: Http1Limits = LIMITS) -> Seen:
 def cut(wire: bytes, places: list[int]) -> list[bytes]:
     """Cut a wire at these places."""
     ends = sorted({min(place, len(wire)) for place in places} | {0, len(wire)})
-    return [wire[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [wire[a:b] for a, b in itertools.pairwise(ends)]
 
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 COUNTED = b"POST /v1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED_HEAD = b"POST /v1/b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-CHUNKED = CHUNKED_HEAD + b"5\r\nhello\r\n06;a=b;c=\"d;\\\"\"\r\n world\r\n0\r\nX: y\r\n\r\n"
+CHUNKED = CHUNKED_HEAD + b'5\r\nhello\r\n06;a=b;c="d;\\""\r\n world\r\n0\r\nX: y\r\n\r\n'
 LAST = b"POST /v1/c HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"
 WIRES = [
     GET,
@@ -188,7 +189,10 @@ def test_body_over_content_length_belongs_to_the_next_request() -> None:
     """The limit of the body holds at n-1 and n, and is refused at n+1 before a byte of it is read (B-40)."""
     post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 
-    assert [len(body) for _, body in play([post % 63 + b"a" * 63 + post % 64 + b"a" * 64]).requests] == [63, 64]
+    assert [len(body) for _, body in play([post % 63 + b"a" * 63 + post % 64 + b"a" * 64]).requests] == [
+        63,
+        64,
+    ]
     assert play([post % 65]).refused == (413, Reason.BODY_TOO_LARGE)
 
 

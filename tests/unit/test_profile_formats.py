@@ -84,7 +84,10 @@ class Decoded:
         assert isinstance(line, bytes)
         of = dict(message(line))
         function = self.functions[of[1]]
-        return f"{self.text(function[2])} {self.text(function[4])}:{function[5]}:{of[2]}"
+        start, current = function[5], of[2]
+        assert isinstance(start, int)
+        assert isinstance(current, int)
+        return f"{self.text(function[2])} {self.text(function[4])}:{start}:{current}"
 
     def samples(self) -> dict[tuple[str, ...], list[int]]:
         found = {}
@@ -190,9 +193,7 @@ def test_flamegraph_hostile_names_stay_text() -> None:
 def test_flamegraph_sliver_is_left_out() -> None:
     """What nobody could see is not in the file, so its size is bounded; its time stays in its caller's."""
     tiny = Frame("tiny", "velox/a.py", 1, 1)
-    found = boxes(
-        flamegraph.render(a_profile({"worker 0": {(MAIN,): Cost(1, 10**9), (MAIN, tiny): Cost(1, 10**5)}}))
-    )
+    found = boxes(flamegraph.render(a_profile({"worker 0": {(MAIN,): Cost(1, 10**9), (MAIN, tiny): Cost(1, 10**5)}})))
 
     assert (3, "tiny") not in found
     assert int(found[2, "main"].get("data-w", "")) == 10**9 + 10**5
@@ -205,9 +206,7 @@ def test_flamegraph_worker_missing_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("workers", "text"), [({}, "No worker answered."), ({"worker 0": {}}, "too little CPU time")]
-)
+@pytest.mark.parametrize(("workers", "text"), [({}, "No worker answered."), ({"worker 0": {}}, "too little CPU time")])
 def test_flamegraph_nothing_sampled_says_so(workers: dict[str, dict[Stack, Cost]], text: str) -> None:
     """An idle gateway gives a picture that says it, not an empty or broken one."""
     svg = flamegraph.render(a_profile(workers))
@@ -219,8 +218,6 @@ def test_flamegraph_nothing_sampled_says_so(workers: dict[str, dict[Stack, Cost]
 def test_folded_is_one_line_per_stack() -> None:
     """Other tools read a stack per line, callers first, and microseconds; separators in names are replaced."""
     odd = Frame("<lambda>; x", "velox/a.py", 1, 1)
-    text = flamegraph.folded(
-        a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}})
-    )
+    text = flamegraph.folded(a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}}))
 
     assert text == "worker_0;velox.cli.main 2\nworker_0;velox.cli.main;velox.a.<lambda>,_x 1500\n"

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.profiling import sampler as sampler_module
-from velox.profiling.sampler import MAX_DEPTH, Sampler
+from velox.profiling.sampler import MAX_DEPTH, MAX_STACKS, Sampler
 from velox.profiling.samples import Cost, Frame, Samples, merge, pack, short_file, unpack
 
 BLOB = bytes(24 * 1024 * 1024)
@@ -33,8 +32,8 @@ def recurse(depth: int) -> int:
     return burn(0.1) if depth == 0 else recurse(depth - 1)
 
 
-def sampled(work: Callable[[], object], hz: int = 100) -> tuple[Samples, int]:
-    sampler = Sampler()
+def sampled(work: Callable[[], object], *, hz: int = 100, max_stacks: int = MAX_STACKS) -> tuple[Samples, int]:
+    sampler = Sampler(max_stacks)
     sampler.start(hz)
     before_ns = time.process_time_ns()
     work()
@@ -88,11 +87,9 @@ def test_sampler_deep_recursion_keeps_the_innermost_frames() -> None:
     assert stack[0].function == "(callers cut off)"
 
 
-def test_sampler_too_many_stacks_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_too_many_stacks_are_counted_together() -> None:
     """Memory is bounded: stacks beyond the limit share one entry, and no time is lost."""
-    monkeypatch.setattr(sampler_module, "MAX_STACKS", 1)
-
-    samples, spent_ns = sampled(lambda: (burn(0.1), recurse(3), recurse(5)))
+    samples, spent_ns = sampled(lambda: (burn(0.1), recurse(3), recurse(5)), max_stacks=1)
 
     assert len(samples) == 2
     assert (Frame("(stacks beyond the limit)", "", 0, 0),) in samples

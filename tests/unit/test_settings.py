@@ -107,9 +107,7 @@ def test_table_names_each_field_once_and_every_value_has_the_declared_type() -> 
 
 def test_empty_variable_counts_as_not_set() -> None:
     """`VELOX_X=` in a compose file is how people leave a variable out."""
-    settings = load(
-        {"VELOX_WORKERS": "", "VELOX_API_KEYS": "", "OPENAI_API_KEY": "", "VELOX_CONFIG": ""}, cores=2
-    )
+    settings = load({"VELOX_WORKERS": "", "VELOX_API_KEYS": "", "OPENAI_API_KEY": "", "VELOX_CONFIG": ""}, cores=2)
 
     assert settings == load({}, cores=2)
 
@@ -130,9 +128,7 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path: Path)
 
 def test_unknown_variable_is_a_problem_that_names_the_nearest_one() -> None:
     """A misspelt limit must not be an absent limit."""
-    assert problems({"VELOX_WORKER": "2"}) == [
-        "VELOX_WORKER: there is no such variable; did you mean VELOX_WORKERS?"
-    ]
+    assert problems({"VELOX_WORKER": "2"}) == ["VELOX_WORKER: there is no such variable; did you mean VELOX_WORKERS?"]
     assert problems({"VELOX_ZZZZ": "2"}) == ["VELOX_ZZZZ: there is no such variable"]
 
 
@@ -257,10 +253,7 @@ def test_body_budget_below_the_largest_body_is_refused() -> None:
 
 def test_both_listeners_on_one_address_are_refused() -> None:
     """Port 0 is not one address: the kernel chooses two."""
-    assert (
-        "VELOX_ADMIN_LISTEN"
-        in problems({"VELOX_LISTEN": "127.0.0.1:1", "VELOX_ADMIN_LISTEN": "localhost:1"})[0]
-    )
+    assert "VELOX_ADMIN_LISTEN" in problems({"VELOX_LISTEN": "127.0.0.1:1", "VELOX_ADMIN_LISTEN": "localhost:1"})[0]
     assert load({"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": "127.0.0.1:0"}, cores=2)
 
 

@@ -51,9 +51,7 @@ def test_size_with_unit_is_bytes(text: str, n_bytes: int) -> None:
     assert parse.size(1, 1 << 40)(text) == n_bytes
 
 
-@pytest.mark.parametrize(
-    "text", ["1.5MiB", "64M", "64Mi", "-1", "0x10", "1_000", "MiB", "1 MiB", "\uff16\uff14", ""]
-)
+@pytest.mark.parametrize("text", ["1.5MiB", "64M", "64Mi", "-1", "0x10", "1_000", "MiB", "1 MiB", "\uff16\uff14", ""])
 def test_size_with_unknown_unit_is_refused(text: str) -> None:
     """A size that needs guessing is refused."""
     with pytest.raises(ValueError, match="unit"):

@@ -21,9 +21,7 @@ class SlowModel:
     def earliest(self, now_ns: int) -> int:
         rate, uses = self.rate, self.uses
         count = len(uses) + 1
-        return max(
-            [now_ns, *(use + (count - i - rate.burst) * rate.interval_ns for i, use in enumerate(uses))]
-        )
+        return max([now_ns, *(use + (count - i - rate.burst) * rate.interval_ns for i, use in enumerate(uses))])
 
     def take(self, now_ns: int, n: int) -> list[int]:
         """Return the waits of the granted ones."""
@@ -42,9 +40,7 @@ batches = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 10)), max_size=
 
 
 @given(rates, batches)
-def test_bucket_any_batches_grants_and_waits_as_the_rule_says(
-    rate: BucketRate, steps: list[tuple[int, int]]
-) -> None:
+def test_bucket_any_batches_grants_and_waits_as_the_rule_says(rate: BucketRate, steps: list[tuple[int, int]]) -> None:
     """No window ever holds more than burst + length / interval uses, and none is later than that demands."""
     model, tat, now_ns = SlowModel(rate), 0, NOW
 

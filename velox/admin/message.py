@@ -69,6 +69,7 @@ class _Head:
 
     def __init__(self) -> None:
         self.target = b""
+        self.is_whole = False
         self.headers: list[tuple[str, str]] = []
 
     def on_url(self, url: bytes) -> None:
@@ -76,6 +77,9 @@ class _Head:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        self.is_whole = True
 
 
 def parse_request(head: bytes, host_names: frozenset[str]) -> AdminRequest:
@@ -89,8 +93,10 @@ def parse_request(head: bytes, host_names: frozenset[str]) -> AdminRequest:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # an offer of another protocol, which a server may ignore (RFC 9110 §7.8)
-    except httptools.HttpParserError as exc:
-        raise RefusalError(400, "this is not an HTTP/1.1 request") from exc
+    except httptools.HttpParserError:
+        found.is_whole = False
+    if not found.is_whole:
+        raise RefusalError(400, "this is not an HTTP/1.1 request")
     method = parser.get_method().decode("latin-1")
     if method not in ("GET", "HEAD"):
         raise RefusalError(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
@@ -108,9 +114,7 @@ def _checked_host(headers: list[tuple[str, str]], names: frozenset[str], *, requ
         raise RefusalError(400, "exactly one valid Host header is required")
     name = match[1].lower().removesuffix(".")
     if name != "localhost" and name not in names and not _is_address(name.strip("[]")):
-        raise RefusalError(
-            403, "the Host header must be an IP address, localhost or the name of the admin listener"
-        )
+        raise RefusalError(403, "the Host header must be an IP address, localhost or the name of the admin listener")
     return hosts[0]
 
 

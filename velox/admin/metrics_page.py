@@ -106,9 +106,7 @@ def _workers(segment: Segment) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "velox_worker_heartbeat_age_seconds", "Time since the worker's last sign of life.", labels=["worker"]
     )
-    restarts = CounterMetricFamily(
-        "velox_worker_restarts", "Workers replaced, by cause.", labels=["worker", "cause"]
-    )
+    restarts = CounterMetricFamily("velox_worker_restarts", "Workers replaced, by cause.", labels=["worker", "cause"])
     now_ns = time.monotonic_ns()
     for worker in range(segment.workers):
         status, label = WorkerStatus(segment, worker), str(worker)

@@ -43,9 +43,7 @@ class _Format:
 
 _FORMATS: Final = {
     "svg": _Format("image/svg+xml", (("Content-Security-Policy", _SVG_POLICY),)),
-    "pprof": _Format(
-        "application/octet-stream", (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)
-    ),
+    "pprof": _Format("application/octet-stream", (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)),
     "folded": _Format(TEXT, ()),
 }
 
@@ -105,9 +103,7 @@ def _parse_query(request: AdminRequest) -> _Query:
     if wanted not in _FORMATS:
         raise RefusalError(400, "format must be svg, pprof or folded")
     return _Query(
-        seconds=_whole_number(
-            given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"
-        ),
+        seconds=_whole_number(given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"),
         hz=_whole_number(given.get("hz", "99"), _HZ, "hz must be a whole number from 1 to 500"),
         format=wanted,
     )
@@ -129,9 +125,7 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
 def index_page(request: AdminRequest) -> Reply:
     """Return the page that says what there is. The Host header in it passed the server's check."""
     host = escape(request.host or "127.0.0.1:6060")
-    return Reply(
-        200, _INDEX.replace("{host}", host).encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),)
-    )
+    return Reply(200, _INDEX.replace("{host}", host).encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
 
 
 _INDEX: Final = """<!doctype html>

@@ -39,18 +39,14 @@ class Authenticator:
             return ""
         key = _presented(head)
         if key is None:
-            raise VeloxError(
-                Reason.AUTH_MISSING, "no valid API key was given; send Authorization: Bearer KEY"
-            )
+            raise VeloxError(Reason.AUTH_MISSING, "no valid API key was given; send Authorization: Bearer KEY")
         digest = hashlib.sha256(key).digest()
         matched = False
         # No early end: the time does not tell which key was near.
         for known in self._digests:
             matched |= hmac.compare_digest(digest, known)
         if not matched:
-            raise VeloxError(
-                Reason.AUTH_INVALID, "no valid API key was given; send Authorization: Bearer KEY"
-            )
+            raise VeloxError(Reason.AUTH_INVALID, "no valid API key was given; send Authorization: Bearer KEY")
         return digest[:4].hex()
 
 

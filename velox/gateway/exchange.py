@@ -1,37 +1,40 @@
 """The life of one request, from top to bottom: queue, read, who, gate, forward, account.
 
-    submit()        accept   a whole request has come: into the bounded queue, or refused at once
-    _drain()        queue    once per loop turn, up to a batch: what was too late is refused
-      _read()       read     one look into the body: model, stream, ...
+    check_head()    who      with the head, before a body is read: key and path             (intake.py)
+    submit()        accept   a whole request has come: into the bounded queue, or refused   (intake.py)
+    drain           queue    once per loop turn, up to a batch: what was too late is refused
+      read()        read     one look into the body: model, stream, ...
       bucket.take() gate     the batch takes its tokens in one operation
     _run()          one coroutine per request:
+      _read_in_steps()       a large body: the same look, in slices; then its token
       _wait_for_token()      a token that was taken ahead of its time
       _forward()    forward  a stream on a warm connection; the reply passes through reply.py
-      _account()    account  always, exactly once: slot, token, body, count, log
+      _end()        account  always, exactly once: slot, token, body, count, log
 
 Knows: the order of these steps and who is told of each end. Does not know: sockets (net/), framing (protocol/), rules
-(policy/). docs/life-of-a-request.md shows the same as a picture. Who calls is checked with the head, before a body is
-read (check_head).
+(policy/). docs/life-of-a-request.md shows the same as a picture.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.rate_headers import rate_limited
+from velox.gateway.parts import GatewayLimits
 from velox.gateway.reply import Reply
-from velox.gateway.respond import error_reply
 from velox.gateway.routes import reads_body
 from velox.net.application import Client
 from velox.net.upstream import UpstreamConnection, UpstreamFailure
 from velox.observe.series import Phase
-from velox.types import Peek, RequestHead, Route
+from velox.protocol.body import LARGE_BYTES
+from velox.types import Peek, RequestHead
 
-__all__ = ["Exchange", "Gateway"]
+if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
+    from velox.gateway.intake import Gateway
+
+__all__ = ["Exchange"]
 
 # A try that the upstream surely did not begin is repeated at most this often (R-RETRY-1).
 _MAX_FREE_RETRIES: Final = 2
@@ -45,6 +48,7 @@ class Exchange:
         "_gateway",
         "_gone",
         "_holds_token",
+        "_running",
         "_task",
         "attempts",
         "body",
@@ -82,6 +86,7 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         self._gone = False
         self._holds_token = False
+        self._running = False
 
     def __repr__(self) -> str:
         return f"<Exchange {self.id.decode()} {self.phase} attempts={self.attempts}>"
@@ -92,7 +97,7 @@ class Exchange:
         """Stop at once, in whichever phase (R-CANCEL-1)."""
         self._gone = True
         if self._task is not None:
-            self._task.cancel()
+            self._cancel()
         elif self._gateway.parts.queue.discard(self):
             self._gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499)
 
@@ -111,14 +116,26 @@ class Exchange:
         if reads_body(self.facts, self.head):
             self.peek = self._gateway.parts.reader.read(self.body or b"")
 
-    def start(self, wait_ns: int) -> None:
-        """Go on as a task; wait_ns: until the token that was taken for it is due."""
-        self._holds_token = wait_ns > 0
+    @property
+    def is_large(self) -> bool:
+        """True when reading the body at one go would hold up the other requests."""
+        return self.body is not None and len(self.body) >= LARGE_BYTES
+
+    def start(self, wait_ns: int | None) -> None:
+        """Go on as a task. wait_ns: until the token that was taken for it is due; None: not read yet, and no token."""
+        self._holds_token = bool(wait_ns)
         self._task = self._gateway.loop.create_task(self._run(wait_ns))
 
-    async def _run(self, wait_ns: int) -> None:
+    async def _run(self, wait_ns: int | None) -> None:
+        self._running = True
         error: VeloxError | None = None
         try:
+            if self._gone:
+                raise asyncio.CancelledError
+            if wait_ns is None:
+                await self._read_in_steps()
+                wait_ns = self._gateway.take_token()
+                self._holds_token = wait_ns > 0
             if wait_ns:
                 await self._wait_for_token(wait_ns)
             await self._forward()
@@ -126,13 +143,25 @@ class Exchange:
             error = exc
         except asyncio.CancelledError:
             # Two cancel: the client that left, and the end of a drain. Both go on to the account.
-            error = VeloxError(
-                Reason.CLIENT_CLOSED if self._gone else Reason.DRAINING, "the exchange was given up"
-            )
+            error = VeloxError(Reason.CLIENT_CLOSED if self._gone else Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
             self._gateway.parts.recorder.crashed(exc)
             error = VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")
         self._end(error)
+
+    async def _read_in_steps(self) -> None:
+        """Do what read() does, with a turn of the loop for the others between two slices of the work."""
+        if not reads_body(self.facts, self.head):
+            return
+        self.phase = "parse"
+        steps = self._gateway.parts.reader.read_in_steps(self.body or b"")
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                self.peek = done.value
+                return
+            await asyncio.sleep(0)
 
     async def _wait_for_token(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -150,10 +179,12 @@ class Exchange:
             try:
                 connection = await self._lease()
                 self.phase = "ttfb"
+                reply.begin()
                 # No await from here to give_back(): the room that was leased is taken.
-                stream = connection.open(request, reply)
-                gateway.parts.pool.give_back(connection)
-                reply.attach(stream)
+                try:
+                    reply.attach(connection.open(request, reply))
+                finally:
+                    gateway.parts.pool.give_back(connection)
                 if self.client.is_write_paused:
                     reply.pause()
                 try:
@@ -210,9 +241,14 @@ class Exchange:
 
     def fail(self, error: VeloxError) -> None:
         """End the exchange from outside: a deadline, or the end of a drain."""
-        if self.reply is not None and not self.reply.done.done():
-            self.reply.on_failure(error)
-        elif self._task is not None:
+        if self.reply is None or self.phase == "connect":
+            self._cancel()
+        else:
+            self.reply.on_failure(error)  # no effect on a reply that has just become whole
+
+    def _cancel(self) -> None:
+        # A task that is cancelled before its first step never runs, and its slot would never be freed: _run() looks.
+        if self._task is not None and self._running:
             self._task.cancel()
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -227,151 +263,3 @@ class Exchange:
         elif now_s - reply.last_s >= limits.idle_timeout_s:
             message = f"the upstream sent nothing for {limits.idle_timeout_s:g} s"
             self.fail(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message))
-
-
-class Gateway:
-    """All exchanges of one worker; the application behind its connections."""
-
-    def __init__(self, parts: Parts, loop: asyncio.AbstractEventLoop) -> None:
-        self.parts: Final = parts
-        self.loop: Final = loop
-        self.draining = False
-        self._active: set[Exchange] = set()
-        self._drain_queued = False
-        self._late_timer: asyncio.TimerHandle | None = None
-
-    def __repr__(self) -> str:
-        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.parts.pool!r}>"
-
-    @property
-    def n_active(self) -> int:
-        """Exchanges that have begun and not ended, without those that are queued."""
-        return len(self._active)
-
-    # -- for the connections --------------------------------------------------------------------
-
-    def check_head(self, head: RequestHead) -> str:
-        """Refuse what is refused whatever its body is; return the caller's name. Raises VeloxError."""
-        caller = self.parts.auth.check(head)
-        self.parts.routes.check(head)
-        return caller
-
-    def submit(
-        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str
-    ) -> Exchange | None:
-        """Queue a whole request; None when it was refused on the spot."""
-        exchange = Exchange(self, client, head, body, caller)
-        if self.parts.queue.offer(exchange, exchange.started_ns):
-            self._drain_soon()
-            return exchange
-        message = (
-            f"{len(self.parts.queue)} requests are waiting in this worker, its limit (VELOX_QUEUE_DEPTH)"
-        )
-        exchange.refuse(VeloxError(Reason.QUEUE_FULL, message, retry_after_s=1.0))
-        return None
-
-    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
-        """Answer a request that never became an exchange."""
-        request_id = self.parts.recorder.next_id()
-        route = Route.OTHER if head is None else self.parts.routes.facts(head.path).route
-        self.parts.recorder.refused(route, error)
-        self.answer(client, head, error, request_id)
-
-    def answer(self, client: Client, head: RequestHead | None, error: VeloxError, request_id: bytes) -> None:
-        """Write an error of Velox's own."""
-        close = error.close or client.will_close
-        with_body = head is None or head.method != b"HEAD"
-        client.write(error_reply(error, request_id, close=close, with_body=with_body))
-        client.finish(close=close)
-
-    # -- queue and gate ---------------------------------------------------------------------------
-
-    def _drain_soon(self) -> None:
-        if not self._drain_queued:
-            self._drain_queued = True
-            self.loop.call_soon(self._drain)
-
-    def _drain(self) -> None:
-        """Take a batch off the queue, read it, let it through the gate, and start what may go."""
-        self._drain_queued = False
-        parts = self.parts
-        now_ns = time.monotonic_ns()
-        for late in parts.queue.late(now_ns):
-            message = (
-                f"this request waited {parts.limits.queue_timeout_s:g} s in the queue (VELOX_QUEUE_TIMEOUT)"
-            )
-            late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
-        ready: list[Exchange] = []
-        for exchange, waited_ns in parts.queue.take(parts.limits.max_inflight - len(self._active), now_ns):
-            parts.recorder.overhead(Phase.QUEUE, waited_ns)
-            if self._read(exchange):
-                ready.append(exchange)
-        if ready:
-            self._gate(ready)
-        self._after_drain(now_ns)
-
-    def _read(self, exchange: Exchange) -> bool:
-        began_ns = time.monotonic_ns()
-        try:
-            exchange.read()
-        except VeloxError as error:
-            exchange.refuse(error)
-            return False
-        except Exception as exc:
-            self.parts.recorder.crashed(exc)
-            exchange.refuse(
-                VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")
-            )
-            return False
-        self.parts.recorder.overhead(Phase.PARSE, time.monotonic_ns() - began_ns)
-        return True
-
-    def _gate(self, ready: list[Exchange]) -> None:
-        """Take the batch's tokens at once: those that get one start, the others are told when to come back."""
-        parts = self.parts
-        now_ns = time.monotonic_ns()
-        taken = parts.bucket.take(len(ready), now_ns)
-        parts.recorder.limited(taken, len(ready))
-        for index, exchange in enumerate(ready):
-            if index < taken.granted:
-                self._active.add(exchange)
-                exchange.start(taken.wait_ns(index))
-            else:
-                exchange.refuse(rate_limited(parts.bucket, taken, index - taken.granted, now_ns))
-        parts.recorder.overhead(Phase.LIMIT, time.monotonic_ns() - now_ns)
-
-    def _after_drain(self, now_ns: int) -> None:
-        """More to do: at the next turn if there is room, else when a slot is free or the first is too late."""
-        if not len(self.parts.queue):
-            return
-        if len(self._active) < self.parts.limits.max_inflight:
-            self._drain_soon()
-        elif self._late_timer is None:
-            deadline_ns = self.parts.queue.next_deadline_ns
-            assert deadline_ns is not None, "a queue that is not empty has a first deadline"
-            delay_s = max(0, deadline_ns - now_ns) / _NS_PER_S
-            self._late_timer = self.loop.call_later(delay_s, self._on_late)
-
-    def _on_late(self) -> None:
-        self._late_timer = None
-        self._drain_soon()
-
-    # -- the end of an exchange ---------------------------------------------------------------------
-
-    def account(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
-        """Free the slot and record how it ended."""
-        self._active.discard(exchange)
-        self.parts.recorder.ended(exchange, reason, status)
-        if len(self.parts.queue):
-            self._drain_soon()
-
-    def sweep(self, now_s: float) -> None:
-        """Look at the deadlines of all exchanges, and publish the gauges."""
-        for exchange in tuple(self._active):
-            exchange.check_deadlines(now_s, self.parts.limits)
-        self.parts.recorder.gauges(len(self.parts.queue), len(self._active), self.parts.pool.statistics())
-
-    def fail_all(self, error: VeloxError) -> None:
-        """The end of a drain: what still runs is ended, and its clients are told."""
-        for exchange in tuple(self._active):
-            exchange.fail(error)

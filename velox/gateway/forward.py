@@ -19,6 +19,8 @@ _NEVER: Final = frozenset(
     {b"cookie", b"proxy-authorization", b"forwarded", b"via", b"x-real-ip", b"content-encoding", b"expect"}
 )
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+# RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
+_WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -63,6 +65,8 @@ class Forwarder:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             headers.append((b"accept-encoding", b"identity"))
         headers.extend(self._credential)
+        if body is None and head.method in _WITH_CONTENT:
+            body = b""
         return UpstreamRequest(head.method, self._target(head), headers, body)
 
     def warmup(self, path: str) -> UpstreamRequest:

@@ -48,9 +48,7 @@ _STREAM_ENDS: Final = {
 class Recorder:
     """Records for one worker."""
 
-    def __init__(
-        self, metrics: WorkerMetrics, log: AccessLog, logger: logging.Logger, id_prefix: str
-    ) -> None:
+    def __init__(self, metrics: WorkerMetrics, log: AccessLog, logger: logging.Logger, id_prefix: str) -> None:
         self._metrics: Final = metrics
         self._log: Final = log
         self._logger: Final = logger

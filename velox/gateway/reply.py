@@ -81,12 +81,16 @@ class Reply:
         self.last_s = loop.time()
         self.first_byte_ns = 0  # monotonic; 0: none came
 
-    def attach(self, stream: UpstreamStream) -> None:
-        """Begin an attempt: replies come from this stream now."""
-        self._stream = stream
+    def begin(self) -> None:
+        """Begin an attempt. Before the stream is opened: it may fail while it is."""
         self.last_s = self._loop.time()
         if self.done.done():
             self.done = self._loop.create_future()
+
+    def attach(self, stream: UpstreamStream) -> None:
+        """Take the attempt's stream, to hold it up and to cancel it."""
+        if not self.done.done():
+            self._stream = stream
 
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
@@ -101,6 +105,9 @@ class Reply:
         if self.done.done():
             return
         self.last_s = self._loop.time()
+        if end:
+            # Before the write: a client that is slow must not hold up a connection that is free for the next exchange.
+            self._stream = None
         if head is None:
             self._write_body(data, end)
         elif 300 <= head.status < 400 and head.status != 304:
@@ -108,9 +115,14 @@ class Reply:
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
             return
         else:
-            self._write_head(head, data, end)
+            try:
+                self._write_head(head, data, end)
+            except ValueError:  # a field with CR, LF or NUL that a parser let through
+                self.done.set_exception(
+                    UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header")
+                )
+                return
         if end:
-            self._stream = None
             self.done.set_result(None)
 
     def on_failure(self, failure: VeloxError) -> None:
@@ -146,7 +158,6 @@ class Reply:
 
     def _write_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         client, status = self._client, head.status
-        self.started = True
         self.status = status
         self.first_byte_ns = time.monotonic_ns()
         headers: list[Header] = []
@@ -168,9 +179,7 @@ class Reply:
         if self.is_sse:
             self._boundary = sse.EventBoundary()
         close = self._ends_at_close or client.will_close
-        out = http1_write.reply_head(
-            status, headers, content_length=length, chunked=self._chunked, close=close
-        )
+        out = http1_write.reply_head(status, headers, content_length=length, chunked=self._chunked, close=close)
         if has_body and data:
             self.bytes_out = len(data)
             if self._boundary is not None:
@@ -178,6 +187,7 @@ class Reply:
             out += http1_write.chunk(data) if self._chunked else data
         if end and self._chunked:
             out += http1_write.LAST_CHUNK
+        self.started = True
         client.write(out)
 
     def _write_body(self, data: bytes, end: bool) -> None:

@@ -78,9 +78,7 @@ class Routes:
         """Return the facts of a request's path. Raises VeloxError when the request can't pass."""
         facts = self.facts(head.path)
         if not facts.passes:
-            raise VeloxError(
-                Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)"
-            )
+            raise VeloxError(Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)")
         if not head.has_body:
             return facts
         encoding = head.header(b"content-encoding")
@@ -120,8 +118,6 @@ def _check_media(head: RequestHead) -> None:
         return
     charset = parameters.partition(b"charset=")[2].strip(b' "')
     is_json = media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
-    if not is_json or (
-        charset and charset.split(b";")[0].strip(b' "') not in (b"utf-8", b"utf8", b"us-ascii")
-    ):
+    if not is_json or (charset and charset.split(b";")[0].strip(b' "') not in (b"utf-8", b"utf8", b"us-ascii")):
         message = "this path takes a JSON body; send Content-Type: application/json (in UTF-8)"
         raise VeloxError(Reason.UNSUPPORTED_MEDIA, message)

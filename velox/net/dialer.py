@@ -57,9 +57,7 @@ class Dialer:
         sock = await self._connect()
         if self._target.context is None:
             use_http2 = self._target.http2 == "on"
-            _, connection = await self._loop.create_connection(
-                lambda: self._protocol(owner, use_http2), sock=sock
-            )
+            _, connection = await self._loop.create_connection(lambda: self._protocol(owner, use_http2), sock=sock)
             return connection
         return await self._secure(sock, self._target.context, owner)
 
@@ -93,9 +91,7 @@ class Dialer:
             Reason.UPSTREAM_CONNECT, f"the upstream could not be reached: {_words(failure)}", unprocessed=True
         ) from failure
 
-    async def _secure(
-        self, sock: socket.socket, context: ssl.SSLContext, owner: ConnectionOwner
-    ) -> Connection:
+    async def _secure(self, sock: socket.socket, context: ssl.SSLContext, owner: ConnectionOwner) -> Connection:
         """Shake hands, then pick the protocol that ALPN chose."""
         target = self._target
         chooser = _AlpnChooser(lambda alpn: self._protocol(owner, alpn == "h2"))
@@ -122,9 +118,7 @@ class Dialer:
         if not use_http2:
             return Http1Connection(owner, self._buffer, target.host_header, self._loop)
         scheme = b"http" if target.context is None else b"https"
-        return Http2Connection(
-            owner, self._buffer, target.host_header, self._loop, self._make_engine, scheme=scheme
-        )
+        return Http2Connection(owner, self._buffer, target.host_header, self._loop, self._make_engine, scheme=scheme)
 
 
 class _AlpnChooser(asyncio.BufferedProtocol):

@@ -29,6 +29,8 @@ _PIPELINE_BYTES: Final = 64 * 1024
 # refusal and not a reset (RFC 9112 §9.6).
 _LINGER_S: Final = 2.0
 _SWEEP_S: Final = 0.25
+# A drain waits this long for the first request of a connection that came just before it.
+_FIRST_REQUEST_S: Final = 0.5
 # struct linger {on, 0 s}: close() sends RST instead of FIN.
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -112,11 +114,10 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: ClientExchange | None = None
         self._read_paused = False
         self._write_paused = False
+        self._is_new = True
 
     def __repr__(self) -> str:
-        return (
-            f"<ClientConnection {self._state.name} buffered={self._decoder.buffered} held={self._held_bytes}>"
-        )
+        return f"<ClientConnection {self._state.name} buffered={self._decoder.buffered} held={self._held_bytes}>"
 
     # -- for the gateway --------------------------------------------------------------------------
 
@@ -152,6 +153,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._head = None
         self._body = None
+        self._is_new = False
         self._state = _State.IDLE
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
         self._resume_reading()
@@ -165,8 +167,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close_if_idle(self) -> None:
-        """Draining: close now unless a request has begun."""
-        if self._state is _State.IDLE and not self._decoder.buffered:
+        """Draining: close unless a request has begun, or the first one may be on its way."""
+        if self._state is not _State.IDLE or self._decoder.buffered:
+            return
+        if self._is_new:
+            self.deadline_s = self._ingress.loop.time() + _FIRST_REQUEST_S
+        else:
             self._close()
 
     # -- asyncio.Protocol -------------------------------------------------------------------------
@@ -175,16 +181,11 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         ingress = self._ingress
         ingress.connections.add(self)
-        self.deadline_s = ingress.loop.time() + ingress.timeouts.header_s
+        first_s = _FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
+        self.deadline_s = ingress.loop.time() + first_s
         if len(ingress.connections) > ingress.max_connections:
-            message = (
-                f"this worker has {ingress.max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
-            )
+            message = f"this worker has {ingress.max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
             self._refuse(VeloxError(Reason.CONN_LIMIT, message, retry_after_s=1.0, close=True))
-        elif ingress.draining:
-            self._refuse(
-                VeloxError(Reason.DRAINING, "this worker is shutting down", retry_after_s=1.0, close=True)
-            )
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -220,7 +221,8 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self.deadline_s = 0.0
+        if self._state is _State.ANSWERING:
+            self.deadline_s = 0.0
         if self._exchange is not None:
             self._exchange.client_resumed()
 
@@ -362,11 +364,12 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.LINGER
         self._resume_reading()
         if transport.can_write_eof():
-            self.deadline_s = self._ingress.loop.time() + _LINGER_S
             transport.write_eof()
         else:
-            self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
             transport.close()
+        # A slow client gets the time that it gets for any part of a reply.
+        unsent = transport.get_write_buffer_size()
+        self.deadline_s = self._ingress.loop.time() + (self._ingress.timeouts.write_s if unsent else _LINGER_S)
 
     def cut(self, last: bytes, *, reset: bool) -> None:
         """End a reply that is not whole: the framing stays unfinished, so that no client takes it for complete.
@@ -381,7 +384,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = None
         self.release_body()
         self._state = _State.LINGER
-        self.deadline_s = self._ingress.loop.time() + _LINGER_S
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
         if reset:
             sock = transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)

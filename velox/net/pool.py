@@ -9,6 +9,7 @@ the caller waits and a dial is started for it. A warm connection that is lost is
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -25,6 +26,8 @@ __all__ = ["PoolStatistics", "UpstreamPool"]
 
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 30.0
+# A connection that lived shorter than this says that the upstream closes what it should keep.
+_STABLE_S: Final = 1.0
 # Dials a second and worker: an upstream that comes back is not met by all at once. Arbitrary; a TLS handshake costs
 # the upstream about 1 ms.
 _DIALS_PER_S: Final = 500.0
@@ -68,8 +71,10 @@ class UpstreamPool:
         self._connections: set[UpstreamConnection] = set()
         self._ready: deque[UpstreamConnection] = deque()
         self._waiters: deque[asyncio.Future[UpstreamConnection]] = deque()
-        self._dialing = 0
+        self._dialing = 0  # by keepers and for waiters
+        self._dialing_for_waiters = 0
         self._short = asyncio.Event()
+        self._reached = False  # the last warm-up was answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -84,8 +89,8 @@ class UpstreamPool:
 
     @property
     def is_warm(self) -> bool:
-        """True while at least one connection is open."""
-        return bool(self._connections)
+        """True while a connection is open, or the last warm-up was answered by an upstream that keeps none open."""
+        return bool(self._connections) or self._reached
 
     def start(self) -> None:
         """Keep the warm connections: one task each, so that one slow dial holds up no other."""
@@ -161,76 +166,102 @@ class UpstreamPool:
         The protocol that the next connection will speak is not known before it is made, so over HTTP/2 this may dial
         more than is needed; the surplus is kept and used.
         """
-        while self._dialing < len(self._waiters) and len(self._connections) + self._dialing < self._max:
+        while self._dialing_for_waiters < len(self._waiters) and len(self._connections) + self._dialing < self._max:
             self._dialing += 1
+            self._dialing_for_waiters += 1
             self._spawn(self._dial_one(), "pool-dial")
 
     async def _dial_one(self) -> None:
         try:
             await self._pace.acquire()
             connection = await self._dial(self)
+            if connection.is_closed:
+                raise UpstreamFailure(
+                    Reason.UPSTREAM_CONNECT, "the upstream closed the connection at once", unprocessed=True
+                )
         except UpstreamFailure as failure:
-            self._dialing -= 1
+            self._dial_ended()
             while self._waiters:
                 waiter = self._waiters.popleft()
                 if not waiter.done():
                     waiter.set_exception(failure)
                     break
         except BaseException:
-            self._dialing -= 1
+            self._dial_ended()
             raise
         else:
-            self._dialing -= 1
+            self._dial_ended()
             self._adopt(connection)
 
+    def _dial_ended(self) -> None:
+        self._dialing -= 1
+        self._dialing_for_waiters -= 1
+        self._short.set()  # a keeper may have counted on this dial
+
     def _adopt(self, connection: UpstreamConnection) -> None:
-        if connection.is_closed:
-            return
-        self._connections.add(connection)
+        if not connection.is_closed:
+            self._connections.add(connection)
+            self.on_room(connection)
         self._on_change()
-        self.on_room(connection)
 
     async def _keep_warm(self) -> None:
         """Hold one warm connection's place: dial, warm, wait until the pool is short again."""
-        backoff_s = _BACKOFF_FIRST_S
+        loop = asyncio.get_running_loop()
+        failed, began_s, backoff_s = False, -math.inf, 0.0
         while not self._closing:
             if len(self._connections) + self._dialing >= self._n_warm:
                 self._short.clear()
                 await self._short.wait()
                 continue
-            self._dialing += 1
-            try:
-                connection = await self._warm_one()
-            except VeloxError as failure:
-                self._on_warm_failure(failure)
-                # Full jitter around the middle, so that the workers do not dial in step.
+            if failed or loop.time() - began_s < _STABLE_S:
+                # Also after a success: an upstream that closes each connection at once is not dialed in a loop.
+                backoff_s = min(max(backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
+                failed, began_s = False, -math.inf
+                # Jitter, so that the workers do not dial in step. Then look again: others may have filled the place.
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
-                backoff_s = min(backoff_s * 2, _BACKOFF_MAX_S)
                 continue
-            backoff_s = _BACKOFF_FIRST_S
-            self._adopt(connection)
+            began_s = loop.time()
+            failed = not await self._warm()
+            if not failed and self._connections:
+                backoff_s = 0.0
 
-    async def _warm_one(self) -> UpstreamConnection:
-        """Connect and pass one HEAD; any answer proves that the way is open."""
+    async def _warm(self) -> bool:
+        """Make one warm connection; False if that failed."""
+        self._dialing += 1
         try:
             await self._pace.acquire()
             connection = await self._dial(self)
-            sink = _WarmupSink(asyncio.get_running_loop())
-            stream = connection.open(self._warmup, sink)
-            try:
-                async with asyncio.timeout(self._warmup_timeout_s):
-                    await sink.done
-            except TimeoutError as exc:
-                stream.cancel()
-                connection.abort()
-                message = f"no answer to the warm-up request in {self._warmup_timeout_s:g} s"
-                raise UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message) from exc
-            except BaseException:
-                connection.abort()
-                raise
-            return connection
-        finally:
+            await self._pass_warmup(connection)
+        except VeloxError as failure:
             self._dialing -= 1
+            self._reached = False
+            self._on_change()
+            self._on_warm_failure(failure)
+            # Callers that waited for this connection get a dial of their own, and its answer.
+            self._dial_for_waiters()
+            return False
+        except BaseException:
+            self._dialing -= 1
+            raise
+        self._dialing -= 1
+        self._reached = True
+        self._adopt(connection)
+        return True
+
+    async def _pass_warmup(self, connection: UpstreamConnection) -> None:
+        """Pass one HEAD; any answer proves that the way is open."""
+        sink = _WarmupSink(asyncio.get_running_loop())
+        try:
+            connection.open(self._warmup, sink)
+            async with asyncio.timeout(self._warmup_timeout_s):
+                await sink.done
+        except TimeoutError as exc:
+            connection.abort()
+            message = f"no answer to the warm-up request in {self._warmup_timeout_s:g} s"
+            raise UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message) from exc
+        except BaseException:
+            connection.abort()
+            raise
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from velox.errors import Reason
 from velox.net.upstream import ConnectionOwner, ReadBuffer, ReplySink, UpstreamFailure, UpstreamRequest
-from velox.protocol.http2 import Engine, EngineHandler, EngineSettings
+from velox.protocol.http2 import Engine, EngineError, EngineHandler, EngineSettings
 from velox.types import NO_BODY_STATUSES, Header, ReplyHead
 
 __all__ = ["Http2Connection", "Http2Stream"]
@@ -153,7 +153,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         if body is not None:
             headers.append((b"content-length", b"%d" % len(body)))
         stream = Http2Stream(self, sink)
-        stream.id = self._engine.send_request(headers, not body)
+        try:
+            stream.id = self._engine.send_request(headers, not body)
+        except EngineError as exc:
+            self.retire()
+            message = "the upstream's connection takes no more streams"
+            raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=True) from exc
         stream.expected = -1 if request.method == b"HEAD" else None
         self._streams[stream.id] = stream
         if body:
@@ -260,13 +265,11 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def on_reset(self, stream_id: int, error_code: int) -> None:
         stream = self._streams.get(stream_id)
-        if stream is None:
-            return
+        if stream is None or stream.ended:
+            return  # after a whole reply it only says that the rest of the request is not wanted (RFC 9113 §8.1)
         self._deliver_rest(stream)
         if error_code == _REFUSED_STREAM:
-            failure = UpstreamFailure(
-                Reason.UPSTREAM_RESET, "the upstream refused the stream", unprocessed=True
-            )
+            failure = UpstreamFailure(Reason.UPSTREAM_RESET, "the upstream refused the stream", unprocessed=True)
         else:
             message = f"the upstream reset the stream (HTTP/2 error {error_code})"
             failure = UpstreamFailure(_lost_reason(stream), message)

@@ -154,9 +154,7 @@ def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
 
 # Buckets of gen_ai.server.request.duration and .time_to_first_token in OpenTelemetry's conventions; the
 # latter is continued to 60 s, because models that reason think that long.
-_DURATION_NS: Final = _ns(
-    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92
-)
+_DURATION_NS: Final = _ns(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT_NS: Final = _ns(
     *(
         0.001,
@@ -221,17 +219,13 @@ SHED: Final = Counter("velox_shed", "Requests and connections refused under load
 LIMIT: Final = Counter(
     "velox_ratelimit_decisions", "What the rate limit said.", SHED.end, (("decision", _names(Decision)),)
 )
-WARM_FAILURES: Final = Counter(
-    "velox_upstream_warm_failures", "Warm-ups of a connection that failed.", LIMIT.end
-)
+WARM_FAILURES: Final = Counter("velox_upstream_warm_failures", "Warm-ups of a connection that failed.", LIMIT.end)
 LOG_DROPPED: Final = Counter("velox_log_dropped", "Log lines dropped.", WARM_FAILURES.end)
 
 QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", LOG_DROPPED.end)
 INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
 CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
-POOL_READY: Final = Gauge(
-    "velox_upstream_connections", "Upstream connections ready for use.", CONNECTIONS.end
-)
+POOL_READY: Final = Gauge("velox_upstream_connections", "Upstream connections ready for use.", CONNECTIONS.end)
 POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream connections.", POOL_READY.end)
 
 DURATION: Final = Histogram(

@@ -62,9 +62,7 @@ class _Encoder:
         return bytes(out)
 
     def _about(self, profile: Profile) -> bytes:
-        comments = (
-            self._string(f"{name} did not answer and is not in this profile") for name in profile.missing
-        )
+        comments = (self._string(f"{name} did not answer and is not in this profile") for name in profile.missing)
         return (
             _number(_TIME, profile.started_ns)
             + _number(_DURATION, profile.duration_ns)

@@ -213,8 +213,6 @@ def _write_parts(ident: int, packed: bytes) -> list[bytes]:
 def _read_part(message: bytes) -> _Part:
     try:
         part = orjson.loads(message)
-        return _Part(
-            int(part["id"]), int(part["part"]), bool(part["last"]), b64decode(part["body"], validate=True)
-        )
+        return _Part(int(part["id"]), int(part["part"]), bool(part["last"]), b64decode(part["body"], validate=True))
     except (KeyError, TypeError, binascii.Error) as exc:
         raise ValueError("not a part of an answer") from exc

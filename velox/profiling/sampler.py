@@ -39,7 +39,8 @@ _RawStack: TypeAlias = tuple[tuple[CodeType, int], ...]
 class Sampler:
     """Collects samples between start() and stop(); can be used again after that."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_stacks: int = MAX_STACKS) -> None:
+        self._max_stacks = max_stacks
         self._costs: dict[_RawStack, list[int]] = {}
         self._last_ns = 0
         self._running = False
@@ -87,7 +88,7 @@ class Sampler:
         stack = tuple(found)
         cost = self._costs.get(stack)
         if cost is None:
-            if len(self._costs) >= MAX_STACKS:
+            if len(self._costs) >= self._max_stacks:
                 stack = ()
             cost = self._costs.setdefault(stack, [0, 0])
         cost[0] += 1

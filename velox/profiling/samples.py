@@ -123,12 +123,9 @@ def unpack(packed: bytes | bytearray) -> Samples:
     """Return what `pack` was given. Raises ValueError for anything that `pack` can't have made."""
     try:
         table = orjson.loads(packed)
-        frames = [
-            Frame(str(name), str(file), int(start), int(line)) for name, file, start, line in table["frames"]
-        ]
+        frames = [Frame(str(name), str(file), int(start), int(line)) for name, file, start, line in table["frames"]]
         return merge(
-            (tuple(frames[i] for i in stack), Cost(int(count), int(cpu_ns)))
-            for stack, count, cpu_ns in table["stacks"]
+            (tuple(frames[i] for i in stack), Cost(int(count), int(cpu_ns))) for stack, count, cpu_ns in table["stacks"]
         )
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         raise ValueError("not a packed profile") from exc

@@ -23,9 +23,7 @@ _OVERHEAD_BYTES: Final = 16 * 1024
 _OVERHEAD_SHARE: Final = 8
 
 _QUOTED: Final = rb'"(?:[\t !#-\[\]-~]|\\[\t -~])*"'
-_SIZE_LINE: Final = re.compile(
-    rb"([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|%b))?)*" % (TOKEN.pattern, TOKEN.pattern, _QUOTED)
-)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|%b))?)*" % (TOKEN.pattern, TOKEN.pattern, _QUOTED))
 _TRAILER_LINE: Final = re.compile(rb"%b:[\t -~]*" % TOKEN.pattern)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.types import Headers
 
-__all__ = ["HOP_BY_HOP", "TOKEN", "FieldCollector", "connection_members", "framing_error"]
+__all__ = ["HOP_BY_HOP", "TOKEN", "FieldCollector", "connection_members", "field_values", "framing_error"]
 
 # RFC 9110 §5.6.2.
 TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -48,6 +48,16 @@ class FieldCollector:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one field; called by the parser only."""
         self.fields.append((name.lower(), value.rstrip()))
+
+
+def field_values(fields: Headers) -> dict[bytes, bytes]:
+    """Return name -> value; the values of a name that is there more than once are joined by commas."""
+    values = dict(fields)
+    if len(values) != len(fields):
+        values = {}
+        for name, value in fields:
+            values[name] = values[name] + b"," + value if name in values else value
+    return values
 
 
 def connection_members(value: bytes) -> frozenset[bytes]:

@@ -17,7 +17,14 @@ from typing import Final, TypeAlias
 import httptools
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.http1_fields import HOP_BY_HOP, TOKEN, FieldCollector, connection_members, framing_error
+from velox.protocol.http1_fields import (
+    HOP_BY_HOP,
+    TOKEN,
+    FieldCollector,
+    connection_members,
+    field_values,
+    framing_error,
+)
 from velox.protocol.http1_target import split_target
 from velox.types import Headers, RequestHead
 
@@ -55,9 +62,7 @@ _REMOVED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 # Two readers could each take another one of these.
 _SINGLE: Final = (b"host", b"transfer-encoding", b"authorization", b"content-type", b"expect")
 # CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on (R-HOP-1).
-_PROTECTED: Final = frozenset(
-    {b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"}
-)
+_PROTECTED: Final = frozenset({b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
 
 
 class HeadParser:
@@ -86,9 +91,9 @@ class HeadParser:
         if len(head) > self._limits.line_bytes:
             _check_sizes(head, self._limits)
         fields = _parse_fields(head, self._limits)
-        values = dict(fields)
+        values = field_values(fields)
         if len(values) != len(fields):
-            values = _single_values(fields)
+            _check_single(fields)
         host = values.get(b"host")
         if host is None or host != self._host:
             _check_host(host, http_1_0=read[4])
@@ -101,18 +106,14 @@ class HeadParser:
         return request
 
 
-def _make_request(
-    line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits
-) -> RequestHead:
+def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, target, path, query, http_1_0 = line
     content_length, chunked = _body_framing(values, limits, http_1_0=http_1_0)
     if b"upgrade" in values:
         raise VeloxError(Reason.BAD_REQUEST, "Upgrade is not supported; speak HTTP/1.1", close=True)
     has_body = chunked or bool(content_length)
-    expect_continue = (
-        b"expect" in values and _expects_continue(values[b"expect"]) and has_body and not http_1_0
-    )
+    expect_continue = b"expect" in values and _expects_continue(values[b"expect"]) and has_body and not http_1_0
     removed, keep_alive = _REMOVED, not http_1_0
     if b"connection" in values and values[b"connection"] != b"keep-alive":
         members = _connection(values[b"connection"])
@@ -186,17 +187,11 @@ def _parse_fields(head: bytes, limits: Http1Limits) -> Headers:
     return collector.fields
 
 
-def _single_values(fields: Headers) -> dict[bytes, bytes]:
-    """Return name -> value where names repeat, values joined; refuse a second one of what is single."""
-    values: dict[bytes, bytes] = {}
-    for name, value in fields:
-        if name not in values:
-            values[name] = value
-        elif name in _SINGLE:
+def _check_single(fields: Headers) -> None:
+    names = [name for name, _ in fields]
+    for name in _SINGLE:
+        if names.count(name) > 1:
             raise VeloxError(Reason.BAD_REQUEST, f"request has two {name.decode()} fields", close=True)
-        else:
-            values[name] += b"," + value
-    return values
 
 
 def _check_host(host: bytes | None, *, http_1_0: bool) -> None:
@@ -207,14 +202,10 @@ def _check_host(host: bytes | None, *, http_1_0: bool) -> None:
         raise VeloxError(Reason.BAD_REQUEST, "request has no Host field", close=True)
     match = _HOST.fullmatch(host)
     if match is None or (match[1] and int(match[1]) > 65535):
-        raise VeloxError(
-            Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True
-        )
+        raise VeloxError(Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True)
 
 
-def _body_framing(
-    values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool
-) -> tuple[int | None, bool]:
+def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:
     """Return (content_length, chunked); llhttp has refused both at once, and a second Content-Length."""
     if b"transfer-encoding" in values:
         if http_1_0:
@@ -237,9 +228,7 @@ def _body_framing(
 
 def _expects_continue(value: bytes) -> bool:
     if value.lower() != b"100-continue":
-        raise VeloxError(
-            Reason.BAD_REQUEST, "Expect other than 100-continue can't be met", status=417, close=True
-        )
+        raise VeloxError(Reason.BAD_REQUEST, "Expect other than 100-continue can't be met", status=417, close=True)
     return True
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import httptools
 
-from velox.protocol.http1_fields import HOP_BY_HOP, FieldCollector, connection_members
+from velox.protocol.http1_fields import HOP_BY_HOP, FieldCollector, connection_members, field_values
 from velox.types import NO_BODY_STATUSES, ReplyHead
 
 __all__ = ["ResponseDecoder", "ResponseError"]
@@ -192,7 +192,7 @@ class ResponseDecoder:
         status = self._parser.get_status_code()
         if not 200 <= status <= 599:
             raise ResponseError("reply has a status outside 200 to 599")
-        values = dict(fields)
+        values = field_values(fields)
         coding = values.get(b"transfer-encoding")
         if coding is not None and (http_1_0 or coding.lower() != b"chunked"):
             raise ResponseError("Transfer-Encoding other than chunked, or on HTTP/1.0")
@@ -200,8 +200,7 @@ class ResponseDecoder:
         removed = _REMOVED
         self.keep_alive = not http_1_0
         if b"connection" in values and values[b"connection"] != b"keep-alive":
-            listed = b",".join(value for name, value in fields if name == b"connection")
-            members = connection_members(listed)
+            members = connection_members(values[b"connection"])
             removed = _REMOVED | members
             self.keep_alive = self.keep_alive and b"close" not in members
         self._until_close = coding is None and length is None and status not in NO_BODY_STATUSES

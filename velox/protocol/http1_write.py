@@ -16,14 +16,10 @@ __all__ = ["CONTINUE_100", "LAST_CHUNK", "chunk", "reply_head", "request_head"]
 CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_STATUS_LINES: Final = {
-    status.value: b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus
-}
+_STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
-def request_head(
-    method: bytes, target: bytes, host: bytes, headers: Headers, content_length: int | None
-) -> bytes:
+def request_head(method: bytes, target: bytes, host: bytes, headers: Headers, content_length: int | None) -> bytes:
     """Return the head of a request; content_length None writes none (a request without body).
 
     headers: neither host nor content-length nor a hop-by-hop field. Raises ValueError as `_joined` does.

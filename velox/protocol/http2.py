@@ -25,6 +25,7 @@ from velox.types import Header, Headers
 __all__ = [
     "CANCEL",
     "ENHANCE_YOUR_CALM",
+    "FRAME_SIZE_ERROR",
     "MAX_INTERIM",
     "MAX_OUTPUT",
     "NEVER_INDEXED",
@@ -45,6 +46,7 @@ __all__ = [
 # Error codes of RFC 9113 §7, those that Velox sends or acts on.
 NO_ERROR: Final = 0x0
 PROTOCOL_ERROR: Final = 0x1
+FRAME_SIZE_ERROR: Final = 0x6
 REFUSED_STREAM: Final = 0x7
 CANCEL: Final = 0x8
 ENHANCE_YOUR_CALM: Final = 0xB
@@ -65,7 +67,8 @@ class EngineError(Exception):
 class EngineHandler(Protocol):
     """Who is told what the peer did. Called synchronously, only from Engine.receive().
 
-    After on_stream_end, an end_stream of True, on_reset or Engine.reset() no more data comes for that stream.
+    After on_reset or Engine.reset() a handler hears no more of that stream; after on_stream_end or an `end_stream`
+    of True it may hear on_reset, if it is a server.
     """
 
     def on_head(self, stream_id: int, headers: Sequence[Header], end_stream: bool) -> None:
@@ -81,7 +84,8 @@ class EngineHandler(Protocol):
         """The stream is gone without a proper end.
 
         REFUSED_STREAM: the peer did no work on it (RFC 9113 §8.7), which GOAWAY may say as well.
-        NO_ERROR after a whole reply says only that the request's rest is not wanted (RFC 9113 §8.1).
+        A client hears nothing of it when the reply was whole: then only the rest of the request is not wanted
+        (RFC 9113 §8.1), and it is dropped.
         """
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:
@@ -206,12 +210,15 @@ class SendQueue:
         return piece
 
 
-def guarded(headers: Headers, mark: Callable[[bytes, bytes], Header]) -> Headers:
-    """Return the headers with those that hold secrets marked never to be indexed; a new list only if there are."""
-    for header in headers:
+def guarded(headers: Headers, mark: Callable[[Header], Header]) -> Headers:
+    """Return the headers with those that hold secrets marked as never to be indexed; the argument is kept."""
+    marked = headers
+    for i, header in enumerate(headers):
         if header[0] in NEVER_INDEXED:
-            return [mark(*h) if h[0] in NEVER_INDEXED else h for h in headers]
-    return headers
+            if marked is headers:
+                marked = headers.copy()
+            marked[i] = mark(header)
+    return marked
 
 
 def engine_factory(name: Literal["ngh2", "h2"]) -> EngineFactory:

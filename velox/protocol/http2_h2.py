@@ -3,8 +3,7 @@
 Knows: h2's calls, events and gaps. Does not know: sockets, what an exchange means.
 
 About 20 times dearer than ngh2. What h2 leaves to us:
-- It sends nothing beyond a window and no more than a frame at once: see http2_h2_outbox.py.
-- It closes for good when a GOAWAY comes, though the streams below the last id may finish (RFC 9113 §6.8).
+- Cutting bodies to frames and windows, and what a GOAWAY or an overlong frame means: see http2_h2_wire.py.
 - It has no budget for control frames, and no limit on the number of header fields.
 A rule broken on one stream ends the whole connection, and events that came in the same read are lost with it.
 """
@@ -12,10 +11,9 @@ A rule broken on one stream ends the whole connection, and events that came in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
@@ -33,11 +31,11 @@ from h2.events import (
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hpack import NeverIndexedHeaderTuple
-from hyperframe.frame import Frame, GoAwayFrame
 
 from velox.protocol.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
+    FRAME_SIZE_ERROR,
     MAX_INTERIM,
     MAX_OUTPUT,
     NO_ERROR,
@@ -49,29 +47,14 @@ from velox.protocol.http2 import (
     EngineSettings,
     guarded,
 )
-from velox.protocol.http2_h2_outbox import Outbox
+from velox.protocol.http2_h2_wire import Outbox, WireConnection
 from velox.types import Header, Headers
 
 __all__ = ["H2Engine"]
 
 # PING and SETTINGS that a peer may send between two writes of ours: each queues an answer. Like libnghttp2.
 _MAX_UNANSWERED: Final = 1_000
-# What an endpoint may assume before the peer's settings came: RFC 9113 §6.5.2 recommends no less than 100.
-_ASSUMED_STREAMS: Final = 100
 _DEFAULT_WINDOW: Final = 65_535  # RFC 9113 §6.9.2
-
-
-class _Connection(H2Connection):
-    """h2's connection, which stays open after a GOAWAY and remembers fewer streams (100 bytes each)."""
-
-    MAX_CLOSED_STREAMS = 2_000
-
-    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        # h2 goes to CLOSED here and drops its output: every frame after it would be a protocol error.
-        event = ConnectionTerminated()
-        event.error_code = frame.error_code
-        event.last_stream_id = frame.last_stream_id
-        return [], [event]
 
 
 @dataclass(slots=True)
@@ -92,13 +75,13 @@ class H2Engine:
     """See velox.protocol.http2.Engine."""
 
     def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
-        self.peer_max_streams = _ASSUMED_STREAMS
+        self.peer_max_streams = 100
         self._handler: Final = handler
         self._settings: Final = settings
         self._client: Final = client
         # Outbound names are lower-case and values checked already; inbound ones are the peer's.
         config = H2Configuration(client, validate_outbound_headers=False, normalize_outbound_headers=False)
-        self._connection: Final = _Connection(config)
+        self._connection: Final = WireConnection(config)
         self._streams: Final[dict[int, _Stream]] = {}
         self._outbox: Final = Outbox(self._connection, self._end_local)
         self._n_unanswered = 0
@@ -106,8 +89,7 @@ class H2Engine:
         self._is_dead = False
 
     def __repr__(self) -> str:
-        side = "client" if self._client else "server"
-        return f"<H2Engine {side} streams={len(self._streams)} dead={self._is_dead}>"
+        return f"<H2Engine client={self._client} streams={len(self._streams)} dead={self._is_dead}>"
 
     @property
     def has_output(self) -> bool:
@@ -144,6 +126,9 @@ class H2Engine:
                 self._on_head(event)
             else:
                 self._on_rare(event)
+        if self._connection.awaits_overlong_frame:
+            self._outbox.goaway(FRAME_SIZE_ERROR)
+            self._die("the peer sent an overlong frame, or no HTTP/2 at all")
 
     def send_request(self, headers: Headers, end_stream: bool) -> int:
         if self._is_dead or self._is_leaving:
@@ -152,7 +137,7 @@ class H2Engine:
             raise EngineError("the peer allows no more streams")
         try:
             stream_id = self._connection.get_next_available_stream_id()
-            self._connection.send_headers(stream_id, guarded(headers, NeverIndexedHeaderTuple), end_stream)
+            self._connection.send_headers(stream_id, guarded(headers, _mark), end_stream)
         except H2Error as error:
             raise EngineError(f"no stream can be opened: {error}") from error
         self._streams[stream_id] = _Stream(queue_ended=end_stream, local_ended=end_stream)
@@ -161,7 +146,10 @@ class H2Engine:
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.queue_ended:
-            self._connection.send_headers(stream_id, guarded(headers, NeverIndexedHeaderTuple), end_stream)
+            try:
+                self._connection.send_headers(stream_id, guarded(headers, _mark), end_stream)
+            except H2Error:
+                return  # over, see Engine
             stream.queue_ended = end_stream
             if end_stream:
                 self._end_local(stream_id)
@@ -177,7 +165,10 @@ class H2Engine:
 
     def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
         if stream_id in self._streams:
-            self._connection.reset_stream(stream_id, error_code)
+            try:
+                self._connection.reset_stream(stream_id, error_code)
+            except H2Error:
+                pass  # over, see Engine
             self._forget(stream_id)
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
@@ -203,17 +194,15 @@ class H2Engine:
     def _on_data(self, event: DataReceived) -> None:
         stream_id = event.stream_id
         stream = self._streams.get(stream_id)
-        length = event.flow_controlled_length
+        padding = event.flow_controlled_length - len(event.data)
         if stream is None:
-            self._connection.acknowledge_received_data(length, stream_id)
+            self._connection.acknowledge_received_data(event.flow_controlled_length, stream_id)
             return
         stream.held += len(event.data)
-        if length > len(event.data):
-            # Padding counts against the windows but is never given to anybody.
-            self._connection.acknowledge_received_data(length - len(event.data), stream_id)
-        ended = event.stream_ended is not None
-        self._handler.on_data(stream_id, event.data, ended)
-        if ended:
+        if padding:  # counts against the windows but is never given to anybody
+            self._connection.acknowledge_received_data(padding, stream_id)
+        self._handler.on_data(stream_id, event.data, event.stream_ended is not None)
+        if event.stream_ended is not None:
             self._end_remote(stream_id, stream)
 
     def _on_head(self, event: ResponseReceived | RequestReceived) -> None:
@@ -228,26 +217,25 @@ class H2Engine:
         if len(event.headers) > self._settings.max_headers:
             self._refuse(stream_id)
             return
-        ended = event.stream_ended is not None
-        # bytes, since no header_encoding is set
-        self._handler.on_head(stream_id, cast(list[Header], event.headers), ended)
-        if ended:
+        self._handler.on_head(stream_id, event.headers, event.stream_ended is not None)
+        if event.stream_ended is not None:
             self._end_remote(stream_id, stream)
 
     def _on_rare(self, event: Event) -> None:
         handler = self._handler
+        if self._is_dead:
+            return  # since an earlier event of this read
         if isinstance(event, TrailersReceived):
-            stream = self._streams.get(event.stream_id)
-            if stream is not None:
+            if (stream := self._streams.get(event.stream_id)) is not None:
                 handler.on_stream_end(event.stream_id)
                 self._end_remote(event.stream_id, stream)
         elif isinstance(event, StreamReset):
-            if event.stream_id in self._streams:
+            if (stream := self._streams.get(event.stream_id)) is not None:
                 self._forget(event.stream_id)
-                handler.on_reset(event.stream_id, int(event.error_code))
+                if not (self._client and stream.remote_ended):
+                    handler.on_reset(event.stream_id, int(event.error_code))
         elif isinstance(event, InformationalResponseReceived):
-            stream = self._streams.get(event.stream_id)
-            if stream is not None:
+            if (stream := self._streams.get(event.stream_id)) is not None:
                 stream.n_interim += 1
                 if stream.n_interim > MAX_INTERIM:
                     self._refuse(event.stream_id)
@@ -269,7 +257,6 @@ class H2Engine:
         self._handler.on_goaway(last_stream_id, error_code)
         if self._client:
             for stream_id in [stream_id for stream_id in self._streams if stream_id > last_stream_id]:
-                self.reset(stream_id, CANCEL)
                 self._handler.on_reset(stream_id, REFUSED_STREAM)
 
     def _refuse(self, stream_id: int) -> None:
@@ -279,7 +266,7 @@ class H2Engine:
 
     def _count_unanswered(self) -> None:
         self._n_unanswered += 1
-        if self._n_unanswered > _MAX_UNANSWERED and not self._is_dead:
+        if self._n_unanswered > _MAX_UNANSWERED:
             self._outbox.goaway(ENHANCE_YOUR_CALM)
             self._die("the peer sent too many control frames")
 
@@ -306,3 +293,7 @@ class H2Engine:
         held = self._streams.pop(stream_id).held
         if held:
             self._connection.acknowledge_received_data(held, stream_id)
+
+
+def _mark(header: Header) -> Header:
+    return NeverIndexedHeaderTuple(*header)

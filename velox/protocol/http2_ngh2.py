@@ -4,8 +4,7 @@ Knows: ngh2's calls, events and gaps. Does not know: sockets, what an exchange m
 
 What ngh2 leaves to us:
 - Above the peer's stream limit it queues silently; send_request() refuses instead.
-- It sends the whole queue of one stream before the next one's, so a large upload would hold up every small
-  request behind it. Large bodies are fed to it slice by slice, and all streams take turns.
+- It lets a large upload hold up every small request behind it; see http2_ngh2_outbox.py.
 - Bytes that a stream held unacknowledged when it closed stay missing from the connection's window for ever;
   they are counted here and given back.
 - It closes a stream on which the peer broke a rule only when the RST_STREAM has been serialised; so receive()
@@ -15,6 +14,7 @@ What ngh2 leaves to us:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from ngh2 import (
@@ -48,21 +48,20 @@ from velox.protocol.http2 import (
     EngineError,
     EngineHandler,
     EngineSettings,
-    SendQueue,
     guarded,
 )
+from velox.protocol.http2_ngh2_outbox import Outbox
 from velox.types import Headers
 
 __all__ = ["Ngh2Engine"]
 
-# A stream's turn when several have much to send; also what one send_data() may put into ngh2 at once.
-_SLICE: Final = 64 << 10
-# What a stream that sends small pieces may have in ngh2 before the rest waits here.
-_ENGINE_QUEUE: Final = 256 << 10
 # Serialised by receive(): enough for its answers and for 1,200 RST_STREAM, with little upload data besides.
 _EARLY: Final = 16 << 10
 # While a caller can't write no more than this is serialised; then libnghttp2's own limit on answers counts.
 _MAX_EARLY: Final = 64 << 10
+_UNLIMITED: Final = 2**32 - 1  # RFC 9113 §6.5.2: what settings without a limit on streams mean
+# NeverIndexedHeader's own constructor is a Python function and costs twice as much.
+_mark: Final = partial(tuple.__new__, NeverIndexedHeader)
 
 
 class Ngh2Engine:
@@ -77,17 +76,19 @@ class Ngh2Engine:
             Configuration(auto_window_update=False, max_inbound_header_list_size=settings.max_header_list),
         )
         self._streams: Final[dict[int, int]] = {}  # open streams: bytes received and not acknowledged
-        self._uploads: Final[dict[int, SendQueue]] = {}  # what waits for its turn in ngh2
+        self._outbox: Final = Outbox(self._connection)
         self._interim: Final[dict[int, int]] = {}  # 1xx replies so far, for streams that had one
+        self._whole: Final[set[int]] = set()  # a client's streams whose reply is whole and request is not
+        self._is_client: Final = client
+        self._has_settings = False
         self._early = b""
         self._is_dead = False
 
     def __repr__(self) -> str:
-        return f"<Ngh2Engine {self._connection.role.value} streams={len(self._streams)} dead={self._is_dead}>"
+        return f"<Ngh2Engine client={self._is_client} streams={len(self._streams)} dead={self._is_dead}>"
 
     @property
     def has_output(self) -> bool:
-        # A waiting upload counts only with something in ngh2: else it has sent all that its window allows.
         return bool(self._early) or self._connection.want_write
 
     def start(self) -> None:
@@ -96,7 +97,7 @@ class Ngh2Engine:
             Setting.INITIAL_WINDOW_SIZE: ours.stream_window,
             Setting.MAX_HEADER_LIST_SIZE: ours.max_header_list,
         }
-        if self._connection.role is Role.CLIENT:
+        if self._is_client:
             wire[Setting.ENABLE_PUSH] = 0
         else:
             wire[Setting.MAX_CONCURRENT_STREAMS] = ours.max_streams_local
@@ -116,6 +117,7 @@ class Ngh2Engine:
             failure = f"{type(error).__name__}: {error}"
         streams = self._streams
         on_data = self._handler.on_data
+        is_client = self._is_client
         for event in connection.events():
             if type(event) is DataReceived:
                 stream_id = event.stream_id
@@ -123,7 +125,10 @@ class Ngh2Engine:
                 body = event.data
                 if held is not None:
                     streams[stream_id] = held + len(body)
-                    on_data(stream_id, body, event.end_stream)
+                    end_stream = event.end_stream
+                    if end_stream and is_client:
+                        self._whole.add(stream_id)
+                    on_data(stream_id, body, end_stream)
                 else:
                     self._give_back(stream_id, len(body))
             elif type(event) is ResponseReceived or type(event) is RequestReceived:
@@ -139,9 +144,7 @@ class Ngh2Engine:
         if len(self._streams) >= self.peer_max_streams:
             raise EngineError("the peer allows no more streams")
         try:
-            stream_id = self._connection.send_request(
-                guarded(headers, NeverIndexedHeader), end_stream=end_stream
-            )
+            stream_id = self._connection.send_request(guarded(headers, _mark), end_stream=end_stream)
         except NGH2Error as error:
             raise EngineError(f"no stream can be opened: {error}") from error
         self._streams[stream_id] = 0
@@ -150,31 +153,16 @@ class Ngh2Engine:
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         if stream_id in self._streams:
             try:
-                self._connection.send_response(
-                    stream_id, guarded(headers, NeverIndexedHeader), end_stream=end_stream
-                )
+                self._connection.send_response(stream_id, guarded(headers, _mark), end_stream=end_stream)
             except NGH2Error:
                 pass  # over, see Engine
 
     def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
-        if stream_id not in self._streams:
-            return
-        connection = self._connection
-        queue = self._uploads.get(stream_id)
-        if queue is None:
-            if len(data) <= _SLICE and connection.queued_body_size(stream_id) <= _ENGINE_QUEUE - _SLICE:
-                self._hand_over(stream_id, data, end_stream)
-                return
-            queue = self._uploads[stream_id] = SendQueue()
-        queue.push(data, end_stream)
-        self._feed(stream_id, queue)
+        if stream_id in self._streams:
+            self._outbox.push(stream_id, data, end_stream)
 
     def queued_bytes(self, stream_id: int) -> int:
-        if stream_id not in self._streams:
-            return 0
-        queue = self._uploads.get(stream_id)
-        waiting = queue.n_bytes if queue is not None else 0
-        return waiting + self._connection.queued_body_size(stream_id)
+        return self._outbox.queued_bytes(stream_id) if stream_id in self._streams else 0
 
     def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
         if stream_id in self._streams:
@@ -187,7 +175,8 @@ class Ngh2Engine:
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
         held = self._streams.get(stream_id)
         if held:
-            n_bytes = min(n_bytes, held)
+            if n_bytes > held:
+                n_bytes = held
             self._streams[stream_id] = held - n_bytes
             self._give_back(stream_id, n_bytes)
 
@@ -204,25 +193,18 @@ class Ngh2Engine:
             pass  # over, see Engine
 
     def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
-        early, self._early = self._early, b""
+        early = self._early
         try:
-            if not self._uploads:
+            if not self._outbox.waiting:
                 output = self._connection.data_to_send(limit)
-                return early + output if early else output
-            parts = [early]
-            size = len(early)
-            while size < limit:
-                for stream_id, queue in [*self._uploads.items()]:
-                    self._feed(stream_id, queue)
-                part = self._connection.data_to_send(limit - size)
-                if not part:
-                    break
-                parts.append(part)
-                size += len(part)
+            else:
+                output = self._outbox.take(limit - len(early))
         except NGH2Error:
-            # Only a connection that is ending fails here; receive() has told, or will tell, on_fatal.
-            return early
-        return b"".join(parts)
+            output = b""  # over, see Engine
+        if early:
+            self._early = b""
+            output = early + output
+        return output
 
     def _on_head(self, event: ResponseReceived | RequestReceived) -> None:
         stream_id = event.stream_id
@@ -234,15 +216,22 @@ class Ngh2Engine:
         if len(headers) > self._settings.max_headers:
             self._refuse(stream_id)
             return
-        if self._interim:
-            self._interim.pop(stream_id, None)
+        if event.end_stream and self._is_client:
+            self._whole.add(stream_id)
         self._handler.on_head(stream_id, headers, event.end_stream)
 
     def _on_closed(self, stream_id: int, error_code: int) -> None:
         if stream_id in self._streams:
-            self._forget(stream_id)
             if error_code:
-                self._handler.on_reset(stream_id, error_code)
+                self._lose(stream_id, error_code)
+            else:
+                self._forget(stream_id)
+
+    def _lose(self, stream_id: int, error_code: int) -> None:
+        is_whole = stream_id in self._whole
+        self._forget(stream_id)
+        if not is_whole:
+            self._handler.on_reset(stream_id, error_code)
 
     def _on_rare(self, event: Event) -> None:
         handler = self._handler
@@ -250,17 +239,21 @@ class Ngh2Engine:
             case StreamReset(stream_id, error_code):
                 # StreamClosed follows, but its code 0 could not be told from a proper end.
                 if stream_id in self._streams:
-                    self._forget(stream_id)
-                    handler.on_reset(stream_id, error_code)
+                    self._lose(stream_id, error_code)
             case TrailersReceived(stream_id, _):
                 if stream_id in self._streams:
+                    if self._is_client:
+                        self._whole.add(stream_id)
                     handler.on_stream_end(stream_id)
             case InformationalResponseReceived(stream_id, _):
-                n_interim = self._interim[stream_id] = self._interim.get(stream_id, 0) + 1
-                if n_interim > MAX_INTERIM:
-                    self._refuse(stream_id)
-            case SettingsReceived():
-                self.peer_max_streams = self._connection.remote_settings[Setting.MAX_CONCURRENT_STREAMS]
+                if stream_id in self._streams:
+                    n_interim = self._interim[stream_id] = self._interim.get(stream_id, 0) + 1
+                    if n_interim > MAX_INTERIM:
+                        self._refuse(stream_id)
+            case SettingsReceived(settings):
+                unstated = self.peer_max_streams if self._has_settings else _UNLIMITED
+                self._has_settings = True
+                self.peer_max_streams = settings.get(Setting.MAX_CONCURRENT_STREAMS, unstated)
                 handler.on_settings()
             case WindowUpdated(stream_id, _):
                 handler.on_window(stream_id)
@@ -269,9 +262,9 @@ class Ngh2Engine:
             case GoAwayReceived(last_stream_id, error_code, _):
                 handler.on_goaway(last_stream_id, error_code)
             case ConnectionClosed(error_code, _):
-                # Code 0 and no stream: both sides have said GOAWAY or nobody has anything left to do.
                 if error_code or self._streams:
                     self._die(f"HTTP/2 connection error {error_code}")
+                self._is_dead = True  # without a word if a GOAWAY was said and no stream is left
             case _:
                 pass  # acknowledgements, priorities, ALTSVC and ORIGIN change nothing for us
 
@@ -285,27 +278,13 @@ class Ngh2Engine:
         if not self._is_dead:
             self._is_dead = True
             self._streams.clear()
-            self._uploads.clear()
+            self._outbox.waiting.clear()
             self._handler.on_fatal(message)
 
-    def _feed(self, stream_id: int, queue: SendQueue) -> None:
-        """Give ngh2 the stream's next slice if it has sent the last one."""
-        if self._connection.queued_body_size(stream_id) == 0:
-            piece = queue.take(_SLICE)
-            is_last = queue.n_bytes == 0
-            if is_last:
-                del self._uploads[stream_id]
-            self._hand_over(stream_id, piece, queue.ended and is_last)
-
-    def _hand_over(self, stream_id: int, data: bytes, end_stream: bool) -> None:
-        try:
-            self._connection.send_data(stream_id, data, end_stream=end_stream)
-        except NGH2Error:
-            pass  # over, see Engine
-
     def _forget(self, stream_id: int) -> None:
-        self._uploads.pop(stream_id, None)
+        self._outbox.waiting.pop(stream_id, None)
         self._interim.pop(stream_id, None)
+        self._whole.discard(stream_id)
         self._give_back(stream_id, self._streams.pop(stream_id))
 
     def _give_back(self, stream_id: int, n_bytes: int) -> None:

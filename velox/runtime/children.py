@@ -49,7 +49,7 @@ def worker(
 
 def admin(segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket]) -> int:
     """Serve the admin listener until SIGTERM."""
-    listeners.close_others(-1)
+    listeners.close_others(None)
     app = AdminApp(
         metrics=partial(metrics_page.render, segment),
         ready=partial(_readiness, segment),
@@ -59,16 +59,17 @@ def admin(segment: Segment, listeners: Listeners, sock: socket, channels: Sequen
     return 0
 
 
-def start_simulator() -> tuple[int, str]:
+def start_simulator(listeners: Listeners) -> tuple[int, str]:
     """Start the built-in simulator on a free loopback port; return its pid and its origin."""
     sock = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
     port = sock.getsockname()[1]
-    pid = spawn(partial(_simulate, sock, port))
+    pid = spawn(partial(_simulate, listeners, sock, port))
     sock.close()
     return pid, f"http://127.0.0.1:{port}"
 
 
-def _simulate(sock: socket, port: int) -> int:
+def _simulate(listeners: Listeners, sock: socket, port: int) -> int:
+    listeners.close_others(None)
     simulator.run(SimOptions(port=port), lambda _line: None, sock=sock)
     return 0
 

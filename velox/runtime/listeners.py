@@ -54,17 +54,20 @@ class Listeners:
         host, port = self._sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def close_others(self, slot: int) -> None:
-        """In a worker: let go of its siblings' sockets, so that they end when the supervisor ends them."""
-        for other, sock in enumerate(self._sockets):
-            if other != slot and sock is not self._sockets[slot]:
+    def close_others(self, slot: int | None) -> None:
+        """In a child: let go of all sockets but the slot's, so that they end when the supervisor ends them."""
+        kept = None if slot is None else self._sockets[slot]
+        for sock in self._sockets:
+            if sock is not kept:
                 sock.close()
 
     def close(self) -> None:
         """Refuse connections from now on. Sockets that workers still hold stay until they let go too."""
-        for sock in self._sockets:
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
             sock.close()
-        if self._address.kind == "unix":
+        # Once only: the next time, the path may be another gateway's.
+        if sockets and self._address.kind == "unix":
             with contextlib.suppress(FileNotFoundError):
                 Path(self._address.path).unlink()
 

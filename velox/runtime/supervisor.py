@@ -43,6 +43,8 @@ _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 # A worker that lived this long was well: its death is no crash loop.
 _HEALTHY_AFTER_S: Final = 5.0
+# What an aborted worker gets to say where it stood.
+_ABORT_GRACE_S: Final = 1.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
 
@@ -93,6 +95,7 @@ class Supervisor:
         self._sim_origin: str | None = None
         self._sim_pid = 0
         self._admin_pid = 0
+        self._admin_respawn_at_s = 0.0
         self._n_stops = 0
         self._drain_until_s = 0.0
         self._announced = False
@@ -103,7 +106,7 @@ class Supervisor:
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
         if self._with_simulator:
-            self._sim_pid, self._sim_origin = children.start_simulator()
+            self._sim_pid, self._sim_origin = children.start_simulator(self._listeners)
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
         gc.collect()
         gc.freeze()
@@ -127,9 +130,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(
-            signal.SIGHUP, lambda _number, _frame: self._logger.warning("SIGHUP: reload is not built yet")
-        )
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._logger.warning("SIGHUP: reload is not built yet"))
 
     def _on_stop(self, _number: int, _frame: object) -> None:
         self._n_stops += 1
@@ -153,7 +154,7 @@ class Supervisor:
                 self._start_worker(slot)
             elif slot.pid:
                 self._check_heartbeat(slot, now_s)
-        if not self._admin_pid:
+        if not self._admin_pid and now_s >= self._admin_respawn_at_s:
             self._start_admin()
         if not self._announced and all(slot.status.state is WorkerState.READY for slot in self._slots):
             self._announced = True
@@ -169,6 +170,8 @@ class Supervisor:
                 return
             if pid == self._admin_pid:
                 self._admin_pid = 0
+                self._admin_respawn_at_s = now_s + _BACKOFF_FIRST_S
+                self._logger.error("the admin process died (%s)", _how(status))
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
@@ -192,17 +195,19 @@ class Supervisor:
         slot.respawn_at_s = now_s + slot.backoff_s
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
         slot.status.count_restart(RestartCause.STUCK if slot.aborted else cause)
-        self._logger.error(
-            "worker %d died (%s); the next one starts in %g s", slot.index, _how(status), slot.backoff_s
-        )
+        self._logger.error("worker %d died (%s); the next one starts in %g s", slot.index, _how(status), slot.backoff_s)
 
     def _check_heartbeat(self, slot: _Slot, now_s: float) -> None:
         heartbeat_s = slot.status.heartbeat_ns / 1e9 or slot.started_s
-        if now_s - heartbeat_s > STUCK_AFTER_S and not slot.aborted:
+        stuck_s = now_s - heartbeat_s
+        if stuck_s > STUCK_AFTER_S and not slot.aborted:
             slot.aborted = True
             self._logger.error("worker %d has not moved for %g s: aborted", slot.index, STUCK_AFTER_S)
-            # SIGABRT: faulthandler prints where it stood.
+            # SIGABRT: faulthandler prints where it stood. SIGCONT: a stopped worker takes no other signal.
             os.kill(slot.pid, signal.SIGABRT)
+            os.kill(slot.pid, signal.SIGCONT)
+        elif stuck_s > STUCK_AFTER_S + _ABORT_GRACE_S:
+            os.kill(slot.pid, signal.SIGKILL)
 
     # -- children -----------------------------------------------------------------------------------
 
@@ -276,6 +281,8 @@ class Supervisor:
         )
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
+        if self._settings.admin_listen is not None and not self._settings.admin_listen.is_loopback:
+            self._logger.warning("the admin listener is open beyond this machine and asks for no key")
 
     def _admin_address(self) -> str:
         assert self._admin_socket is not None, "asked only when there is one"

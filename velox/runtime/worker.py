@@ -20,8 +20,9 @@ import uvloop
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.exchange import Exchange, Gateway
+from velox.gateway.exchange import Exchange
 from velox.gateway.forward import Forwarder
+from velox.gateway.intake import Gateway
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
@@ -54,6 +55,8 @@ __all__ = ["run_worker"]
 _TICK_S: Final = 0.1
 _TICKS_PER_SWEEP: Final = 3
 _FLUSH_S: Final = 0.5
+# Draining: how long connections that keep coming are still taken.
+_BACKLOG_S: Final = 1.0
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
@@ -89,9 +92,7 @@ class Worker:
         self._status: Final = WorkerStatus(segment, slot)
         self._metrics: Final = WorkerMetrics(segment.metrics(slot))
         self._logger: Final = operations_logger(sys.stderr)
-        self._log: Final = AccessLog(
-            _stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped
-        )
+        self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
         self._told_to_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
         self._n_ticks = 0
@@ -110,9 +111,7 @@ class Worker:
     def _make_pool(self, slot: int, origin: Origin, forwarder: Forwarder) -> UpstreamPool:
         settings = self._settings
         context = (
-            upstream_context(settings.upstream_http2, settings.upstream_ca_file)
-            if origin.scheme == "https"
-            else None
+            upstream_context(settings.upstream_http2, settings.upstream_ca_file) if origin.scheme == "https" else None
         )
         target = DialTarget(
             host=origin.host,
@@ -129,8 +128,7 @@ class Worker:
             forwarder.warmup(settings.upstream_warmup_path),
             warm_connections=max(1, share(settings.egress_pool_connections, settings.workers, slot)),
             # HTTP/1.1 needs a connection for each exchange; the keepers may dial a few more.
-            max_connections=share(settings.max_inflight, settings.workers, slot)
-            + settings.egress_pool_connections,
+            max_connections=share(settings.max_inflight, settings.workers, slot) + settings.egress_pool_connections,
             warmup_timeout_s=settings.upstream_first_byte_timeout_s,
             on_change=self._on_pool_change,
             on_warm_failure=self._on_warm_failure,
@@ -143,9 +141,7 @@ class Worker:
             settings.queue_batch,
             round(settings.queue_timeout_s * 1e9),
         )
-        rate = BucketRate.from_rpm(
-            settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s
-        )
+        rate = BucketRate.from_rpm(settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s)
         parts = Parts(
             routes=Routes(settings.paths),
             auth=Authenticator(settings.api_key_digests),
@@ -207,8 +203,10 @@ class Worker:
     async def _drain(self, server: asyncio.Server, listener: socket.socket, notify: int) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
         self._ingress.draining = True
-        while select.select([listener], [], [], 0)[0]:
+        until_s = self._loop.time() + _BACKLOG_S
+        while select.select([listener], [], [], 0)[0] and self._loop.time() < until_s:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the last ones are accepted; now they become connections
         server.close()
         listener.close()
         self._status.state = WorkerState.DRAINING

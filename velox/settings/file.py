@@ -45,9 +45,7 @@ def read_file(path: str) -> tuple[list[Field], list[Problem]]:
     except yaml.YAMLError as exc:
         return [], [_not_yaml(path, exc)]
     except RecursionError:
-        return [], [
-            Problem("the file", "", "expected one field a line, found nesting without end", where=path)
-        ]
+        return [], [Problem("the file", "", "expected one field a line, found nesting without end", where=path)]
     if root is None:
         return [], []
     if not isinstance(root, yaml.MappingNode):
@@ -78,9 +76,7 @@ def _fields(path: str, root: yaml.MappingNode) -> Iterator[Field | Problem]:
         elif isinstance(value, yaml.SequenceNode) and all(_is_item(item) for item in value.value):
             yield Field(key.value, ",".join(item.value for item in value.value), where, is_list=True)
         else:
-            yield Problem(
-                key.value, "", "expected one value, or a list of values without commas", where=where
-            )
+            yield Problem(key.value, "", "expected one value, or a list of values without commas", where=where)
 
 
 def _is_item(node: yaml.Node) -> bool:

@@ -51,9 +51,7 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
 
-def load(
-    environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, cores: int | None = None
-) -> Settings:
+def load(environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, cores: int | None = None) -> Settings:
     """Return the settings. Command line (`overrides`) beats environment beats file beats default.
 
     overrides: variable -> text, as in the environment.  cores: how many to count on (None: ask the system).
@@ -154,9 +152,7 @@ def _unusable_ca_file(reading: _Reading) -> Iterable[Problem]:
             ssl.create_default_context(cafile=path)
         except OSError as exc:  # ssl.SSLError is one
             why = exc.strerror or "no certificate in it"
-            yield Problem(
-                "VELOX_UPSTREAM_CA_FILE", quoted(path), f"expected a PEM file of certificates ({why})"
-            )
+            yield Problem("VELOX_UPSTREAM_CA_FILE", quoted(path), f"expected a PEM file of certificates ({why})")
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:
@@ -173,9 +169,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:
     ):
         share = values.get(key)
         if workers is not None and share is not None and share < workers:
-            yield Problem(
-                name, str(share), f"expected at least VELOX_WORKERS, {workers}: each worker gets a share"
-            )
+            yield Problem(name, str(share), f"expected at least VELOX_WORKERS, {workers}: each worker gets a share")
     listen, admin = values.get("listen"), values.get("admin_listen")
     if listen is not None and listen == admin and (listen.kind == "unix" or listen.port):
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
@@ -188,9 +182,7 @@ def _open_door(values: Mapping[str, Any]) -> Iterable[Problem]:
         return
     if values["auth"] == "none":
         if values["api_key_digests"]:
-            yield Problem(
-                "VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE"
-            )
+            yield Problem("VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE")
     elif not values["api_key_digests"] and not values["listen"].is_loopback:
         expected = (
             "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE when clients can come from other machines"

@@ -78,9 +78,7 @@ def size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         match = _SIZE.fullmatch(text)
         if match is None:
-            raise ValueError(
-                "expected bytes, or a whole number with its unit, for example 65536, 64MiB or 1GB"
-            )
+            raise ValueError("expected bytes, or a whole number with its unit, for example 65536, 64MiB or 1GB")
         n_bytes = int(match[1]) * _BYTES[(match[2] or "B").lower()]
         if not low <= n_bytes <= high:
             raise ValueError(f"expected a size from {low} to {high} bytes")
@@ -148,12 +146,7 @@ def origin(text: str) -> Origin:
     except ValueError:
         raise ValueError("expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]") from None
     # urlsplit drops TAB, CR and LF silently and strips spaces: only visible characters may come this far.
-    if (
-        parts.scheme not in {"http", "https"}
-        or not _VISIBLE.fullmatch(text)
-        or not _is_host(host)
-        or port == 0
-    ):
+    if parts.scheme not in {"http", "https"} or not _VISIBLE.fullmatch(text) or not _is_host(host) or port == 0:
         raise ValueError("expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]")
     if "@" in parts.netloc:
         raise ValueError("expected a URL without user or password: give the key in OPENAI_API_KEY")
@@ -197,18 +190,14 @@ def _key_digest(item: str, n: int) -> bytes:
             raise ValueError(f"expected 64 hexadecimal digits after sha256: in key {n}")
         return bytes.fromhex(match[1])
     if not _VISIBLE.fullmatch(item) or len(item) > _KEY_CHARS:
-        raise ValueError(
-            f"expected 1 to {_KEY_CHARS} visible ASCII characters in key {n}, commas between keys"
-        )
+        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters in key {n}, commas between keys")
     return hashlib.sha256(item.encode("ascii")).digest()
 
 
 def secret(text: str) -> Secret:
     """Parse a credential that goes into a header: visible ASCII, so that it can't end the header's line."""
     if not _VISIBLE.fullmatch(text):
-        raise ValueError(
-            "expected visible ASCII characters only: no space, line end or other control character"
-        )
+        raise ValueError("expected visible ASCII characters only: no space, line end or other control character")
     return Secret(text)
 
 

@@ -222,12 +222,8 @@ VARIABLES: Final = (
         "16384",
         "client connections at once, over all workers; more get 503 `conn_limit`",
     ),
-    Variable(
-        "VELOX_HEADER_TIMEOUT", "header_timeout_s", _TIMEOUT, "10s", "longest wait for a request's whole head"
-    ),
-    Variable(
-        "VELOX_BODY_TIMEOUT", "body_timeout_s", _TIMEOUT, "15s", "longest silence inside a request's body"
-    ),
+    Variable("VELOX_HEADER_TIMEOUT", "header_timeout_s", _TIMEOUT, "10s", "longest wait for a request's whole head"),
+    Variable("VELOX_BODY_TIMEOUT", "body_timeout_s", _TIMEOUT, "15s", "longest silence inside a request's body"),
     Variable(
         "VELOX_KEEPALIVE_TIMEOUT",
         "keepalive_timeout_s",

@@ -60,12 +60,8 @@ class Simulator:
         self._random: Final = random.Random(options.seed)
         text = Text(options.tokens)
         self._texts: Final = {
-            b"/chat/completions": _TextRoute(
-                ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens")
-            ),
-            b"/responses": _TextRoute(
-                ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",)
-            ),
+            b"/chat/completions": _TextRoute(ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens")),
+            b"/responses": _TextRoute(ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",)),
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
         }
         self._embeddings: Final = EmbeddingWriter()
@@ -152,9 +148,7 @@ class Simulator:
             return orjson.dumps({"object": "list", "data": list(models.values())})
         name = urllib.parse.unquote(_shown(wanted))
         if name not in models:
-            raise RefusalError(
-                404, f"The model '{name}' does not exist", param="model", code="model_not_found"
-            )
+            raise RefusalError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
         return orjson.dumps(models[name])
 
     def _headers(self, content_type: tuple[bytes, bytes], now: int) -> Headers:

@@ -74,8 +74,7 @@ class CompletionWriter:
     def __init__(self, text: Text) -> None:
         self._text: Final = text
         self._rests: Final = {
-            usage: tuple(_text_choice(token) + end for token in text.tokens_json)
-            for usage, end in _END.items()
+            usage: tuple(_text_choice(token) + end for token in text.tokens_json) for usage, end in _END.items()
         }
 
     def whole(self, job: Job) -> bytes:

@@ -82,7 +82,5 @@ def _read_dimensions(value: object) -> int:
     if value is None:
         return _DIMENSIONS
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_DIMENSIONS:
-        raise RefusalError(
-            400, f"dimensions is a whole number from 1 to {_MAX_DIMENSIONS}", param="dimensions"
-        )
+        raise RefusalError(400, f"dimensions is a whole number from 1 to {_MAX_DIMENSIONS}", param="dimensions")
     return value

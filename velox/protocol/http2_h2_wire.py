@@ -1,6 +1,6 @@
-"""What an h2 connection has to write: its own frames, and bodies cut to frames as the peer's windows allow.
+"""What h2 needs beside it to speak on a wire: rules it is too strict or too lax about, and an outbox for bodies.
 
-Knows: h2's windows and frame size, and whose turn it is. Does not know: events, what a stream means.
+Knows: h2's frames, its windows, and whose turn it is to send. Does not know: what an event or a stream means.
 """
 
 from __future__ import annotations
@@ -9,11 +9,33 @@ from collections.abc import Callable
 from typing import Final
 
 from h2.connection import H2Connection
-from hyperframe.frame import GoAwayFrame
+from h2.events import ConnectionTerminated, Event
+from h2.exceptions import H2Error
+from hyperframe.frame import Frame, GoAwayFrame
 
 from velox.protocol.http2 import SendQueue
 
-__all__ = ["Outbox"]
+__all__ = ["Outbox", "WireConnection"]
+
+
+class WireConnection(H2Connection):
+    """h2's connection, which stays open after a GOAWAY and remembers fewer streams that are over."""
+
+    MAX_CLOSED_STREAMS = 1_000  # 200 bytes each
+
+    @property
+    def awaits_overlong_frame(self) -> bool:
+        """True when a frame has begun that may not be so long; h2 would take all of it (16 MiB) before it says so."""
+        length = self.incoming_buffer._data[:3]
+        return len(length) == 3 and int.from_bytes(length) > self.max_inbound_frame_size
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        # h2 goes to CLOSED here and drops its output: every frame after it would be a protocol error, though
+        # the streams up to the last id may finish (RFC 9113 §6.8).
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        return [], [event]
 
 
 class Outbox:
@@ -77,8 +99,12 @@ class Outbox:
         return taken
 
     def _can_send(self, stream_id: int, queue: SendQueue) -> bool:
+        try:
+            window = self._connection.local_flow_control_window(stream_id)
+        except H2Error:
+            return False  # reset by the peer in this read: the event that drops the queue is on its way
         # An empty frame, which only ends the stream, needs no window (RFC 9113 §6.9.1).
-        return not queue.n_bytes or self._connection.local_flow_control_window(stream_id) > 0
+        return window > 0 or not queue.n_bytes
 
     def _send_frame(self, stream_id: int, queue: SendQueue) -> None:
         connection = self._connection
@@ -88,7 +114,11 @@ class Outbox:
             piece = queue.take(min(window, connection.max_outbound_frame_size))
         is_empty = not queue.n_bytes
         is_last = is_empty and queue.ended
-        connection.send_data(stream_id, piece, is_last)
+        try:
+            connection.send_data(stream_id, piece, is_last)
+        except H2Error:
+            del self._queues[stream_id]  # reset, as above
+            return
         self._collect()
         if is_empty:
             del self._queues[stream_id]

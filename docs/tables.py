@@ -1,0 +1,102 @@
+"""Writes the tables that stand in README.md and docs/errors.md: `python -m docs.tables`.
+
+Knows: what each reason means in words, and the markers that a table stands between. The rest comes from
+velox/errors.py and velox/settings; a test compares the pages with what this makes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from velox.errors import Reason, error_type
+from velox.settings.show import markdown
+
+__all__ = ["MEANING", "TABLES", "fill", "reasons_by_status", "reasons_in_full"]
+
+ROOT: Final = Path(__file__).parents[1]
+
+MEANING: Final = {
+    Reason.BAD_FRAMING: "the bytes are no HTTP/1.1 request that every server reads the same way (also 501, 505)",
+    Reason.BAD_REQUEST: "the head, the target or a body's field is not allowed; `param` names the field (also 417)",
+    Reason.HEADER_TOO_LARGE: "the head is over 32 KiB, 16 KiB a line, 100 fields, or 8 KiB of target (then 414)",
+    Reason.HEADER_TIMEOUT: "the head did not come in time (`VELOX_HEADER_TIMEOUT`)",
+    Reason.BODY_TOO_LARGE: "the body is over `VELOX_MAX_BODY`",
+    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`)",
+    Reason.INVALID_JSON: "the body is not a JSON object; the message says where",
+    Reason.DUPLICATE_KEY: "a field that Velox acts on is in the body twice; `param` names it",
+    Reason.UNKNOWN_ROUTE: "the path is not in `VELOX_PATHS`, or is one of the admin listener's",
+    Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
+    Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
+    Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
+    Reason.AUTH_MISSING: "no key was given and one is needed",
+    Reason.AUTH_INVALID: "the key is none of ours",
+    Reason.RATE_LIMITED: "the bucket is empty; `retry-after-ms` says when a request passes",
+    Reason.CLIENT_CLOSED: "the client left before its reply was whole; only in log and metric",
+    Reason.CLIENT_SLOW: "reserved: a client that does not read its reply counts as `client_closed` today",
+    Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`)",
+    Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`)",
+    Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`)",
+    Reason.DRAINING: "the gateway is shutting down",
+    Reason.OVERLOAD_MEMORY: "no memory for this body came free (`VELOX_BODY_BUDGET`)",
+    Reason.INTERNAL: "a bug in Velox; the operations log says where",
+    Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
+    Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
+    Reason.UPSTREAM_TLS: "no TLS with the upstream: certificate, version, or no HTTP/2 where it is asked for",
+    Reason.UPSTREAM_RESET: "the upstream closed or reset before it answered",
+    Reason.UPSTREAM_PROTOCOL: "the upstream's reply broke HTTP",
+    Reason.UPSTREAM_TTFB_TIMEOUT: "no first byte in time (`VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT`)",
+    Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
+    Reason.UPSTREAM_TRUNCATED: "the upstream cut its reply",
+    Reason.UPSTREAM_REDIRECT: "the upstream answered with a redirect; Velox follows none",
+    Reason.UPSTREAM_STATUS: "the upstream's own 4xx or 5xx, passed on unchanged; only in log and metric",
+}
+
+# These end an exchange without a reply of Velox's own.
+_NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.UPSTREAM_STATUS)
+
+
+def reasons_by_status() -> str:
+    """Return the short table of README: a row a status."""
+    lines = ["| status | `error.type` | reasons (`error.code`) |", "|---|---|---|"]
+    sent = [reason for reason in Reason if reason not in _NEVER_SENT]
+    for status in sorted({reason.fact.status for reason in sent}):
+        codes = ", ".join(f"`{reason.code}`" for reason in sent if reason.fact.status == status)
+        lines.append(f"| {status} | `{error_type(status)}` | {codes} |")
+    codes = ", ".join(f"`{reason.code}`" for reason in _NEVER_SENT)
+    lines.append(f"| none | | {codes}: in log and metric only |")
+    return "\n".join(lines) + "\n"
+
+
+def reasons_in_full() -> str:
+    """Return the long table of docs/errors.md: a row a reason."""
+    lines = ["| reason | status | caused by | `x-should-retry` | meaning |", "|---|---|---|---|---|"]
+    for reason in Reason:
+        fact = reason.fact
+        retry = {True: "true", False: "false", None: ""}[fact.should_retry]
+        lines.append(f"| `{reason.code}` | {fact.status} | {fact.blame.value} | {retry} | {MEANING[reason]} |")
+    return "\n".join(lines) + "\n"
+
+
+# (page, name of the markers, what makes the table)
+TABLES: Final = (
+    ("README.md", "settings", markdown),
+    ("README.md", "reasons", reasons_by_status),
+    ("docs/errors.md", "reasons", reasons_in_full),
+)
+
+
+def fill(text: str, name: str, table: str) -> str:
+    """Return a page with the table between `<!-- name -->` and `<!-- /name -->`. Raises ValueError without them."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found, rest = text.partition(start)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(f"no {start.strip()} with its end")
+    return before + start + table + end + after
+
+
+if __name__ == "__main__":
+    for page, name, make in TABLES:
+        path = ROOT / page
+        path.write_text(fill(path.read_text(), name, make()))

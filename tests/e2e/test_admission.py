@@ -1,0 +1,154 @@
+"""The bounded queue before the upstream: what is refused and when, who leaves it, who goes first (F-48)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.recording import Call, RecordingUpstream, healthy
+from tests.e2e.tools import (
+    CHAT,
+    Client,
+    clients,
+    covers,
+    hold_chat,
+    reason,
+    settled,
+    stopped,
+    wait_admitted,
+    wait_warm,
+)
+
+
+@contextlib.contextmanager
+def narrow(**settings: str) -> Iterator[tuple[VeloxProcess, RecordingUpstream]]:
+    """Run a gateway of one worker and one exchange at a time; chat completions wait for a step in the upstream."""
+    env = {"VELOX_WORKERS": "1", "VELOX_MAX_INFLIGHT": "1", "VELOX_QUEUE_TIMEOUT": "30s"}
+    env |= {f"VELOX_{name.upper()}": value for name, value in settings.items()}
+    with RecordingUpstream(http2=True) as upstream, upstream.playing(hold_chat):
+        with VeloxProcess({**upstream.env(), **env}) as velox:
+            wait_warm(velox)
+            yield velox, upstream
+
+
+def is_read(witness: Client) -> None:
+    """Return once the worker has read what other connections sent before: it answers one that it can refuse at once."""
+    assert witness.ask("GET", "/metrics").status == 404
+
+
+@covers("VELOX_QUEUE_DEPTH", "VELOX_MAX_INFLIGHT")
+def test_queue_full_is_refused_at_once() -> None:
+    """One in flight, two wait, the next gets 503 queue_full with Retry-After; the others are served in the end."""
+    with narrow(queue_depth="2") as (velox, upstream), settled(velox), clients(velox, 4) as all_:
+        wait_admitted(all_[0], upstream, 1)
+        for client in all_[1:3]:
+            client.send_chat()
+        velox.wait_metric("velox_queue_depth", lambda value: value == 2)
+        began_s = time.monotonic()
+        refused = all_[3].ask("POST", "/v1/chat/completions", CHAT)
+        assert time.monotonic() - began_s < 0.1, "a refusal does not wait"
+        assert (refused.status, reason(refused)) == (503, "queue_full")
+        assert (refused.header("retry-after"), refused.header("x-should-retry")) == ("1", "true")
+        assert velox.metric('velox_shed_total{reason="queue_full"}') == 1
+        upstream.step(3)
+        assert [client.read().status for client in all_[:3]] == [200] * 3
+        assert len(upstream.calls) == 3, "what is refused never goes up"
+        assert all_[3].ask().status == 200, "its connection is good for the next one"
+
+
+@covers("VELOX_QUEUE_TIMEOUT")
+def test_queue_timeout_is_told_when_it_is_over() -> None:
+    """A request that waits longer than VELOX_QUEUE_TIMEOUT gets 503 queue_timeout then, and never goes up."""
+    with narrow(queue_timeout="400ms") as (velox, upstream), settled(velox), clients(velox, 3) as all_:
+        wait_admitted(all_[0], upstream, 1)
+        began_s = time.monotonic()
+        for client in all_[1:]:
+            client.send_chat()
+        for client in all_[1:]:
+            refused = client.read()
+            assert (refused.status, reason(refused)) == (503, "queue_timeout")
+            assert (refused.header("retry-after"), refused.header("x-should-retry")) == ("1", "true")
+        assert 0.4 <= time.monotonic() - began_s < 0.8
+        upstream.step()
+        assert all_[0].read().status == 200
+        assert len(upstream.calls) == 1
+
+
+def test_queue_client_that_leaves_it_is_never_sent_upstream() -> None:
+    """R-CANCEL-1, while queued: no work for a client that has gone; its place is free for another."""
+    with narrow(queue_depth="1") as (velox, upstream), settled(velox), clients(velox, 2) as (first, last):
+        wait_admitted(first, upstream, 1)
+        gone = 'velox_requests_total{class="4xx",reason="client_closed",route="chat"}'
+        for n in range(1, 4):
+            with Client(velox) as leaving:
+                leaving.send_chat()
+                velox.wait_metric("velox_queue_depth", lambda value: value == 1)
+            velox.wait_metric(gone, lambda value, n=n: value == n)
+        last.send_chat()
+        upstream.step(2)
+        assert [first.read().status, last.read().status] == [200, 200]
+        assert len(upstream.calls) == 2
+
+
+def test_queue_is_first_in_first_out() -> None:
+    """Requests go up in the order in which they came, whichever connection they came on."""
+    bodies = [b'{"model":"m%d"}' % n for n in range(12)]
+    with narrow() as (velox, upstream), settled(velox), clients(velox, 13) as (witness, *all_):
+        for client, body in zip(all_, bodies, strict=True):
+            client.send_chat(body)
+            is_read(witness)
+        upstream.step(len(bodies))
+        assert [client.read().status for client in all_] == [200] * 12
+        assert [call.body for call in upstream.calls] == bodies
+
+
+def test_queue_with_clients_that_come_and_go_loses_no_slot() -> None:
+    """2 s of clients that leave in every phase: afterwards all slots are free and two requests run side by side."""
+
+    async def quick(call: Call) -> None:
+        await healthy(call)
+
+    rng = random.Random(7)
+    with narrow(max_inflight="2", queue_depth="8") as (velox, upstream), settled(velox):
+        with upstream.playing(quick):
+            until_s = time.monotonic() + 2
+            while time.monotonic() < until_s:
+                with contextlib.ExitStack() as stack:
+                    batch = [stack.enter_context(Client(velox)) for _ in range(6)]
+                    for client in batch:
+                        client.send_chat()
+                    for client in batch:
+                        if rng.random() < 0.3:
+                            assert client.read().status in (200, 503)
+            velox.wait_metric("velox_inflight_requests", lambda value: value == 0)
+        with upstream.playing(hold_chat), clients(velox, 2) as (first, second):
+            wait_admitted(first, upstream, 1)
+            wait_admitted(second, upstream, 2)
+            upstream.step(2)
+            assert [first.read().status, second.read().status] == [200, 200]
+
+
+@covers("VELOX_QUEUE_BATCH")
+def test_queue_batch_decides_how_many_take_their_tokens_together() -> None:
+    """Five arrive in one turn of the loop. As one batch each is told another time to come back, else all the same."""
+    spread: dict[str, list[int]] = {}
+    for batch in ("1", "64"):
+        limit = {"rate_limit_rpm": "60", "rate_limit_burst": "1", "rate_limit_max_wait": "0s"}
+        with (
+            narrow(queue_batch=batch, max_inflight="64", **limit) as (velox, upstream),
+            clients(velox, 6) as all_,
+        ):
+            wait_admitted(all_[0], upstream, 1)
+            with stopped(velox.worker_pids()[0]):
+                for client in all_[1:]:
+                    client.send_chat()
+            refused = [client.read() for client in all_[1:]]
+            assert {reply.status for reply in refused} == {429}
+            spread[batch] = sorted(int(reply.header("retry-after-ms") or 0) for reply in refused)
+            upstream.step()
+            assert all_[0].read().status == 200
+    assert spread["1"][-1] - spread["1"][0] < 500, spread
+    assert spread["64"][-1] - spread["64"][0] >= 1000, spread

@@ -1,0 +1,234 @@
+"""The token bucket of the whole gateway: exact over workers, exact in what it tells, and nothing lost when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.e2e.harness import RawReply, VeloxProcess
+from tests.e2e.recording import RecordingUpstream
+from tests.e2e.tools import CHAT, Client, covers, reason, request_bytes
+
+RPM, BURST, SECONDS, CONNECTIONS = 600, 20, 20.0, 8
+_REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT)
+
+
+@contextlib.contextmanager
+def limited(rpm: int, burst: int, max_wait: str, workers: int = 1) -> Iterator[tuple[VeloxProcess, RecordingUpstream]]:
+    """Run a gateway with a limit in front of an upstream that counts."""
+    settings = {
+        "VELOX_RATE_LIMIT_RPM": str(rpm),
+        "VELOX_RATE_LIMIT_BURST": str(burst),
+        "VELOX_RATE_LIMIT_MAX_WAIT": max_wait,
+        "VELOX_WORKERS": str(workers),
+    }
+    with RecordingUpstream(http2=True) as upstream, VeloxProcess({**upstream.env(), **settings}) as velox:
+        yield velox, upstream
+
+
+def chat(velox: VeloxProcess) -> RawReply:
+    """Send one chat completion on a connection of its own."""
+    return velox.request("POST", "/v1/chat/completions", CHAT)
+
+
+# -- the rate ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Push:
+    """What came of pushing as fast as the gateway lets one. seconds: from the first request to the last reading."""
+
+    seconds: float = 0.0
+    admitted: int = 0  # requests that reached the upstream
+    statuses: Counter[int] = field(default_factory=Counter)
+    broken: int = 0  # connections that a kill broke in the middle of a request
+    decisions: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> float:
+        """What a perfect bucket admits."""
+        return BURST + RPM / 60 * self.seconds
+
+
+async def push_connection(port: int, until_s: float, push: Push) -> None:
+    """Ask again and again on one connection; a new one where the gateway's worker died."""
+    while time.monotonic() < until_s:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionError:
+            continue
+        try:
+            while time.monotonic() < until_s:
+                writer.write(_REQUEST)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head)
+                assert length is not None, head
+                await reader.readexactly(int(length[1]))
+                push.statuses[int(head[9:12])] += 1
+        except (ConnectionError, asyncio.IncompleteReadError):
+            push.broken += 1
+        finally:
+            writer.close()
+
+
+async def push_all(velox: VeloxProcess, upstream: RecordingUpstream, *, kill: bool) -> Push:
+    """Push for the whole time; in the middle of it, if asked to, kill a worker."""
+    push = Push()
+    began_s = time.monotonic()
+    until_s = began_s + SECONDS
+    if kill:
+        victim = velox.worker_pids()[1]
+        asyncio.get_running_loop().call_later(SECONDS / 2, os.kill, victim, signal.SIGKILL)
+    pushing = asyncio.gather(*(push_connection(velox.port, until_s, push) for _ in range(CONNECTIONS)))
+    await asyncio.sleep(SECONDS)
+    push.seconds = time.monotonic() - began_s
+    push.admitted = len(upstream.calls)
+    await pushing
+    push.decisions = {
+        name: velox.metric(f'velox_ratelimit_decisions_total{{decision="{name}"}}')
+        for name in ("granted", "waited", "refused")
+    }
+    return push
+
+
+@pytest.fixture(scope="module")
+def pushes() -> dict[str, Push]:
+    """Both runs at once, to spend the time once. Killed: some tokens are waited for in the worker that dies."""
+
+    def run(max_wait: str, kill: bool) -> Push:
+        with limited(RPM, BURST, max_wait, workers=3) as (velox, upstream):
+            return asyncio.run(push_all(velox, upstream, kill=kill))
+
+    with ThreadPoolExecutor(2) as pool:
+        steady = pool.submit(run, "0s", False)
+        killed = pool.submit(run, "300ms", True)
+        return {"steady": steady.result(), "killed": killed.result()}
+
+
+@pytest.mark.parametrize("run", ["steady", "killed"])
+def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict[str, Push], run: str) -> None:
+    """RPM 600, burst 20, 3 workers, 8 connections: between 99 % and 101 % of burst + rate x time, a death included."""
+    push = pushes[run]
+    print(f"{run}: {push.admitted} admitted in {push.seconds:.2f} s, {push.expected:.1f} expected; {push}")
+    assert 0.99 * push.expected <= push.admitted <= 1.01 * push.expected
+    assert push.statuses[429] > 0, "the limit was reached"
+    assert set(push.statuses) == {200, 429}
+    assert (push.broken > 0) == (run == "killed")
+
+
+def test_bucket_refused_requests_never_reach_the_upstream(pushes: dict[str, Push]) -> None:
+    """What was answered, what went up and what was counted agree to the request."""
+    push = pushes["steady"]
+    assert push.decisions["granted"] + push.decisions["waited"] == push.statuses[200]
+    assert push.decisions["refused"] == push.statuses[429]
+    assert push.statuses[200] - CONNECTIONS <= push.admitted <= push.statuses[200]
+
+
+# -- what it tells ----------------------------------------------------------------------------------------
+
+
+def test_bucket_refusal_says_exactly_when_to_come_back() -> None:
+    """A client that sleeps retry-after-ms passes at once, each time; one that comes a little earlier does not."""
+    with limited(rpm=200, burst=1, max_wait="0s") as (velox, _), Client(velox) as client:
+        assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200
+        for round_ in range(5):
+            refused = client.ask("POST", "/v1/chat/completions", CHAT)
+            told_s = time.monotonic()
+            assert (refused.status, reason(refused)) == (429, "rate_limited")
+            wait_ms = int(refused.header("retry-after-ms") or 0)
+            assert 0 < wait_ms <= 300
+            assert refused.header("retry-after") == "1", "whole seconds, rounded up"
+            time.sleep(max(0.0, wait_ms / 1000 - 0.1))
+            early = client.ask("POST", "/v1/chat/completions", CHAT)
+            # A machine that was late wakes after the token's time; then there was nothing to see.
+            assert early.status == 429 or time.monotonic() - told_s >= wait_ms / 1000, round_
+            if early.status == 429:
+                time.sleep(max(0.0, told_s + wait_ms / 1000 - time.monotonic()))
+                assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200, "it waited as told"
+
+
+def test_bucket_refusal_carries_the_headers_that_sdks_read() -> None:
+    """x-ratelimit-*: the burst, what is left of it, when it is whole again."""
+    with limited(rpm=6, burst=3, max_wait="0s") as (velox, upstream):
+        assert [chat(velox).status for _ in range(4)] == [200, 200, 200, 429]
+        refused = chat(velox)
+        assert refused.header("x-ratelimit-limit-requests") == "3"
+        assert refused.header("x-ratelimit-remaining-requests") == "0"
+        reset = refused.header("x-ratelimit-reset-requests") or ""
+        assert re.fullmatch(r"2[5-9](\.\d+)?s", reset), "three tokens of ten seconds each"
+        assert 8 <= int(refused.header("retry-after") or 0) <= 10
+        assert refused.header("x-should-retry") is None, "the SDK decides; it obeys Retry-After"
+        assert refused.error()["type"] == "rate_limit_error"
+        assert len(upstream.calls) == 3, "what is refused is not forwarded"
+
+
+# -- waiting ----------------------------------------------------------------------------------------------
+
+
+@covers("VELOX_RATE_LIMIT_RPM", "VELOX_RATE_LIMIT_BURST", "VELOX_RATE_LIMIT_MAX_WAIT")
+def test_bucket_request_waits_if_its_token_comes_in_time() -> None:
+    """Of three at once the first passes, the second waits half a second, the third would wait longer than it may."""
+    with limited(rpm=120, burst=1, max_wait="800ms") as (velox, upstream):
+        with Client(velox) as first, Client(velox) as second, Client(velox) as third:
+            began_s = time.monotonic()
+            assert first.ask("POST", "/v1/chat/completions", CHAT).status == 200
+            second.send_chat()
+            velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 1)
+            refused = third.ask("POST", "/v1/chat/completions", CHAT)
+            assert (refused.status, reason(refused)) == (429, "rate_limited")
+            assert time.monotonic() - began_s < 0.5, "a refusal does not wait"
+            assert len(upstream.calls) == 1
+            assert second.read().status == 200
+            assert 0.49 < time.monotonic() - began_s < 1.0
+
+
+def test_bucket_client_that_leaves_while_it_waits_gives_its_token_back() -> None:
+    """The next in line gets the place, and the upstream never hears of the one that left."""
+    with limited(rpm=60, burst=1, max_wait="10s") as (velox, upstream):
+        assert chat(velox).status == 200
+        began_s = time.monotonic()
+        waited = 'velox_ratelimit_decisions_total{decision="waited"}'
+        gone = 'velox_requests_total{class="4xx",reason="client_closed",route="chat"}'
+        for n in range(1, 6):
+            with Client(velox) as client:
+                client.send_chat()
+                velox.wait_metric(waited, lambda value, n=n: value == n)
+            velox.wait_metric(gone, lambda value, n=n: value == n)
+        assert chat(velox).status == 200
+        assert time.monotonic() - began_s < 1.5, "five tokens were not given back"
+        assert len(upstream.calls) == 2
+
+
+def test_bucket_tokens_of_a_killed_worker_are_given_back() -> None:
+    """R-PROC: what the dead worker held for requests that waited in it, the others may use."""
+    with limited(rpm=60, burst=1, max_wait="30s", workers=2) as (velox, upstream):
+        assert chat(velox).status == 200
+        began_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            waiting = [stack.enter_context(Client(velox)) for _ in range(12)]
+            for client in waiting:
+                client.send_chat()
+            velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 12)
+            for pid in velox.worker_pids():
+                os.kill(pid, signal.SIGKILL)
+            for client in waiting:
+                assert client.read_to_end() == b""
+        assert chat(velox).status == 200
+        assert time.monotonic() - began_s < 3, "the bucket was twelve seconds in debt before"
+        assert len(upstream.calls) <= 3
+
+
+def test_bucket_of_zero_requests_a_minute_is_off() -> None:
+    """RPM 0: no limit, whatever the burst."""
+    with limited(rpm=0, burst=1, max_wait="0s") as (velox, _), Client(velox) as client:
+        assert {client.ask("POST", "/v1/chat/completions", CHAT).status for _ in range(300)} == {200}

@@ -1,0 +1,130 @@
+"""What README shows is run as it stands there, with other ports and shorter times."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Wall
+from tests.e2e.harness import REPOSITORY, VeloxProcess
+from tests.e2e.recording import JSON, SSE, Call
+from tests.e2e.upstreams import chat_chunk
+from tests.markdown import PAGES, ROOT, blocks, commands
+
+README = ROOT / "README.md"
+CURL = sorted({command for page in PAGES for command in commands(page) if command.startswith("curl ")})
+BASE_ENV = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+
+
+@pytest.fixture(scope="module")
+def velox() -> Iterator[VeloxProcess]:
+    """`velox serve --sim`."""
+    with VeloxProcess(args=("serve", "--sim")) as process:
+        yield process
+
+
+def aimed(text: str, velox: VeloxProcess) -> str:
+    """Return an example with the gateway's real addresses, and one second for a profile."""
+    text = text.replace("http://127.0.0.1:8080", velox.base_url).replace("http://127.0.0.1:6060", velox.admin_url)
+    return text.replace("seconds=10", "seconds=1")
+
+
+def run(words: list[str], folder: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder of its own; it must end well."""
+    done = subprocess.run(
+        words, cwd=folder, env={**BASE_ENV, **(env or {})}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_python_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path) -> None:
+    """The snippet streams some text through `velox serve --sim`."""
+    (snippet,) = blocks(README, "python")
+
+    done = run([sys.executable, "-c", aimed(snippet, velox)], tmp_path)
+
+    assert len(done.stdout.split()) > 5
+
+
+@pytest.mark.parametrize("command", CURL)
+def test_curl_command_works(velox: VeloxProcess, tmp_path: Path, command: str) -> None:
+    """Each curl command is answered by what its page says."""
+    done = run([*shlex.split(aimed(command, velox)), "--fail", "--silent", "--show-error"], tmp_path)
+
+    if "-o cpu.svg" in command:
+        assert "<svg" in (tmp_path / "cpu.svg").read_text()[:500]
+    elif "chat/completions" in command:
+        assert done.stdout.startswith("data: {") and done.stdout.rstrip().endswith("data: [DONE]")
+    elif "readyz" in command:
+        assert '"ready":true' in done.stdout
+    else:
+        assert "velox_worker_up" in done.stdout
+
+
+def test_go_tool_pprof_command_works(velox: VeloxProcess, tmp_path: Path) -> None:
+    """`go tool pprof` reads the profile at the address that README shows."""
+    (command,) = [command for command in commands(README) if command.startswith("go tool pprof")]
+
+    done = run(shlex.split(aimed(command, velox)), tmp_path, {"HOME": str(tmp_path), "PPROF_TMPDIR": str(tmp_path)})
+
+    assert "Type: cpu" in done.stdout
+
+
+def test_simulator_command_answers(tmp_path: Path) -> None:
+    """`velox sim` with README's options says where it listens, and leaves at SIGTERM."""
+    (command,) = [command for command in commands(README) if " sim " in command]
+    words = shlex.split(command.replace(":9000", ":0"))[1:]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "velox", *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=BASE_ENV
+    )
+    try:
+        assert process.stdout is not None
+        assert re.match(r"velox sim listening on http://127\.0\.0\.1:\d+", process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_make_run_streams_an_answer() -> None:
+    """Without a key: the simulator's answer, printed by the SDK. `make run` is this program, in its .venv."""
+    assert "deploy/demo.py" in (ROOT / "Makefile").read_text()
+
+    done = run([sys.executable, "deploy/demo.py"], REPOSITORY, {"PYTHONPATH": str(REPOSITORY)})
+
+    assert "built-in simulator" in done.stdout
+    assert re.search(r"first token after \d+ ms, whole answer after \d+ ms", done.stdout)
+
+
+def test_make_run_with_a_key_asks_the_origin(wall: Wall) -> None:
+    """With a key and an origin set: the same through that origin, with that key."""
+
+    async def answer(call: Call) -> None:
+        if call.method == "GET":
+            await call.reply(200, JSON, b'{"object":"list","data":[{"id":"far","object":"model"}]}')
+            return
+        await call.head(200, SSE)
+        await call.data(chat_chunk("Because.") + b"data: [DONE]\n\n")
+        await call.end()
+
+    env = {**wall.upstream.env(), "OPENAI_API_KEY": "sk-of-the-upstream", "PYTHONPATH": str(REPOSITORY)}
+    with wall.upstream.playing(answer) as upstream:
+        done = run([sys.executable, "deploy/demo.py"], REPOSITORY, env)
+        call = upstream.wait_call()
+
+    assert "Because." in done.stdout
+    assert call.header("authorization") == "Bearer sk-of-the-upstream"

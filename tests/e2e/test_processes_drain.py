@@ -1,0 +1,205 @@
+"""The end of a gateway: SIGTERM, Ctrl-C, impatience (F-55, F-56, R-PROC-4)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.recording import SSE, Call, RecordingUpstream
+from tests.e2e.tools import (
+    CHAT_STREAM,
+    Client,
+    clients,
+    hold_chat,
+    reason,
+    wait_admitted,
+    wait_warm,
+)
+from tests.e2e.upstreams import CHAT_SSE
+
+_FIRST_EVENT = CHAT_SSE[: CHAT_SSE.index(b"\n\n") + 2]
+
+
+async def one_event_then_wait(call: Call) -> None:
+    """Script: a streamed answer stops after its first event until the test's step; the rest is answered at once."""
+    if "chat/completions" not in call.target or b'"stream": true' not in call.body:
+        await hold_chat(call)
+        return
+    await call.head(200, SSE)
+    await call.data(_FIRST_EVENT)
+    await call.step()
+    await call.data(CHAT_SSE[len(_FIRST_EVENT) :])
+    await call.end()
+
+
+@contextlib.contextmanager
+def streaming(velox: VeloxProcess, upstream: RecordingUpstream, n: int) -> Iterator[list[Client]]:
+    """Hold `n` streams open, each after its first event."""
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(Client(velox)) for _ in range(n)]
+        for client in opened:
+            client.send_chat(CHAT_STREAM)
+        for client in opened:
+            client.read_until(_FIRST_EVENT)
+        upstream.wait_call(n)
+        yield opened
+
+
+def is_refused(velox: VeloxProcess) -> bool:
+    """True when nobody takes a connection; one that is taken must be served."""
+    try:
+        with Client(velox) as client, contextlib.suppress(ConnectionError):
+            client.ask()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass  # it was in the queue of a socket that closed
+    return False
+
+
+def sigterm(velox: VeloxProcess) -> None:
+    """What a container runtime sends: to the supervisor only."""
+    velox.signal(signal.SIGTERM)
+
+
+def ctrl_c(velox: VeloxProcess) -> None:
+    """What a terminal sends: to every process of the group."""
+    os.killpg(velox.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("tell", [sigterm, ctrl_c])
+def test_stop_with_running_streams_finishes_them(tell: Callable[[VeloxProcess], None]) -> None:
+    """F-55: streams end as if nothing were, no new connection is taken, /readyz says why, exit code 0."""
+    with RecordingUpstream(http2=True) as upstream, upstream.playing(one_event_then_wait):
+        settings = {**upstream.env(), "VELOX_WORKERS": "2"}
+        with VeloxProcess(settings) as velox:
+            with clients(velox, 4) as idle, streaming(velox, upstream, 10) as streams:
+                tell(velox)
+                until(
+                    lambda: velox.admin("/readyz").status == 503,
+                    "/readyz says that the gateway is leaving",
+                    2,
+                )
+                assert "draining" in velox.admin("/readyz").body.decode()
+                assert velox.admin("/healthz").status == 200, "alive: a restart now would break the streams"
+                until(lambda: is_refused(velox), "new connections are refused", 2)
+                for client in idle:
+                    assert client.read_to_end() == b"", "an idle connection is closed"
+                upstream.step(len(streams))
+                for client in streams:
+                    rest = client.read_to_end()
+                    assert b"data: [DONE]" in rest and rest.endswith(b"0\r\n\r\n"), "the stream is whole"
+            assert velox.wait(5) == 0
+            velox.wait_log(lambda line: "drained" in line)
+
+
+def test_sigterm_with_requests_on_idle_connections_answers_those_that_came_before() -> None:
+    """A request that was sent before SIGTERM is answered, and told that its connection ends with it."""
+    with RecordingUpstream() as upstream, upstream.playing(hold_chat):
+        with VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox:
+            with Client(velox) as client:
+                wait_admitted(client, upstream, 1)
+                sigterm(velox)
+                until(lambda: velox.admin("/readyz").status == 503, "draining", 2)
+                upstream.step()
+                reply = client.read()
+                assert (reply.status, reply.header("connection")) == (200, "close")
+            assert velox.wait(5) == 0
+
+
+def test_sigterm_with_connections_in_the_listeners_queue_serves_them() -> None:
+    """F-55: who connected before SIGTERM is served, though no worker had accepted the connection yet. 20 of 20."""
+    with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
+        wait_warm(velox)
+        (worker,) = velox.worker_pids()
+        with contextlib.ExitStack() as stack:
+            os.kill(worker, signal.SIGSTOP)
+            queued = [stack.enter_context(Client(velox)) for _ in range(20)]
+            for client in queued:
+                client.send_chat()
+            sigterm(velox)
+            velox.wait_log(lambda line: "draining" in line)
+            os.kill(worker, signal.SIGCONT)
+            assert [client.read().status for client in queued] == [200] * 20
+        assert velox.wait(5) == 0
+
+
+def test_drain_window_exceeded_tells_every_client_and_leaves() -> None:
+    """F-56: a stream gets an error event and no clean end, who had no answer yet a 503, also from the queue; exit 0."""
+    settings = {"VELOX_WORKERS": "1", "VELOX_DRAIN_TIMEOUT": "500ms", "VELOX_MAX_INFLIGHT": "2"}
+    with RecordingUpstream(http2=True) as upstream, upstream.playing(one_event_then_wait):
+        with (
+            VeloxProcess({**upstream.env(), **settings}) as velox,
+            Client(velox) as waiting,
+            Client(velox) as queued,
+        ):
+            with streaming(velox, upstream, 1) as (stream,):
+                wait_admitted(waiting, upstream, 2)
+                queued.send_chat()
+                velox.wait_metric("velox_queue_depth", lambda value: value == 1)
+                told_s = time.monotonic()
+                sigterm(velox)
+                rest = stream.read_to_end()
+                assert time.monotonic() - told_s > 0.5, "it had its window"
+                assert json.loads(rest[rest.index(b"data: ") + 6 :].split(b"\n")[0])["error"]["code"] == "draining"
+                assert b"[DONE]" not in rest and not rest.endswith(b"0\r\n\r\n"), "it does not look complete"
+                for client in (waiting, queued):
+                    reply = client.read()
+                    assert (reply.status, reason(reply)) == (503, "draining")
+                    assert reply.header("x-should-retry") == "true"
+                for call in upstream.calls:
+                    upstream.wait_left(call)
+                assert velox.wait(5) == 0
+                assert time.monotonic() - told_s < 2.5
+
+
+def test_second_sigterm_ends_at_once() -> None:
+    """R-PROC-4: whoever asks twice does not want to wait for the streams."""
+    with RecordingUpstream() as upstream, upstream.playing(one_event_then_wait):
+        with VeloxProcess({**upstream.env(), "VELOX_WORKERS": "2"}) as velox, streaming(velox, upstream, 2):
+            sigterm(velox)
+            velox.wait_log(lambda line: "draining" in line)
+            told_s = time.monotonic()
+            sigterm(velox)
+            assert velox.wait(2) == 0
+            assert time.monotonic() - told_s < 1.0
+
+
+def test_sigterm_while_a_worker_hangs_leaves_when_the_window_is_over() -> None:
+    """One stuck worker does not keep the gateway from leaving."""
+    settings = {"VELOX_WORKERS": "2", "VELOX_DRAIN_TIMEOUT": "200ms"}
+    with VeloxProcess(settings, ("serve", "--sim")) as velox:
+        os.kill(velox.worker_pids()[0], signal.SIGSTOP)
+        told_s = time.monotonic()
+        sigterm(velox)
+        assert velox.wait(5) == 0
+        assert time.monotonic() - told_s < 2.2
+
+
+def test_unix_socket_of_a_gateway_that_left_is_gone(tmp_path: Path) -> None:
+    """No stale file is left, and a successor that already has the path keeps it."""
+    path = tmp_path / "velox.sock"
+    settings = {"VELOX_LISTEN": f"unix:{path}", "VELOX_WORKERS": "2"}
+    with RecordingUpstream() as upstream, upstream.playing(one_event_then_wait):
+        with (
+            VeloxProcess({**upstream.env(), **settings}) as velox,
+            streaming(velox, upstream, 1) as (stream,),
+        ):
+            sigterm(velox)
+            until(lambda: not path.exists(), "the path is free", 2)
+            with socket.socket(socket.AF_UNIX) as successor:
+                successor.bind(str(path))
+                upstream.step()
+                assert stream.read_to_end().endswith(b"0\r\n\r\n")
+                stream.sock.close()
+                assert velox.wait(5) == 0
+                assert path.exists(), "the successor's path was taken away"

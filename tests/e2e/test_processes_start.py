@@ -1,0 +1,95 @@
+"""The start of a gateway: how fast, what stops it, what does not, and on which cores it ends up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.recording import RecordingUpstream
+from tests.e2e.tools import covers, free_port, reason, run_velox
+
+START_TO_READY_S = 3.0
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], address: str) -> None:
+    """Check that a start failed with exit code 1 and one line which names the address and the cause."""
+    assert done.returncode == 1, done
+    (line,) = done.stderr.splitlines()
+    assert f"can't listen on {address}: Address already in use" in line
+
+
+def test_start_is_ready_within_bounds() -> None:
+    """From the command to the first answer; the aim is one second, the bound is for a busy machine."""
+    began_s = time.monotonic()
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+        until(lambda: velox.admin("/readyz").status == 200, "ready")
+        took_s = time.monotonic() - began_s
+        assert velox.request("GET", "/v1/models").status == 200
+    print(f"start to ready: {took_s:.2f} s")
+    assert took_s < START_TO_READY_S
+
+
+def test_start_on_a_port_in_use_says_so_and_exits() -> None:
+    """One clear line and exit code 1, for the data port and for the admin port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        assert_one_line(run_velox({"VELOX_LISTEN": taken}, "serve", "--sim"), taken)
+        env = {"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": taken}
+        assert_one_line(run_velox(env, "serve", "--sim"), taken)
+
+
+def test_start_on_the_port_of_another_gateway_says_so_and_exits() -> None:
+    """SO_REUSEPORT must not let two gateways share a port without a word."""
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+        taken = f"127.0.0.1:{velox.port}"
+        assert_one_line(run_velox({"VELOX_LISTEN": taken, "VELOX_WORKERS": "2"}, "serve", "--sim"), taken)
+        assert velox.request("GET", "/v1/models").status == 200
+
+
+def test_start_on_a_stale_unix_socket_replaces_it(tmp_path: object) -> None:
+    """A gateway that was killed leaves its file; the next one starts all the same."""
+    path = f"{tmp_path}/velox.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    with VeloxProcess({"VELOX_LISTEN": f"unix:{path}", "VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox:
+        assert velox.request("GET", "/v1/models").status == 200
+        done = run_velox({"VELOX_LISTEN": f"unix:{path}"}, "serve", "--sim")
+        assert done.returncode == 1 and "Address already in use" in done.stderr
+
+
+@covers("VELOX_PIN_CPUS", "VELOX_WORKERS")
+def test_workers_are_pinned_one_to_a_core_unless_told_otherwise() -> None:
+    """Worker n is on core n modulo the cores there are; with `off` each may run on all of them."""
+    cores = sorted(os.sched_getaffinity(0))
+    for pin in ("on", "off"):
+        with VeloxProcess({"VELOX_WORKERS": "3", "VELOX_PIN_CPUS": pin}, ("serve", "--sim")) as velox:
+            found = sorted(sorted(os.sched_getaffinity(pid)) for pid in velox.worker_pids())
+            pinned = sorted([cores[slot % len(cores)]] for slot in range(3))
+            assert found == (pinned if pin == "on" else [cores] * 3)
+            assert os.sched_getaffinity(velox.pid) == set(cores), "the supervisor is free"
+
+
+def test_start_without_upstream_serves_502_until_it_is_there() -> None:
+    """Issue: a failed warm-up does not stop the start; it is retried, and readiness tells."""
+    upstream = RecordingUpstream()
+    upstream.port = free_port()
+    settings = {"VELOX_UPSTREAM_ORIGIN": f"http://127.0.0.1:{upstream.port}", "VELOX_WORKERS": "2"}
+    with VeloxProcess(settings) as velox:
+        state = velox.admin("/readyz")
+        assert state.status == 503
+        assert state.json()["reasons"] == [f"worker {n} has no connection to its upstream" for n in (0, 1)]
+        reply = velox.request("GET", "/v1/models")
+        assert (reply.status, reason(reply), reply.header("x-should-retry")) == (
+            502,
+            "upstream_connect",
+            "true",
+        )
+        assert velox.metric("velox_upstream_warm_failures_total") > 0
+        with upstream:
+            # Back-off has doubled a few times by now: 0.1, 0.2, 0.4, 0.8 s, each up to half longer.
+            until(lambda: velox.admin("/readyz").status == 200, "ready once the upstream is there", 5)
+            assert velox.request("GET", "/v1/models").status == 200
+        until(lambda: velox.admin("/readyz").status == 503, "not ready once it has gone", 5)

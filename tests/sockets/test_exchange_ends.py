@@ -1,0 +1,190 @@
+"""Ends of an exchange that come at the worst moment, on a real loop with a pool that never gets a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+import pytest
+import uvloop
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.auth import Authenticator
+from velox.gateway.exchange import Exchange
+from velox.gateway.forward import Forwarder
+from velox.gateway.intake import Gateway
+from velox.gateway.parts import GatewayLimits, Parts
+from velox.gateway.recorder import Recorder
+from velox.gateway.routes import Routes
+from velox.net.pool import UpstreamPool
+from velox.net.upstream import ConnectionOwner
+from velox.observe.access_log import AccessLog
+from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import CELLS
+from velox.policy.admission import AdmissionQueue
+from velox.policy.token_bucket import BucketRate
+from velox.protocol.body import BodyReader
+from velox.providers.openai import OPENAI
+from velox.shm.bucket import SharedBucket
+from velox.shm.segment import Segment
+from velox.types import RequestHead
+
+
+class FakeClient:
+    """A client's connection that notes what it is told."""
+
+    is_write_paused = False
+    will_close = True
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.finished = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def finish(self, *, close: bool) -> None:
+        self.finished += 1
+
+    def cut(self, last: bytes, *, reset: bool) -> None:
+        raise AssertionError("no reply has begun")
+
+    def release_body(self) -> None:
+        pass
+
+
+class Bench:
+    """A gateway with room for `max_inflight` exchanges, whose upstream never takes a connection."""
+
+    def __init__(self, max_inflight: int, log_fd: int) -> None:
+        segment = Segment(1, CELLS)
+        metrics = WorkerMetrics(segment.metrics(0))
+        forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
+        queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, 60 * 10**9)
+        self.bucket: Final = SharedBucket(segment, BucketRate.from_rpm(60, 1, 60.0), 0)
+        parts = Parts(
+            routes=Routes(("/",)),
+            auth=Authenticator(frozenset()),
+            reader=BodyReader(),
+            queue=queue,
+            bucket=self.bucket,
+            forwarder=forwarder,
+            pool=UpstreamPool(
+                never_dial,
+                forwarder.warmup("/v1/models"),
+                warm_connections=1,
+                max_connections=8,
+                warmup_timeout_s=60.0,
+                on_change=lambda: None,
+                on_warm_failure=lambda _failure: None,
+            ),
+            recorder=Recorder(
+                metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t"
+            ),
+            limits=GatewayLimits(
+                max_inflight=max_inflight,
+                queue_timeout_s=60.0,
+                first_byte_timeout_s=60.0,
+                idle_timeout_s=60.0,
+            ),
+        )
+        self.gateway: Final = Gateway(parts, asyncio.get_running_loop())
+
+    def submit(self, client: FakeClient) -> Exchange:
+        head = RequestHead(
+            method=b"GET",
+            target=b"/v1/models",
+            path=b"/v1/models",
+            query=b"",
+            http_1_0=False,
+            headers=[],
+            keep_alive=True,
+            content_length=None,
+            chunked=False,
+            expect_continue=False,
+        )
+        exchange = self.gateway.submit(client, head, None, "")
+        assert exchange is not None, "the queue has room"
+        return exchange
+
+    def close(self) -> None:
+        self.gateway.parts.pool.close()
+
+
+async def never_dial(_owner: ConnectionOwner) -> NoReturn:
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
+
+
+@contextmanager
+def bench(max_inflight: int = 1) -> Iterator[Bench]:
+    log_fd = os.open(os.devnull, os.O_WRONLY)
+    made = Bench(max_inflight, log_fd)
+    try:
+        yield made
+    finally:
+        made.close()
+        os.close(log_fd)
+
+
+async def turns(n: int = 5) -> None:
+    """Let the loop go round a few times."""
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("turns_later", range(5))
+def test_client_that_leaves_at_any_turn_frees_its_slot(turns_later: int) -> None:
+    """R-CANCEL-1: queued, between the queue and the first step of its task, waiting for a connection: all are counted."""
+
+    async def main() -> None:
+        with bench() as made:
+            client = FakeClient()
+            exchange = made.submit(client)
+            for _ in range(turns_later):
+                await asyncio.sleep(0)
+            # Behind what the loop has to do already: after one turn, between the task's making and its first step.
+            asyncio.get_running_loop().call_soon(exchange.client_gone)
+            await turns()
+            assert made.gateway.n_active == 0
+            assert (client.written, client.finished) == (b"", 0), "nobody is there to be answered"
+
+    uvloop.run(main())
+
+
+def test_client_that_leaves_while_its_token_is_not_due_gives_it_back() -> None:
+    """The token of an exchange whose task never began is a token as well."""
+
+    async def main() -> None:
+        with bench(max_inflight=2) as made:
+            made.submit(FakeClient())
+            late = made.submit(FakeClient())
+            asyncio.get_running_loop().call_soon(late.client_gone)
+            await turns()
+            assert (made.bucket.waiting, made.gateway.n_active) == (0, 1)
+
+    uvloop.run(main())
+
+
+def test_end_of_a_drain_answers_who_waits_for_a_connection_and_who_is_queued() -> None:
+    """R-PROC-4: 503 draining for both; neither is left to find its connection reset."""
+
+    async def main() -> None:
+        with bench(max_inflight=1) as made:
+            clients = [FakeClient(), FakeClient()]
+            for client in clients:
+                made.submit(client)
+            await turns()
+            assert (made.gateway.n_active, len(made.gateway.parts.queue)) == (1, 1)
+            made.gateway.fail_all(VeloxError(Reason.DRAINING, "leaving", close=True))
+            await turns()
+            for client in clients:
+                assert client.written.startswith(b"HTTP/1.1 503 ") and b"draining" in client.written
+                assert client.finished == 1
+            assert (made.gateway.n_active, len(made.gateway.parts.queue)) == (0, 0)
+
+    uvloop.run(main())

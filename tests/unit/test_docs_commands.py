@@ -1,0 +1,147 @@
+"""What README.md and docs/ tell a person to type is run by a test; what they point to exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.markdown import PAGES, ROOT, anchors, blocks, commands, links
+from velox.settings import load
+from velox.settings.variables import VARIABLES
+
+EXAMPLES = "tests/e2e/test_docs_examples.py"
+DEPLOY = "tests/unit/test_deploy_files.py"
+# Run as they stand, with other ports and shorter times.
+CURL = f"{EXAMPLES}::test_curl_command_works"
+DEMO = f"{EXAMPLES}::test_make_run_streams_an_answer"
+# No container is built here: the settings and files that the command names are checked.
+DOCKER = "tests/unit/test_docs_commands.py::test_docker_command_starts_with_what_it_sets"
+COMPOSE = f"{DEPLOY}::test_compose_file_sets_only_known_variables_and_leaves_time_to_drain"
+ASK = (
+    "curl -N http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' -d "
+    '\'{"model": "velox-sim", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}\''
+)
+SIDECAR = (
+    "docker run -d --name velox --network container:my-app --stop-timeout 30 --read-only "
+    "-e VELOX_LISTEN=127.0.0.1:8080 -e OPENAI_API_KEY velox"
+)
+
+# Each command that the pages show, and what runs it: a test, or a line of .ci/run.
+RUN_BY = {
+    "make run": DEMO,
+    "OPENAI_API_KEY=sk-... make run": f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin",
+    "OPENAI_API_KEY=... VELOX_UPSTREAM_ORIGIN=https://llm.example.com make run": (
+        f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
+    ),
+    "make test": ".ci/run: make test",
+    "make lint": ".ci/run: make --keep-going lint",
+    "make bench": ".ci/run: make bench",
+    ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
+    ".venv/bin/velox serve --sim": f"{EXAMPLES}::test_python_snippet_prints_an_answer",
+    "OPENAI_API_KEY=sk-... .venv/bin/velox serve": "tests/e2e/test_forwarding.py::test_own_key_replaces_the_clients",
+    ".venv/bin/velox check": ".ci/run: .venv/bin/velox check",
+    ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
+        f"{EXAMPLES}::test_simulator_command_answers"
+    ),
+    ASK: CURL,
+    "curl http://127.0.0.1:6060/readyz": CURL,
+    "curl http://127.0.0.1:6060/metrics": CURL,
+    "curl -o cpu.svg 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": CURL,
+    "go tool pprof -top 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": (
+        f"{EXAMPLES}::test_go_tool_pprof_command_works"
+    ),
+    "docker build -t velox .": f"{DEPLOY}::test_image_copies_only_files_that_exist_and_are_not_ignored",
+    "docker run --rm -p 127.0.0.1:8080:8080 -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox": DOCKER,
+    SIDECAR: DOCKER,
+    "docker compose -f deploy/compose.yaml up --build": COMPOSE,
+    "docker compose -f deploy/sidecar.compose.yaml up --build": COMPOSE,
+}
+SHOWN = sorted({command for page in PAGES for command in commands(page)})
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def is_there(test: str) -> bool:
+    """Tell whether `path::name` is a test that exists."""
+    path, _, name = test.partition("::")
+    return (ROOT / path).is_file() and re.search(rf"def {name}\(", (ROOT / path).read_text()) is not None
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_command_shown_is_run_by_something_that_exists(command: str) -> None:
+    """A command that nothing runs is a command that will rot."""
+    runs_it = RUN_BY.get(command)
+
+    assert runs_it is not None, f"add it to RUN_BY with the test that runs it: {command}"
+    if runs_it.startswith(".ci/run: "):
+        assert runs_it.removeprefix(".ci/run: ") in (ROOT / ".ci/run").read_text()
+    else:
+        assert is_there(runs_it), runs_it
+
+
+def test_table_has_no_command_that_is_shown_nowhere() -> None:
+    """What left the pages leaves the table."""
+    assert sorted(RUN_BY) == SHOWN
+
+
+@pytest.mark.parametrize("command", [command for command, test in RUN_BY.items() if test == DOCKER])
+def test_docker_command_starts_with_what_it_sets(command: str) -> None:
+    """The image's settings and those of the command are accepted together: Velox would start."""
+    words = shlex.split(command)
+    given = [words[at + 1] for at, word in enumerate(words) if word == "-e"]
+    image = re.search(r"VELOX_LISTEN=\S+", (ROOT / "Dockerfile").read_text())
+    assert image is not None
+    environ = dict(setting.split("=", 1) if "=" in setting else (setting, "k") for setting in [image[0], *given])
+
+    settings = load(environ)
+
+    assert words[-1] == "velox"
+    assert settings.listen.port == 8080
+    if "--stop-timeout" in words:
+        assert int(words[words.index("--stop-timeout") + 1]) > settings.drain_timeout_s
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_link_leads_somewhere(page: Path) -> None:
+    """Each link inside the repository names a file, and a heading of it where it names one."""
+    for link in links(page):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_page_names_only_known_variables(page: Path) -> None:
+    """A VELOX_ name in a page is a setting (or the demo's); one that ends with _ is a prefix."""
+    known = {variable.name for variable in VARIABLES} | {"VELOX_"}
+
+    assert set(re.findall(r"\b(?:VELOX_[A-Z0-9_]*|OPENAI_API_KEY)", page.read_text())) <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_page_has_a_title_and_short_lines(page: Path) -> None:
+    """One title at the top; prose of at most 170 characters a line (tables are as wide as they are)."""
+    text = page.read_text()
+
+    assert text.startswith("# ") and len(re.findall(r"^# ", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.M)) == 1
+    assert [line for line in text.splitlines() if len(line) > 170 and not line.startswith("|")] == []
+
+
+def test_json_shown_is_the_shape_of_an_error() -> None:
+    """README and errors.md show the same example."""
+    assert blocks(ROOT / "README.md", "json") == blocks(ROOT / "docs/errors.md", "json") != []
+
+
+def test_promise_names_a_test_that_exists() -> None:
+    """Each promise of README is shown by a test; no test, no promise."""
+    section = (ROOT / "README.md").read_text().partition("## What it promises today")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    tests = re.findall(r"`(tests/\S+::\w+)`", section)
+
+    assert len(rows) == len(tests) > 10
+    assert [test for test in tests if not is_there(test)] == []

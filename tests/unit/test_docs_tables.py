@@ -1,0 +1,100 @@
+"""Tables and picture of the documentation agree with the code that they describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from docs.life_of_a_request import PICTURE, STEPS, draw
+from docs.tables import MEANING, TABLES, fill
+from tests.markdown import ROOT
+from velox.admin import metrics_page
+from velox.errors import Reason
+from velox.observe import series
+from velox.shm.segment import Segment
+from velox.types import Route
+
+METRICS = (ROOT / "docs/metrics.md").read_text()
+
+
+@pytest.mark.parametrize(("page", "name", "make"), TABLES, ids=[f"{page}-{name}" for page, name, _ in TABLES])
+def test_table_is_as_generated(page: str, name: str, make: Callable[[], str]) -> None:
+    """`python -m docs.tables` would change nothing."""
+    text = (ROOT / page).read_text()
+
+    assert fill(text, name, make()) == text
+
+
+def test_every_reason_has_a_meaning() -> None:
+    """The list is closed: each has its words, and nothing else has."""
+    assert list(MEANING) == list(Reason)
+
+
+def test_picture_is_as_drawn() -> None:
+    """`python -m docs.life_of_a_request` would change nothing."""
+    assert PICTURE.read_text() == draw()
+
+
+def test_picture_shows_where_each_reason_leaves() -> None:
+    """Every reason that can happen has its place, with the status that it has in the code."""
+    drawn = PICTURE.read_text()
+    reasons = {reason.code: reason for reason in Reason}
+
+    missing = {code for code in reasons if not re.search(rf"\b{code}\b", drawn)}
+    assert missing == {"client_slow"}  # reserved: nothing ends with it yet
+    for step in STEPS:
+        for leaves in step.leaves:
+            words = re.findall(r"\d{3}|[a-z_]+", leaves)
+            status = None
+            for word in words:
+                status = int(word) if word.isdigit() else status
+                if word in reasons and status is not None:
+                    assert reasons[word].fact.status == status, leaves
+
+
+def test_picture_names_code_that_exists() -> None:
+    """The functions and files on the cards are there."""
+    code = (ROOT / "velox/gateway/exchange.py").read_text()
+    for step in STEPS:
+        for place in step.where.split(", "):
+            name = re.sub(r"^.*\.|\(\)$", "", place) if place.endswith("()") else ""
+            assert (f"def {name}(" in code) if name else (ROOT / "velox" / place).is_file(), place
+
+
+def documented() -> dict[str, tuple[str, set[str]]]:
+    """Return metric -> (type, labels) as the tables of metrics.md say."""
+    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (.*?) \|", METRICS, re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
+    """None is missing, none is invented; the types are right."""
+    page = metrics_page.render(Segment(1, series.CELLS)).decode()
+    shown = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in text_string_to_metric_families(page)
+    }
+
+    assert {name: kind for name, (kind, _) in documented().items()} == shown
+
+
+def test_metrics_documentation_names_the_labels_of_the_code() -> None:
+    """Each family of series.py has just the labels that the table says."""
+    labels = {f"{counter.name}_total": {name for name, _ in counter.labels} for counter in series.COUNTERS}
+    labels |= {gauge.name: set() for gauge in series.GAUGES}
+    labels |= {each.name: {each.label[0]} if each.label else set() for each in series.HISTOGRAMS}
+    found = documented()
+
+    assert {name: found[name][1] for name in labels} == labels
+
+
+def test_metrics_documentation_names_every_label_value() -> None:
+    """The values of short closed lists are all there, and the routes."""
+    short = (series.ATTEMPTS, series.STREAM_ENDS, series.SHED, series.LIMIT)
+    values = {value for counter in short for _, names in counter.labels for value in names}
+    values |= {phase.name.lower() for phase in series.Phase} | {route.name.lower() for route in Route}
+
+    assert {value for value in values if f"`{value}`" not in METRICS} == set()
