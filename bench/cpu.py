@@ -1,6 +1,7 @@
-"""CPU time of a process and its descendants, from /proc.
+"""CPU time and writes of a process and its descendants, from /proc.
 
-Knows: /proc/PID/task/*/schedstat (ns on a core, user and system together), /proc/PID/stat. Does not know: what runs.
+Knows: /proc/PID/task/*/schedstat (ns on a core, user and system together), /proc/PID/stat, /proc/PID/io.
+Does not know: what runs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["cpu_seconds", "family"]
+__all__ = ["cpu_seconds", "family", "n_writes"]
 
 _PROC: Final = Path("/proc")
 
@@ -43,3 +44,9 @@ def cpu_seconds(pids: list[int], proc: Path = _PROC) -> float:
         for schedstat in (proc / str(pid) / "task").glob("*/schedstat"):
             total_ns += int(schedstat.read_text().split()[0])
     return total_ns / 1e9
+
+
+def n_writes(pids: list[int], proc: Path = _PROC) -> int:
+    """Return how often these processes have called write(), writev() and the like."""
+    lines = [line for pid in pids for line in (proc / str(pid) / "io").read_text().splitlines()]
+    return sum(int(line.partition(":")[2]) for line in lines if line.startswith("syscw:"))

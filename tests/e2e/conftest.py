@@ -79,7 +79,8 @@ def wall_of_session(request: pytest.FixtureRequest, certificates: Certificates) 
     """One scripted upstream and one gateway for each way to speak with it."""
     kind: str = request.param
     with RecordingUpstream(http2=kind != "http1", certificates=None if kind == "http1" else certificates) as upstream:
-        env = {**upstream.env(), "VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0", "VELOX_ACCESS_LOG": "all"}
+        env = {**upstream.env(), "VELOX_WORKERS": "1", "VELOX_ACCESS_LOG": "all"}
+        env |= {"VELOX_RATE_LIMIT_RPM": "0", "VELOX_EGRESS_POOL_CONNECTIONS": "1"}
         if kind != "http1":
             env["VELOX_HTTP2_ENGINE"] = kind
         with VeloxProcess(env) as velox:

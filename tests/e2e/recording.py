@@ -1,7 +1,8 @@
 """A scripted upstream: records every request, answers as the test's script says, and misbehaves where it is told to.
 
-Knows: what is recorded, a thread with a loop of its own, the handing over to the test's thread. Does not know: Velox, or
-the HTTP versions (recording_http1.py, recording_http2.py). What is sent is written by hand, so that replies can be cut, late or wrong.
+Knows: what is recorded, a thread with a loop of its own, the handing over to the test's thread. Does not know:
+Velox, or the HTTP versions (recording_http1.py, recording_http2.py). What is sent is written by hand, so that replies
+can be cut, late or wrong.
 
     async def two_events(call: Call) -> None:
         await call.head(200, SSE)
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import collections
 import contextlib
 import json
 import threading
@@ -56,9 +58,10 @@ class ClientLeftError(Exception):
 class Call(abc.ABC):
     """One request as it came, and the means to answer it. Verbs of the script run on the upstream's loop."""
 
-    def __init__(self, upstream: RecordingUpstream, connection: int, method: str, target: str, fields: Fields) -> None:
-        self.upstream: Final = upstream
-        self.connection: Final = connection  # the how-manieth accepted, from 1
+    def __init__(self, link: Connection, method: str, target: str, fields: Fields) -> None:
+        self.link: Final = link
+        self.upstream: Final = link.upstream
+        self.connection: Final = link.number  # the how-manieth accepted, from 1
         self.method: Final = method
         self.target: Final = target
         self.headers: Final = list(fields)
@@ -92,7 +95,7 @@ class Call(abc.ABC):
 
     async def step(self) -> None:
         """Wait for the test's step(). Raises ClientLeftError."""
-        await self._unless_left(self.upstream.take_step())
+        await self._unless_left(self.upstream.take_step(self))
 
     async def silence(self) -> None:
         """Wait until the gateway leaves."""
@@ -194,7 +197,9 @@ class RecordingUpstream:
         self._failures: list[BaseException] = []
         self._changed: Final = threading.Condition()
         self._loop: Final = asyncio.new_event_loop()
-        self._steps: Final[asyncio.Queue[None]] = asyncio.Queue()
+        # On the loop only. A step is for the first that waits and has not been left.
+        self._waiting: Final[collections.deque[tuple[Call, asyncio.Future[None]]]] = collections.deque()
+        self._n_steps = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._transports: set[asyncio.Transport] = set()
         self._thread: Final = threading.Thread(target=self._run, name="upstream", daemon=True)
@@ -242,7 +247,7 @@ class RecordingUpstream:
     def step(self, n: int = 1) -> None:
         """Let the script go on past `n` of its step()s."""
         for _ in range(n):
-            self._loop.call_soon_threadsafe(self._steps.put_nowait, None)
+            self._loop.call_soon_threadsafe(self._release_step)
 
     def wait_call(self, n: int = 1) -> Call:
         """Wait for the `n`th call since playing(), whose body has come too."""
@@ -304,9 +309,16 @@ class RecordingUpstream:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def take_step(self) -> None:
+    async def take_step(self, call: Call) -> None:
         """Wait for the test's step()."""
-        await self._steps.get()
+        if call.left_s:
+            raise ClientLeftError
+        if self._n_steps:
+            self._n_steps -= 1
+            return
+        released: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((call, released))
+        await released
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -319,10 +331,17 @@ class RecordingUpstream:
             self._failures.append(exc)
             call.lose()
 
+    def _release_step(self) -> None:
+        while self._waiting:
+            call, released = self._waiting.popleft()
+            if not released.done() and not call.left_s:
+                released.set_result(None)
+                return
+        self._n_steps += 1
+
     def _drop_steps(self) -> None:
         async def drop() -> None:
-            while not self._steps.empty():
-                self._steps.get_nowait()
+            self._n_steps = 0
 
         asyncio.run_coroutine_threadsafe(drop(), self._loop).result(_WAIT_S)
 

@@ -1,6 +1,6 @@
 """The scripted upstream's HTTP/2, on the `h2` library.
 
-Knows: frames and windows of the server side, and how to refuse, reset and go away. Does not know: scripts (recording.py).
+Knows: frames and windows of the server side, how to refuse, reset and go away. Does not know: scripts (recording.py).
 """
 
 from __future__ import annotations

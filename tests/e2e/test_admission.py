@@ -6,6 +6,8 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
+from operator import eq
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream, healthy
@@ -28,10 +30,13 @@ def narrow(**settings: str) -> Iterator[tuple[VeloxProcess, RecordingUpstream]]:
     """Run a gateway of one worker and one exchange at a time; chat completions wait for a step in the upstream."""
     env = {"VELOX_WORKERS": "1", "VELOX_MAX_INFLIGHT": "1", "VELOX_QUEUE_TIMEOUT": "30s"}
     env |= {f"VELOX_{name.upper()}": value for name, value in settings.items()}
-    with RecordingUpstream(http2=True) as upstream, upstream.playing(hold_chat):
-        with VeloxProcess({**upstream.env(), **env}) as velox:
-            wait_warm(velox)
-            yield velox, upstream
+    with (
+        RecordingUpstream(http2=True) as upstream,
+        upstream.playing(hold_chat),
+        VeloxProcess({**upstream.env(), **env}) as velox,
+    ):
+        wait_warm(velox)
+        yield velox, upstream
 
 
 def is_read(witness: Client) -> None:
@@ -86,7 +91,7 @@ def test_queue_client_that_leaves_it_is_never_sent_upstream() -> None:
             with Client(velox) as leaving:
                 leaving.send_chat()
                 velox.wait_metric("velox_queue_depth", lambda value: value == 1)
-            velox.wait_metric(gone, lambda value, n=n: value == n)
+            velox.wait_metric(gone, partial(eq, n))
         last.send_chat()
         upstream.step(2)
         assert [first.read().status, last.read().status] == [200, 200]

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from operator import eq
 
 import pytest
 
@@ -178,18 +180,22 @@ def test_bucket_refusal_carries_the_headers_that_sdks_read() -> None:
 @covers("VELOX_RATE_LIMIT_RPM", "VELOX_RATE_LIMIT_BURST", "VELOX_RATE_LIMIT_MAX_WAIT")
 def test_bucket_request_waits_if_its_token_comes_in_time() -> None:
     """Of three at once the first passes, the second waits half a second, the third would wait longer than it may."""
-    with limited(rpm=120, burst=1, max_wait="800ms") as (velox, upstream):
-        with Client(velox) as first, Client(velox) as second, Client(velox) as third:
-            began_s = time.monotonic()
-            assert first.ask("POST", "/v1/chat/completions", CHAT).status == 200
-            second.send_chat()
-            velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 1)
-            refused = third.ask("POST", "/v1/chat/completions", CHAT)
-            assert (refused.status, reason(refused)) == (429, "rate_limited")
-            assert time.monotonic() - began_s < 0.5, "a refusal does not wait"
-            assert len(upstream.calls) == 1
-            assert second.read().status == 200
-            assert 0.49 < time.monotonic() - began_s < 1.0
+    with (
+        limited(rpm=120, burst=1, max_wait="800ms") as (velox, upstream),
+        Client(velox) as first,
+        Client(velox) as second,
+        Client(velox) as third,
+    ):
+        began_s = time.monotonic()
+        assert first.ask("POST", "/v1/chat/completions", CHAT).status == 200
+        second.send_chat()
+        velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 1)
+        refused = third.ask("POST", "/v1/chat/completions", CHAT)
+        assert (refused.status, reason(refused)) == (429, "rate_limited")
+        assert time.monotonic() - began_s < 0.5, "a refusal does not wait"
+        assert len(upstream.calls) == 1
+        assert second.read().status == 200
+        assert 0.49 < time.monotonic() - began_s < 1.0
 
 
 def test_bucket_client_that_leaves_while_it_waits_gives_its_token_back() -> None:
@@ -202,8 +208,8 @@ def test_bucket_client_that_leaves_while_it_waits_gives_its_token_back() -> None
         for n in range(1, 6):
             with Client(velox) as client:
                 client.send_chat()
-                velox.wait_metric(waited, lambda value, n=n: value == n)
-            velox.wait_metric(gone, lambda value, n=n: value == n)
+                velox.wait_metric(waited, partial(eq, n))
+            velox.wait_metric(gone, partial(eq, n))
         assert chat(velox).status == 200
         assert time.monotonic() - began_s < 1.5, "five tokens were not given back"
         assert len(upstream.calls) == 2

@@ -7,14 +7,22 @@ import openai
 import pytest
 
 from tests.e2e.conftest import Wall
-from tests.e2e.recording import JSON, SSE, Call
+from tests.e2e.recording import JSON, SSE, Call, Script
 from tests.e2e.upstreams import chat_chunk
 
 
-async def cut_stream(call: Call) -> None:
-    """Two events and a half, then the end."""
+async def cut_between(call: Call) -> None:
+    """Two events, then the end."""
     await call.head(200, SSE)
-    await call.data(chat_chunk("one ") + chat_chunk("two ") + b'data: {"half')
+    await call.data(chat_chunk("one ") + chat_chunk("two "))
+    await call.step()
+    call.cut()
+
+
+async def cut_inside(call: Call) -> None:
+    """An event and a half, then the end."""
+    await call.head(200, SSE)
+    await call.data(chat_chunk("one ") + b'data: {"half')
     await call.step()
     call.cut()
 
@@ -32,27 +40,39 @@ async def redirect(call: Call) -> None:
     await call.reply(307, [("location", "http://127.0.0.1:9/elsewhere")])
 
 
-def test_stream_that_was_cut_raises_in_the_sdk_and_never_looks_whole(wall: Wall) -> None:
-    """What came is there, then one error event; no [DONE], and the framing is unfinished."""
-    with wall.upstream.playing(cut_stream) as upstream:
-        words = []
-        with wall.sdk.chat.completions.create(model="m", messages=[], stream=True) as stream:
-            upstream.step()
-            with pytest.raises(openai.APIError) as raised:
-                words += [chunk.choices[0].delta.content for chunk in stream]
+def test_stream_that_was_cut_raises_in_the_sdk(wall: Wall) -> None:
+    """What came before is there; then the SDK raises its own error, with the reason."""
+    words = []
+    ask = wall.sdk.chat.completions.create
+    with wall.upstream.playing(cut_between) as upstream, ask(model="m", messages=[], stream=True) as stream:
+        upstream.step()
+        with pytest.raises(openai.APIError) as raised:
+            for chunk in stream:
+                words.append(chunk.choices[0].delta.content)
 
-        request = {"model": "m", "messages": [], "stream": True}
-        got = b""
-        url = f"{wall.velox.base_url}/v1/chat/completions"
-        with httpx.Client(trust_env=False) as client, client.stream("POST", url, json=request) as reply:
-            upstream.step()
-            pieces = reply.iter_raw()
-            with pytest.raises(httpx.RemoteProtocolError):
-                while True:
-                    got += next(pieces)
-
+    assert words == ["one ", "two "]
     assert raised.value.code == "upstream_truncated"
-    assert got.endswith(b"\n\n") and b"upstream_truncated" in got.rsplit(b"\n\ndata: ", 1)[-1]
+
+
+@pytest.mark.parametrize("script", [cut_between, cut_inside])
+def test_stream_that_was_cut_never_looks_whole(wall: Wall, script: Script) -> None:
+    """The last event is the error, by itself; no [DONE], and the framing is unfinished."""
+    got = b""
+    url = f"{wall.velox.base_url}/v1/chat/completions"
+    request = {"model": "m", "messages": [], "stream": True}
+    with (
+        wall.upstream.playing(script) as upstream,
+        httpx.Client(trust_env=False) as client,
+        client.stream("POST", url, json=request) as reply,
+    ):
+        upstream.step()
+        pieces = reply.iter_raw()
+        with pytest.raises(httpx.RemoteProtocolError):
+            while True:
+                got += next(pieces)
+
+    *_, last, rest = got.split(b"\n\n")
+    assert rest == b"" and last.startswith(b'data: {"error":') and b'"upstream_truncated"' in last
     assert b"[DONE]" not in got
 
 

@@ -73,9 +73,9 @@ def test_http10_client_gets_the_reply_to_its_end(wall: Wall) -> None:
 
     with wall.upstream.playing(answer), wall.velox.connect() as sock:
         sock.sendall(b"GET /v1/models HTTP/1.0\r\n\r\n")
-        wall.upstream.wait_call()
+        start = sock.recv(65536)
         wall.upstream.step()
-        reply = read_reply(sock)
+        reply = read_reply(sock, start=start)
 
     assert (reply.status, reply.body) == (200, b"one two")
     assert reply.header("transfer-encoding") is None and reply.header("content-length") is None

@@ -46,7 +46,7 @@ def wait_replaced(velox: VeloxProcess, victim: int, n_workers: int, timeout_s: f
 
 
 def test_worker_killed_under_load_breaks_only_its_own_requests() -> None:
-    """F-50: requests in flight in the worker fail, all others go on, the next are served, within a second it is back."""
+    """F-50: requests in flight in it fail, all others go on, the next are served, within a second it is back."""
     with RecordingUpstream(http2=True) as upstream:
         settings = {**upstream.env(), "VELOX_WORKERS": "3", "VELOX_EGRESS_POOL_CONNECTIONS": "3"}
         with (
@@ -88,13 +88,17 @@ def test_worker_killed_under_load_breaks_only_its_own_requests() -> None:
 
 def test_worker_killed_upstream_is_left_at_once() -> None:
     """A dead worker's exchanges cost the upstream nothing more: their connections end with it."""
-    with RecordingUpstream() as upstream, upstream.playing(hold_chat):
-        with VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox, Client(velox) as client:
-            client.send_chat()
-            call = upstream.wait_call()
-            os.kill(client.worker(), signal.SIGKILL)
-            killed_s = time.monotonic()
-            assert upstream.wait_left(call) - killed_s < 1.0
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(hold_chat),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox,
+        Client(velox) as client,
+    ):
+        client.send_chat()
+        call = upstream.wait_call()
+        os.kill(client.worker(), signal.SIGKILL)
+        killed_s = time.monotonic()
+        assert upstream.wait_left(call) - killed_s < 1.0
 
 
 def test_worker_killed_queued_connections_are_served_by_the_successor() -> None:

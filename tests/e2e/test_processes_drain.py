@@ -19,6 +19,7 @@ from tests.e2e.tools import (
     CHAT_STREAM,
     Client,
     clients,
+    covers,
     hold_chat,
     reason,
     wait_admitted,
@@ -104,16 +105,19 @@ def test_stop_with_running_streams_finishes_them(tell: Callable[[VeloxProcess], 
 
 def test_sigterm_with_requests_on_idle_connections_answers_those_that_came_before() -> None:
     """A request that was sent before SIGTERM is answered, and told that its connection ends with it."""
-    with RecordingUpstream() as upstream, upstream.playing(hold_chat):
-        with VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox:
-            with Client(velox) as client:
-                wait_admitted(client, upstream, 1)
-                sigterm(velox)
-                until(lambda: velox.admin("/readyz").status == 503, "draining", 2)
-                upstream.step()
-                reply = client.read()
-                assert (reply.status, reply.header("connection")) == (200, "close")
-            assert velox.wait(5) == 0
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(hold_chat),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox,
+    ):
+        with Client(velox) as client:
+            wait_admitted(client, upstream, 1)
+            sigterm(velox)
+            until(lambda: velox.admin("/readyz").status == 503, "draining", 2)
+            upstream.step()
+            reply = client.read()
+            assert (reply.status, reply.header("connection")) == (200, "close")
+        assert velox.wait(5) == 0
 
 
 def test_sigterm_with_connections_in_the_listeners_queue_serves_them() -> None:
@@ -133,45 +137,51 @@ def test_sigterm_with_connections_in_the_listeners_queue_serves_them() -> None:
         assert velox.wait(5) == 0
 
 
+@covers("VELOX_DRAIN_TIMEOUT")
 def test_drain_window_exceeded_tells_every_client_and_leaves() -> None:
     """F-56: a stream gets an error event and no clean end, who had no answer yet a 503, also from the queue; exit 0."""
     settings = {"VELOX_WORKERS": "1", "VELOX_DRAIN_TIMEOUT": "500ms", "VELOX_MAX_INFLIGHT": "2"}
-    with RecordingUpstream(http2=True) as upstream, upstream.playing(one_event_then_wait):
-        with (
-            VeloxProcess({**upstream.env(), **settings}) as velox,
-            Client(velox) as waiting,
-            Client(velox) as queued,
-        ):
-            with streaming(velox, upstream, 1) as (stream,):
-                wait_admitted(waiting, upstream, 2)
-                queued.send_chat()
-                velox.wait_metric("velox_queue_depth", lambda value: value == 1)
-                told_s = time.monotonic()
-                sigterm(velox)
-                rest = stream.read_to_end()
-                assert time.monotonic() - told_s > 0.5, "it had its window"
-                assert json.loads(rest[rest.index(b"data: ") + 6 :].split(b"\n")[0])["error"]["code"] == "draining"
-                assert b"[DONE]" not in rest and not rest.endswith(b"0\r\n\r\n"), "it does not look complete"
-                for client in (waiting, queued):
-                    reply = client.read()
-                    assert (reply.status, reason(reply)) == (503, "draining")
-                    assert reply.header("x-should-retry") == "true"
-                for call in upstream.calls:
-                    upstream.wait_left(call)
-                assert velox.wait(5) == 0
-                assert time.monotonic() - told_s < 2.5
+    with (
+        RecordingUpstream(http2=True) as upstream,
+        upstream.playing(one_event_then_wait),
+        VeloxProcess({**upstream.env(), **settings}) as velox,
+        Client(velox) as waiting,
+        Client(velox) as queued,
+        streaming(velox, upstream, 1) as (stream,),
+    ):
+        wait_admitted(waiting, upstream, 2)
+        queued.send_chat()
+        velox.wait_metric("velox_queue_depth", lambda value: value == 1)
+        told_s = time.monotonic()
+        sigterm(velox)
+        rest = stream.read_to_end()
+        assert time.monotonic() - told_s > 0.5, "it had its window"
+        assert json.loads(rest[rest.index(b"data: ") + 6 :].split(b"\n")[0])["error"]["code"] == "draining"
+        assert b"[DONE]" not in rest and not rest.endswith(b"0\r\n\r\n"), "it does not look complete"
+        for client in (waiting, queued):
+            reply = client.read()
+            assert (reply.status, reason(reply)) == (503, "draining")
+            assert reply.header("x-should-retry") == "true"
+        for call in upstream.calls:
+            upstream.wait_left(call)
+        assert velox.wait(5) == 0
+        assert time.monotonic() - told_s < 2.5
 
 
 def test_second_sigterm_ends_at_once() -> None:
     """R-PROC-4: whoever asks twice does not want to wait for the streams."""
-    with RecordingUpstream() as upstream, upstream.playing(one_event_then_wait):
-        with VeloxProcess({**upstream.env(), "VELOX_WORKERS": "2"}) as velox, streaming(velox, upstream, 2):
-            sigterm(velox)
-            velox.wait_log(lambda line: "draining" in line)
-            told_s = time.monotonic()
-            sigterm(velox)
-            assert velox.wait(2) == 0
-            assert time.monotonic() - told_s < 1.0
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(one_event_then_wait),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "2"}) as velox,
+        streaming(velox, upstream, 2),
+    ):
+        sigterm(velox)
+        velox.wait_log(lambda line: "draining" in line)
+        told_s = time.monotonic()
+        sigterm(velox)
+        assert velox.wait(2) == 0
+        assert time.monotonic() - told_s < 1.0
 
 
 def test_sigterm_while_a_worker_hangs_leaves_when_the_window_is_over() -> None:
@@ -189,17 +199,18 @@ def test_unix_socket_of_a_gateway_that_left_is_gone(tmp_path: Path) -> None:
     """No stale file is left, and a successor that already has the path keeps it."""
     path = tmp_path / "velox.sock"
     settings = {"VELOX_LISTEN": f"unix:{path}", "VELOX_WORKERS": "2"}
-    with RecordingUpstream() as upstream, upstream.playing(one_event_then_wait):
-        with (
-            VeloxProcess({**upstream.env(), **settings}) as velox,
-            streaming(velox, upstream, 1) as (stream,),
-        ):
-            sigterm(velox)
-            until(lambda: not path.exists(), "the path is free", 2)
-            with socket.socket(socket.AF_UNIX) as successor:
-                successor.bind(str(path))
-                upstream.step()
-                assert stream.read_to_end().endswith(b"0\r\n\r\n")
-                stream.sock.close()
-                assert velox.wait(5) == 0
-                assert path.exists(), "the successor's path was taken away"
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(one_event_then_wait),
+        VeloxProcess({**upstream.env(), **settings}) as velox,
+        streaming(velox, upstream, 1) as (stream,),
+    ):
+        sigterm(velox)
+        until(lambda: not path.exists(), "the path is free", 2)
+        with socket.socket(socket.AF_UNIX) as successor:
+            successor.bind(str(path))
+            upstream.step()
+            assert stream.read_to_end().endswith(b"0\r\n\r\n")
+            stream.sock.close()
+            assert velox.wait(5) == 0
+            assert path.exists(), "the successor's path was taken away"

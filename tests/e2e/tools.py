@@ -187,15 +187,18 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def settled(velox: VeloxProcess) -> Iterator[None]:
-    """Check that the block leaves nothing behind in workers that live on: descriptors, exchanges, queued requests."""
+def settled(velox: VeloxProcess, *, http1_spares: int = 0) -> Iterator[None]:
+    """Check that the block leaves nothing behind in workers that live on: descriptors, exchanges, queued requests.
+
+    http1_spares: connections to an HTTP/1.1 upstream that a worker may have more afterwards, for its next requests.
+    """
     wait_warm(velox)
     before = {pid: open_fds(pid) for pid in velox.worker_pids()}
     yield
     survivors = [pid for pid in before if pid in velox.worker_pids()]
 
     def is_back() -> bool:
-        return all(open_fds(pid) <= before[pid] for pid in survivors)
+        return all(open_fds(pid) <= before[pid] + http1_spares for pid in survivors)
 
     until(is_back, "descriptors are given back")
     velox.wait_metric("velox_inflight_requests", lambda value: value == 0)

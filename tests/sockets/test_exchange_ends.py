@@ -82,9 +82,7 @@ class Bench:
                 on_change=lambda: None,
                 on_warm_failure=lambda _failure: None,
             ),
-            recorder=Recorder(
-                metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t"
-            ),
+            recorder=Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t"),
             limits=GatewayLimits(
                 max_inflight=max_inflight,
                 queue_timeout_s=60.0,
@@ -139,7 +137,7 @@ async def turns(n: int = 5) -> None:
 
 @pytest.mark.parametrize("turns_later", range(5))
 def test_client_that_leaves_at_any_turn_frees_its_slot(turns_later: int) -> None:
-    """R-CANCEL-1: queued, between the queue and the first step of its task, waiting for a connection: all are counted."""
+    """R-CANCEL-1: queued, between the queue and its first step, waiting for a connection: each is counted."""
 
     async def main() -> None:
         with bench() as made:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cpu import cpu_seconds, family
+from bench.cpu import cpu_seconds, family, n_writes
 from bench.open_loop import arrivals, percentile
 from bench.payloads import CHAT_REPLY, chat_body, large_body
 from bench.report import row, save, table
@@ -104,3 +104,11 @@ def test_cpu_seconds_of_this_process_grow_with_work() -> None:
     before = cpu_seconds([os.getpid()])
     sum(range(2_000_000))
     assert 0.001 < cpu_seconds([os.getpid()]) - before < 5.0
+
+
+def test_n_writes_sums_all_processes(tmp_path: Path) -> None:
+    """Reads and bytes are not counted."""
+    for pid in (1, 2):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "io").write_text("rchar: 9\nwchar: 9\nsyscr: 9\nsyscw: 4\n")
+    assert n_writes([1, 2], tmp_path) == 8

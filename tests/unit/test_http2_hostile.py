@@ -94,7 +94,7 @@ def test_reply_cut_into_single_bytes_is_read_alike(name: Name) -> None:
     """Where a read ends means nothing (F-15)."""
     peer = RawServer(name)
     stream_id = peer.request()
-    reply = [
+    reply: list[Frame] = [
         peer.head(stream_id, OK),
         peer.data(stream_id, b"one "),
         peer.data(stream_id, b"two", end_stream=True),

@@ -84,7 +84,7 @@ class Exchange:
         self.reply: Reply | None = None
         self.started_ns: Final = time.monotonic_ns()
         self._task: asyncio.Task[None] | None = None
-        self._gone = False
+        self._gone: Reason | None = None
         self._holds_token = False
         self._running = False
 
@@ -93,9 +93,9 @@ class Exchange:
 
     # -- what the client does meanwhile ---------------------------------------------------------
 
-    def client_gone(self) -> None:
+    def client_gone(self, *, stalled: bool = False) -> None:
         """Stop at once, in whichever phase (R-CANCEL-1)."""
-        self._gone = True
+        self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
             self._cancel()
         elif self._gateway.parts.queue.discard(self):
@@ -143,7 +143,7 @@ class Exchange:
             error = exc
         except asyncio.CancelledError:
             # Two cancel: the client that left, and the end of a drain. Both go on to the account.
-            error = VeloxError(Reason.CLIENT_CLOSED if self._gone else Reason.DRAINING, "the exchange was given up")
+            error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
             self._gateway.parts.recorder.crashed(exc)
             error = VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")

@@ -38,6 +38,7 @@ _ATTEMPTS: Final = {
 }
 _STREAM_ENDS: Final = {
     Reason.CLIENT_CLOSED: StreamEnd.CLIENT_ABORT,
+    Reason.CLIENT_SLOW: StreamEnd.CLIENT_ABORT,
     Reason.UPSTREAM_TRUNCATED: StreamEnd.CUT,
     Reason.UPSTREAM_RESET: StreamEnd.CUT,
     Reason.UPSTREAM_IDLE_TIMEOUT: StreamEnd.STALL,
@@ -99,12 +100,13 @@ class Recorder:
         metrics.observe_duration(route, now_ns - exchange.started_ns)
         if reply is not None and reply.first_byte_ns:
             metrics.observe_ttft(route, reply.first_byte_ns - exchange.started_ns)
+            metrics.observe_overhead(Phase.RELAY, reply.relay_ns)
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 metrics.count_stream_end(end)
         if reason in SHED_REASONS and reason is not None:
             metrics.count_shed(reason)
-        if reason is Reason.CLIENT_CLOSED and exchange.attempts:
+        if reason in (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW) and exchange.attempts:
             metrics.count_attempt(Attempt.CANCELLED)
         code = "ok" if reason is None else reason.code
         if self._log.wants(code):

@@ -53,6 +53,7 @@ class Reply:
         "first_byte_ns",
         "is_sse",
         "last_s",
+        "relay_ns",
         "started",
         "status",
     )
@@ -80,6 +81,7 @@ class Reply:
         self.bytes_out = 0
         self.last_s = loop.time()
         self.first_byte_ns = 0  # monotonic; 0: none came
+        self.relay_ns = 0  # what building and writing the reply's first bytes took
 
     def begin(self) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is."""
@@ -167,7 +169,8 @@ class Reply:
                     self.is_sse = header[1].startswith(_SSE)
                 headers.append(header)
         headers.append((b"x-velox-request-id", self._request_id))
-        length = head.content_length
+        # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
+        length = None if status == 204 else head.content_length
         has_body = not self._is_head and status not in NO_BODY_STATUSES
         if has_body and length is None:
             if end:
@@ -189,6 +192,7 @@ class Reply:
             out += http1_write.LAST_CHUNK
         self.started = True
         client.write(out)
+        self.relay_ns = time.monotonic_ns() - self.first_byte_ns
 
     def _write_body(self, data: bytes, end: bool) -> None:
         self.bytes_out += len(data)

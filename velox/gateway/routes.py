@@ -112,6 +112,8 @@ def reads_body(facts: PathFacts, head: RequestHead) -> bool:
 def _check_media(head: RequestHead) -> None:
     """Refuse a body whose type is not one that is read, or passed unread (B-41)."""
     value = (head.header(b"content-type") or b"").lower()
+    if value == b"application/json":
+        return
     media, _, parameters = value.partition(b";")
     media = media.strip()
     if media == b"multipart/form-data":

@@ -51,8 +51,8 @@ class Client(Protocol):
 class ClientExchange(Protocol):
     """An admitted request, as the connection sees it."""
 
-    def client_gone(self) -> None:
-        """The client left: stop all work for it."""
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """The client left, or stalled: it has read nothing for too long. Stop all work for it."""
 
     def client_paused(self) -> None:
         """The client's buffer is full: stop the upstream."""

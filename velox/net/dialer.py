@@ -66,7 +66,7 @@ class Dialer:
         try:
             async with asyncio.timeout(target.connect_timeout_s):
                 found = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError) as exc:
+        except (OSError, TimeoutError, UnicodeError) as exc:  # UnicodeError: no name that IDNA can write
             raise UpstreamFailure(
                 Reason.UPSTREAM_DNS,
                 f"the upstream's name could not be resolved: {_words(exc)}",
@@ -74,7 +74,11 @@ class Dialer:
             ) from exc
         failure: BaseException = OSError("no address")
         for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError as exc:  # no descriptor is free, or the machine has no IPv6
+                failure = exc
+                continue
             sock.setblocking(False)
             try:
                 async with asyncio.timeout(target.connect_timeout_s):

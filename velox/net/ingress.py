@@ -340,6 +340,9 @@ class ClientConnection(asyncio.Protocol):
         self.deadline_s = 0.0
         if self._write_paused:
             # Whatever was still to come, the client does not take it.
+            exchange, self._exchange = self._exchange, None
+            if exchange is not None:
+                exchange.client_gone(stalled=True)
             self.abort()
         elif state is _State.HEAD or (state is _State.IDLE and self._decoder.buffered):
             message = f"the request's head was not complete after {timeouts.header_s:g} s"

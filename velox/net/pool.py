@@ -108,13 +108,17 @@ class UpstreamPool:
         return None
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """After a stream was opened: put the connection at the end of the line if it has room for more."""
-        if connection.has_room and not connection.queued:
-            connection.queued = True
-            self._ready.append(connection)
+        """After a stream was opened: pass on the room that is left."""
+        self.on_room(connection)
 
     async def lease(self) -> UpstreamConnection:
-        """Wait for a connection with room. Raises UpstreamFailure when the dial made for it failed."""
+        """Wait for a connection with room. Raises UpstreamFailure when the dial made for it failed.
+
+        It may have lost its room when the caller wakes: then the caller asks again.
+        """
+        ready = self.lease_nowait()
+        if ready is not None:
+            return ready
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._dial_for_waiters()
@@ -139,20 +143,26 @@ class UpstreamPool:
     # -- ConnectionOwner ------------------------------------------------------------------------
 
     def on_room(self, connection: UpstreamConnection) -> None:
-        """Give the room to who has waited longest, else put the connection in line."""
+        """Give the room to who has waited longest, else put the connection at the end of the line."""
+        if connection not in self._connections:
+            return  # it is being warmed, or it leaves
         while self._waiters and connection.has_room:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(connection)
                 # One at a time: the woken caller opens its stream, then gives the rest back.
                 return
-        if connection in self._connections:
-            self.give_back(connection)
+        if connection.has_room and not connection.queued:
+            connection.queued = True
+            self._ready.append(connection)
 
     def on_closed(self, connection: UpstreamConnection) -> None:
         """Forget the connection; wake the keepers if there are too few now."""
         if connection in self._connections:
             self._connections.discard(connection)
+            if connection.queued:
+                connection.queued = False
+                self._ready.remove(connection)
             self._on_change()
             if not self._closing:
                 self._short.set()
@@ -173,12 +183,7 @@ class UpstreamPool:
 
     async def _dial_one(self) -> None:
         try:
-            await self._pace.acquire()
-            connection = await self._dial(self)
-            if connection.is_closed:
-                raise UpstreamFailure(
-                    Reason.UPSTREAM_CONNECT, "the upstream closed the connection at once", unprocessed=True
-                )
+            connection = await self._connect()
         except UpstreamFailure as failure:
             self._dial_ended()
             while self._waiters:
@@ -186,6 +191,8 @@ class UpstreamPool:
                 if not waiter.done():
                     waiter.set_exception(failure)
                     break
+            # The others may have waited for this place.
+            self._dial_for_waiters()
         except BaseException:
             self._dial_ended()
             raise
@@ -193,13 +200,33 @@ class UpstreamPool:
             self._dial_ended()
             self._adopt(connection)
 
+    async def _connect(self) -> UpstreamConnection:
+        """Dial, no faster than the pace. Raises UpstreamFailure, and nothing else.
+
+        A keeper or a dial that ended by any other error would be missed for ever, by the pool or by a waiter.
+        """
+        await self._pace.acquire()
+        try:
+            connection = await self._dial(self)
+        except UpstreamFailure:
+            raise
+        except Exception as exc:
+            message = f"the upstream could not be reached ({type(exc).__name__})"
+            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=True) from exc
+        if connection.is_closed:
+            message = "the upstream closed the connection at once"
+            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=True)
+        return connection
+
     def _dial_ended(self) -> None:
         self._dialing -= 1
         self._dialing_for_waiters -= 1
         self._short.set()  # a keeper may have counted on this dial
 
     def _adopt(self, connection: UpstreamConnection) -> None:
-        if not connection.is_closed:
+        if connection.is_closed:
+            self._dial_for_waiters()
+        else:
             self._connections.add(connection)
             self.on_room(connection)
         self._on_change()
@@ -229,8 +256,7 @@ class UpstreamPool:
         """Make one warm connection; False if that failed."""
         self._dialing += 1
         try:
-            await self._pace.acquire()
-            connection = await self._dial(self)
+            connection = await self._connect()
             await self._pass_warmup(connection)
         except VeloxError as failure:
             self._dialing -= 1

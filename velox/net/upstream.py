@@ -28,7 +28,7 @@ __all__ = [
 SLICE_BYTES: Final = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request
 class UpstreamRequest:
     """A request as it goes up: built by the gateway, never copied from the client.
 

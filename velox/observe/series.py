@@ -230,7 +230,7 @@ POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream con
 
 DURATION: Final = Histogram(
     "gen_ai_server_request_duration_seconds",
-    "Time from a request's first byte to its reply's last.",
+    "Time from the moment a request is whole to the end of its reply.",
     POOL_STREAMS.end,
     _DURATION_NS,
     _ROUTE,
@@ -238,7 +238,7 @@ DURATION: Final = Histogram(
 )
 TTFT: Final = Histogram(
     "gen_ai_server_time_to_first_token_seconds",
-    "Time from a request's first byte to its streamed reply's first event.",
+    "Time from the moment a request is whole to the first bytes of its reply, streamed or not.",
     DURATION.end,
     _TTFT_NS,
     _ROUTE,

@@ -257,6 +257,7 @@ class H2Engine:
         self._handler.on_goaway(last_stream_id, error_code)
         if self._client:
             for stream_id in [stream_id for stream_id in self._streams if stream_id > last_stream_id]:
+                self.reset(stream_id, CANCEL)
                 self._handler.on_reset(stream_id, REFUSED_STREAM)
 
     def _refuse(self, stream_id: int) -> None:

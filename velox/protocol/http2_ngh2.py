@@ -9,6 +9,8 @@ What ngh2 leaves to us:
   they are counted here and given back.
 - It closes a stream on which the peer broke a rule only when the RST_STREAM has been serialised; so receive()
   serialises a little output before it looks at the events.
+- It holds back an empty DATA frame that ends a stream while the stream's window is closed. Left so: that needs
+  a body cut exactly at the window and ended later, and passes when the peer reads.
 - Once the peer has broken the connection every call raises, also for what came before in the same read.
 """
 

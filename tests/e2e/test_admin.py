@@ -1,0 +1,164 @@
+"""The admin listener of a running gateway: figures that agree with what was sent, pages that nothing delays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.tools import Client, clients, reason, stopped, wait_warm
+
+# Two tokens: the simulator takes its time for each.
+_CHAT = b'{"model":"m","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}'
+_CHAT_STREAM = _CHAT.replace(b"{", b'{"stream":true,', 1)
+# What a person or Prometheus waits at most; a page takes a few milliseconds.
+PROMPT_S = 1.0
+
+
+@contextlib.contextmanager
+def simulated(workers: int = 2) -> Iterator[VeloxProcess]:
+    """Run a gateway with its own simulator and no limit."""
+    settings = {"VELOX_WORKERS": str(workers), "VELOX_RATE_LIMIT_RPM": "0"}
+    with VeloxProcess(settings, ("serve", "--sim")) as velox:
+        wait_warm(velox)
+        yield velox
+
+
+@contextlib.contextmanager
+def load(velox: VeloxProcess) -> Iterator[None]:
+    """Keep all workers busy: connections on which one request follows the other."""
+    over = threading.Event()
+
+    def push() -> None:
+        with Client(velox) as client:
+            while not over.is_set():
+                assert client.ask("GET", "/v1/models").status == 200
+
+    threads = [threading.Thread(target=push) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def samples(velox: VeloxProcess) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Read the page as Prometheus does."""
+    reply = velox.admin("/metrics")
+    assert (reply.status, reply.header("content-type")) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    families = list(text_string_to_metric_families(reply.body.decode()))
+    assert len({family.name for family in families}) == len(families), "each family stands there once"
+    assert all(family.documentation for family in families)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_show_all_workers_in_one_view() -> None:
+    """Requests on both workers are one figure; only what belongs to a worker has a worker label."""
+    with simulated() as velox, clients(velox, 12) as all_:
+        assert len({client.worker() for client in all_}) == 2
+        for client in all_:
+            assert client.ask("POST", "/v1/chat/completions", _CHAT).status == 200
+            assert client.ask("POST", "/v1/chat/completions", _CHAT_STREAM).status == 200
+            assert client.ask("POST", "/v1/chat/completions", b"{").status == 400
+        velox.wait_metric("velox_client_connections", lambda value: value >= 12)
+        found = samples(velox)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value("velox_requests_total", route="chat", **{"class": "2xx"}, reason="ok") == 24
+    assert value("velox_requests_total", route="chat", **{"class": "4xx"}, reason="invalid_json") == 12
+    assert value("velox_upstream_attempts_total", outcome="ok") == 24
+    assert value("velox_stream_end_total", reason="done") == 12
+    assert value("gen_ai_server_request_duration_seconds_count", route="chat") >= 24
+    assert value("gen_ai_server_time_to_first_token_seconds_count", route="chat") == 24
+    assert value("velox_overhead_seconds_count", phase="parse") == 24
+    assert value("velox_worker_up", worker="0") == value("velox_worker_up", worker="1") == 1
+    labelled = {name for name, labels in found if any(key == "worker" for key, _ in labels)}
+    assert all(name.startswith("velox_worker_") for name in labelled)
+
+
+def test_pages_answer_while_a_worker_is_stuck() -> None:
+    """A busy or stuck worker delays neither /metrics nor /healthz nor /readyz."""
+    with simulated() as velox:
+        with stopped(velox.worker_pids()[0]):
+            for path in ("/metrics", "/healthz", "/readyz", "/"):
+                began_s = time.monotonic()
+                assert velox.admin(path).status == 200
+                assert time.monotonic() - began_s < PROMPT_S, path
+        assert velox.request("GET", "/v1/models").status == 200
+
+
+def test_profile_leaves_out_a_stuck_worker_and_names_it() -> None:
+    """A worker that does not answer costs the profile its part, and no more than the 2 s it may be late."""
+    with simulated() as velox, stopped(velox.worker_pids()[1]):
+        began_s = time.monotonic()
+        reply = velox.admin("/debug/pprof/profile?seconds=1&format=svg")
+        assert reply.status == 200 and b"worker 1" in reply.body
+        assert time.monotonic() - began_s < 4.5
+
+
+def test_profile_under_load_is_an_svg_for_who_takes_anything() -> None:
+    """curl and browsers (Accept: */*) get a flame graph with the gateway's own functions in it."""
+    with simulated() as velox, load(velox):
+        reply = velox.admin("/debug/pprof/profile?seconds=1", {"accept": "*/*"})
+    assert (reply.status, reply.header("content-type")) == (200, "image/svg+xml")
+    root = ElementTree.fromstring(reply.body)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    text = reply.body.decode()
+    assert "worker 0" in text and "worker 1" in text
+    assert "velox/gateway/exchange.py" in text
+
+
+def test_profile_under_load_is_read_by_go_tool_pprof(tmp_path: Path) -> None:
+    """`go tool pprof -top URL` works on the same address."""
+    go = shutil.which("go")
+    if go is None and os.environ.get("CI") == "true":
+        pytest.fail("go is not installed: tests/install-tools.sh")
+    if go is None:
+        pytest.skip("go is not installed: tests/install-tools.sh")
+    with simulated() as velox, load(velox):
+        done = subprocess.run(
+            [go, "tool", "pprof", "-top", f"{velox.admin_url}/debug/pprof/profile?seconds=1"],
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PPROF_TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Type: cpu" in done.stdout and "Duration: 1" in done.stdout
+    assert "velox.gateway.exchange.Exchange._run" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/debug/pprof/", "/admin"])
+def test_data_port_serves_no_admin_page(path: str) -> None:
+    """B-52: a probe or a mistake on the data port is a 404, and is not forwarded either."""
+    with simulated(workers=1) as velox:
+        reply = velox.request("GET", path)
+        assert (reply.status, reason(reply)) == (404, "unknown_route")
+        assert velox.metric('velox_upstream_attempts_total{outcome="status_4xx"}') == 0
+
+
+def test_admin_port_serves_no_data() -> None:
+    """The other way round: nothing that is asked of the admin port reaches an upstream."""
+    with simulated(workers=1) as velox:
+        assert velox.admin("/v1/models").status == 404
+        assert velox.admin("/metrics", {"host": "evil.example"}).status == 403, "DNS rebinding"

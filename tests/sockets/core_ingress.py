@@ -1,0 +1,118 @@
+"""A client's connection on a real socket, with an application that does what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from velox.errors import VeloxError
+from velox.net.application import Client, ClientTimeouts
+from velox.net.body_budget import BodyBudget
+from velox.net.ingress import Ingress
+from velox.protocol.http1 import Http1Limits
+from velox.types import RequestHead
+
+__all__ = ["App", "Exchange", "Server", "eventually", "serve"]
+
+
+class Exchange:
+    """Notes what the connection tells of its client."""
+
+    def __init__(self, client: Client, head: RequestHead, body: bytes | bytearray | None) -> None:
+        self.client: Final = client
+        self.head: Final = head
+        self.body: Final = body
+        self.gone: Final = asyncio.Event()
+        self.paused: Final = asyncio.Event()
+        self.n_resumed = 0
+
+    def client_gone(self) -> None:
+        self.gone.set()
+
+    def client_paused(self) -> None:
+        self.paused.set()
+
+    def client_resumed(self) -> None:
+        self.n_resumed += 1
+
+    def answer(self, body: bytes = b"ok") -> None:
+        """Reply as a whole, and finish."""
+        self.client.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        self.client.finish(close=False)
+
+
+class App:
+    """Takes every request; `on_request` may answer it, in the turn after it came."""
+
+    def __init__(self, on_request: Callable[[Exchange], None] | None = None) -> None:
+        self.exchanges: Final[list[Exchange]] = []
+        self.errors: Final[list[VeloxError]] = []
+        self._on_request: Final = on_request
+
+    def check_head(self, head: RequestHead) -> str:
+        return "caller"
+
+    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str) -> Exchange:
+        exchange = Exchange(client, head, body)
+        self.exchanges.append(exchange)
+        if self._on_request is not None:
+            asyncio.get_running_loop().call_soon(self._on_request, exchange)
+        return exchange
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        self.errors.append(error)
+        close = error.close or client.will_close
+        client.write(b"HTTP/1.1 %d \r\ncontent-length: 0\r\n\r\n" % error.status)
+        client.finish(close=close)
+
+
+class Server:
+    """An ingress that listens, and the clients that a test connects to it. crashes: what the loop had to report."""
+
+    def __init__(self, app: App, *, write_s: float, budget: int, max_connections: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.app: Final = app
+        self.crashes: Final[list[dict[str, object]]] = []
+        loop.set_exception_handler(lambda _loop, context: self.crashes.append(context))
+        self.budget: Final = BodyBudget(budget, 0.5, loop.time)
+        timeouts = ClientTimeouts(header_s=5.0, body_s=5.0, keepalive_s=5.0, write_s=write_s)
+        self.ingress: Final = Ingress(
+            app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections
+        )
+        self.address: tuple[str, int] = ("127.0.0.1", 0)
+
+    async def connect(self, *, receive_bytes: int = 0) -> socket.socket:
+        """Connect a client; receive_bytes: how much its kernel takes before it is read."""
+        sock = socket.socket()
+        if receive_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, self.address)
+        return sock
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it is so; 5 s at most."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serve(
+    app: App, *, write_s: float = 5.0, budget: int = 1 << 20, max_connections: int = 100
+) -> AsyncIterator[Server]:
+    server = Server(app, write_s=write_s, budget=budget, max_connections=max_connections)
+    server.ingress.start()
+    listening = await asyncio.get_running_loop().create_server(server.ingress.connection, "127.0.0.1", 0)
+    server.address = listening.sockets[0].getsockname()
+    try:
+        async with asyncio.timeout(30):
+            yield server
+    finally:
+        server.ingress.stop()
+        listening.close()
+    assert server.crashes == [], "no callback may raise"
