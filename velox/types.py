@@ -25,6 +25,7 @@ class RequestHead:
 
     target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
     content_length: None when the body is chunked or absent (`chunked` tells which).
+    key: heads with the same key are equal but for content_length; None when nothing is known of that.
     """
 
     method: bytes
@@ -37,6 +38,7 @@ class RequestHead:
     content_length: int | None
     chunked: bool
     expect_continue: bool
+    key: bytes | None = None
 
     @property
     def has_body(self) -> bool:

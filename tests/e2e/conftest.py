@@ -84,6 +84,7 @@ def wall_of_session(request: pytest.FixtureRequest, certificates: Certificates) 
         if kind != "http1":
             env["VELOX_HTTP2_ENGINE"] = kind
         with VeloxProcess(env) as velox:
+            velox.wait_warm()  # a request that comes before would open a second connection
             yield Wall(kind, upstream, velox, velox.openai())
 
 

@@ -275,6 +275,15 @@ class VeloxProcess:
         until(lambda: wanted(self.metric(sample)), sample, timeout_s)
         return self.metric(sample)
 
+    def wait_warm(self) -> None:
+        """Wait until every worker has a warm connection to the upstream."""
+
+        def is_warm() -> bool:
+            found = self.metrics()
+            return all(value for sample, value in found.items() if sample.startswith("velox_worker_upstream_ready"))
+
+        until(is_warm, "every worker is warm")
+
     # -- processes ----------------------------------------------------------------------------------
 
     @property
@@ -369,10 +378,11 @@ def read_reply(sock: socket.socket, *, head_request: bool = False, start: bytes 
     if head_request or status in (204, 304):
         body = b""
     elif fields.get("transfer-encoding") == "chunked":
-        body = b""
+        chunks = []
         while size := int(reader.until(b"\r\n"), 16):
-            body += reader.exactly(size + 2)[:-2]
+            chunks.append(reader.exactly(size + 2)[:-2])
         reader.exactly(2)
+        body = b"".join(chunks)
     elif "content-length" in fields:
         body = reader.exactly(int(fields["content-length"]))
     else:

@@ -120,7 +120,6 @@ def test_slow_reader_pauses_the_upstream_and_loses_nothing(wall: Wall) -> None:
         await call.end()
 
     with wall.upstream.playing(flood), wall.velox.connect(30.0) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         ask(slow)
         wall.upstream.wait(lambda: len(sent) > 10, "the flood begins")
         neighbours = []

@@ -116,7 +116,7 @@ def test_client_write_timeout_ends_a_reply_that_is_not_read() -> None:
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             began_s = time.monotonic()
             client.send("GET", "/v1/files/f/content")
-            gone = 'velox_requests_total{class="4xx",reason="client_closed",route="files"}'
+            gone = 'velox_requests_total{class="4xx",reason="client_slow",route="files"}'
             velox.wait_metric(gone, lambda value: value == 1)
             assert 0.3 <= time.monotonic() - began_s < 2 * LATE_S
             assert len(client.read_to_end()) < size

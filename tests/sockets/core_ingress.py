@@ -79,9 +79,7 @@ class Server:
         loop.set_exception_handler(lambda _loop, context: self.crashes.append(context))
         self.budget: Final = BodyBudget(budget, 0.5, loop.time)
         timeouts = ClientTimeouts(header_s=5.0, body_s=5.0, keepalive_s=5.0, write_s=write_s)
-        self.ingress: Final = Ingress(
-            app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections
-        )
+        self.ingress: Final = Ingress(app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections)
         self.address: tuple[str, int] = ("127.0.0.1", 0)
 
     async def connect(self, *, receive_bytes: int = 0) -> socket.socket:

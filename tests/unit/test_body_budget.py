@@ -64,7 +64,6 @@ def test_waiter_is_refused_when_its_time_is_over() -> None:
     budget.expire()
 
     assert waiter.refused == 1
-    assert not budget.is_waiting(waiter)
     assert budget.taken_bytes == 10
 
 
@@ -81,3 +80,23 @@ def test_client_that_left_the_line_gets_nothing() -> None:
     assert gone.granted == []
     assert next_one.granted == [5]
     assert budget.taken_bytes == 10
+
+
+def test_waiter_behind_one_that_left_or_was_refused_is_let_in() -> None:
+    """What fits now is granted now: nothing else may ever be given back."""
+    clock = Clock()
+    budget, gone, refused, last = BodyBudget(10, 5.0, clock), Waiter(), Waiter(), Waiter()
+    budget.take(Waiter(), 6)
+    budget.take(gone, 8)
+    budget.take(refused, 7)
+    clock.now += 1.0
+    budget.take(last, 2)
+
+    budget.forget(gone)
+    assert last.granted == []
+    clock.now += 4.0
+    budget.expire()
+
+    assert refused.refused == 1
+    assert last.granted == [2]
+    assert budget.taken_bytes == 8

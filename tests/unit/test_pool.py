@@ -14,7 +14,7 @@ from velox.net.pool import UpstreamPool
 from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.types import ReplyHead
 
-WARMUP: Final = UpstreamRequest(b"HEAD", b"/v1/models", [], None)
+WARMUP: Final = UpstreamRequest(b"HEAD", b"/v1/models", [], b"", None)
 OK: Final = ReplyHead(200, [], 0)
 
 
@@ -134,7 +134,7 @@ class Bench:
         while connection is None or not connection.has_room:
             connection = await self.pool.lease()
         assert isinstance(connection, FakeConnection)
-        connection.open(UpstreamRequest(b"GET", b"/", [], None), Sink())
+        connection.open(UpstreamRequest(b"GET", b"/", [], b"", None), Sink())
         self.pool.give_back(connection)
         return connection
 

@@ -148,6 +148,10 @@ class Exchange:
             self._gateway.parts.recorder.crashed(exc)
             error = VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")
         self._end(error)
+        if error is not None:
+            # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
+            # garbage collector comes by.
+            error.__traceback__ = None
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
@@ -195,6 +199,7 @@ class Exchange:
                 gateway.parts.recorder.attempt_failed(failure)
                 if not failure.unprocessed or reply.started or self.attempts > _MAX_FREE_RETRIES:
                     raise
+                failure.__traceback__ = None  # as in _run()
             else:
                 gateway.parts.recorder.attempt_answered(reply.status)
                 return

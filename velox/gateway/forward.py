@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from velox.memo import Memo
 from velox.net.upstream import UpstreamRequest
+from velox.protocol.http1_write import field_lines
 from velox.providers.openai import Provider
-from velox.types import Header, Peek, RequestHead
+from velox.types import Header, Headers, Peek, RequestHead
 
 __all__ = ["Forwarder"]
 
@@ -21,6 +23,7 @@ _NEVER: Final = frozenset(
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+_KEPT_HEADS: Final = 512
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -47,32 +50,42 @@ class Forwarder:
         if key is not None or client_keys_are_ours:
             dropped |= _CREDENTIALS | provider.account_headers
         self._dropped: Final = dropped
+        self._built: Final[Memo[tuple[bytes, bool] | None, tuple[Headers, bytes]]] = Memo(_KEPT_HEADS)
 
     def build(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> UpstreamRequest:
         """Return the request to send."""
-        dropped = self._dropped
-        headers: list[Header] = []
+        # Equal heads, which have equal keys, go up as equal headers, whatever their bodies.
+        key = None if head.key is None else (head.key, peek.stream)
+        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, peek))
+        if body is None and head.method in _WITH_CONTENT:
+            body = b""
+        return UpstreamRequest(head.method, self._target(head), headers, lines, body)
+
+    def _keep(self, key: tuple[bytes, bool] | None, headers: Headers) -> tuple[Headers, bytes]:
+        built = headers, field_lines(headers)
+        return built if key is None else self._built.put(key, built)
+
+    def _headers(self, head: RequestHead, peek: Peek) -> Headers:
+        """Choose what goes up of the client's headers, and add our own."""
+        headers: Headers = []
         for header in head.headers:
             name = header[0]
-            if name in dropped:
+            if name in self._dropped or (name == b"accept-encoding" and peek.stream):
                 continue
-            if name[0] == 0x78 and not _passes_x(header):  # "x": most headers are not looked at twice
-                continue
-            if name == b"accept-encoding" and peek.stream:
+            if name.startswith(b"x-") and not _passes_x(header):
                 continue
             headers.append(header)
         if peek.stream:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             headers.append((b"accept-encoding", b"identity"))
         headers.extend(self._credential)
-        if body is None and head.method in _WITH_CONTENT:
-            body = b""
-        return UpstreamRequest(head.method, self._target(head), headers, body)
+        return headers
 
     def warmup(self, path: str) -> UpstreamRequest:
         """Return the HEAD that warms a connection."""
         target = self._base_path + path.encode("ascii")
-        return UpstreamRequest(b"HEAD", target, [(b"user-agent", b"velox"), *self._credential], None)
+        headers = [(b"user-agent", b"velox"), *self._credential]
+        return UpstreamRequest(b"HEAD", target, headers, field_lines(headers), None)
 
     def _target(self, head: RequestHead) -> bytes:
         if head.path == b"/" and head.method == b"POST":

@@ -15,6 +15,7 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.parts import Parts
 from velox.gateway.rate_headers import rate_limited
 from velox.gateway.respond import error_reply
+from velox.memo import Memo
 from velox.net.application import Client
 from velox.observe.series import Phase
 from velox.types import RequestHead, Route
@@ -22,6 +23,7 @@ from velox.types import RequestHead, Route
 __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
+_KEPT_HEADS: Final = 512
 
 
 class Gateway:
@@ -32,6 +34,8 @@ class Gateway:
         self.loop: Final = loop
         self.draining = False
         self._active: set[Exchange] = set()
+        # Heads that passed, by their key: the caller, and whether a body followed (which more is asked of).
+        self._vetted: Final[Memo[bytes | None, tuple[str, bool]]] = Memo(_KEPT_HEADS)
         self._drain_queued = False
         self._late_timer: asyncio.TimerHandle | None = None
 
@@ -47,8 +51,13 @@ class Gateway:
 
     def check_head(self, head: RequestHead) -> str:
         """Refuse what is refused whatever its body is; return the caller's name. Raises VeloxError."""
+        vetted = self._vetted.get(head.key)
+        if vetted is not None and vetted[1] == head.has_body:
+            return vetted[0]
         caller = self.parts.auth.check(head)
         self.parts.routes.check(head)
+        if head.key is not None:
+            self._vetted.put(head.key, (caller, head.has_body))
         return caller
 
     def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str) -> Exchange | None:

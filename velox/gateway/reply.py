@@ -43,6 +43,7 @@ class Reply:
         "_chunked",
         "_client",
         "_ends_at_close",
+        "_has_body",
         "_is_head",
         "_loop",
         "_request",
@@ -72,6 +73,7 @@ class Reply:
         self._is_head: Final = request.method == b"HEAD"
         self._chunked = False
         self._ends_at_close = False
+        self._has_body = False
         self._boundary: sse.EventBoundary | None = None
         self._stream: UpstreamStream | None = None
         self.done: asyncio.Future[None] = loop.create_future()
@@ -104,12 +106,13 @@ class Reply:
 
     def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
         """Pass on what one read of the upstream brought."""
+        if end:
+            # First of all: the connection is free for the next exchange from here on. A client that is slow must not
+            # hold it up, nor the end of this exchange cancel what is another's.
+            self._stream = None
         if self.done.done():
             return
         self.last_s = self._loop.time()
-        if end:
-            # Before the write: a client that is slow must not hold up a connection that is free for the next exchange.
-            self._stream = None
         if head is None:
             self._write_body(data, end)
         elif 300 <= head.status < 400 and head.status != 304:
@@ -148,7 +151,8 @@ class Reply:
     def cut(self, error: VeloxError) -> None:
         """End a reply that has begun: an error event where the client reads events, and never a clean end."""
         last = b""
-        if self.is_sse and self._boundary is not None:
+        # Where the length was announced, our bytes would fill up what the upstream owed: a reply that looks whole.
+        if self._boundary is not None and (self._chunked or self._ends_at_close):
             event = sse.error_event(error.reason, error.message)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._boundary.between else b"\n\n" + event
@@ -171,7 +175,7 @@ class Reply:
         headers.append((b"x-velox-request-id", self._request_id))
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
-        has_body = not self._is_head and status not in NO_BODY_STATUSES
+        has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
         if has_body and length is None:
             if end:
                 length = len(data)  # the whole reply is here: its length is known after all
@@ -195,6 +199,8 @@ class Reply:
         self.relay_ns = time.monotonic_ns() - self.first_byte_ns
 
     def _write_body(self, data: bytes, end: bool) -> None:
+        if not self._has_body:
+            return  # the client would take it for the begin of its next reply
         self.bytes_out += len(data)
         if self._boundary is not None:
             self._boundary.feed(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
+from velox.memo import Memo
 from velox.types import RequestHead, Route
 
 __all__ = ["PathFacts", "Routes"]
@@ -44,7 +45,7 @@ _WORDS: Final[dict[bytes, Route]] = {
 }
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"readyz"})
-_CACHED_PATHS: Final = 1024
+_KEPT_PATHS: Final = 1024
 
 
 class PathFacts(NamedTuple):
@@ -61,18 +62,11 @@ class Routes:
     def __init__(self, prefixes: tuple[str, ...]) -> None:
         self._all: Final = "*" in prefixes
         self._prefixes: Final = tuple(prefix.rstrip("/").encode() for prefix in prefixes)
-        # Paths with ids come once each: the cache is emptied when it is full, so it never outgrows its bound.
-        self._cache: dict[bytes, PathFacts] = {}
+        self._known: Final[Memo[bytes, PathFacts]] = Memo(_KEPT_PATHS)
 
     def facts(self, path: bytes) -> PathFacts:
         """Look a path up."""
-        known = self._cache.get(path)
-        if known is None:
-            known = self._look_at(path)
-            if len(self._cache) >= _CACHED_PATHS:
-                self._cache.clear()
-            self._cache[path] = known
-        return known
+        return self._known.get(path) or self._known.put(path, self._look_at(path))
 
     def check(self, head: RequestHead) -> PathFacts:
         """Return the facts of a request's path. Raises VeloxError when the request can't pass."""

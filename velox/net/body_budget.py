@@ -57,22 +57,22 @@ class BodyBudget:
     def give(self, n_bytes: int) -> None:
         """Give bytes back, and call those whose bodies fit now."""
         self._taken -= n_bytes
+        self._grant()
+
+    def forget(self, waiter: BudgetWaiter) -> None:
+        """The waiter left the line; those behind it may fit."""
+        self._waiting = deque(each for each in self._waiting if each[0] is not waiter)
+        self._grant()
+
+    def _grant(self) -> None:
         while self._waiting and self._taken + self._waiting[0][1] <= self._limit:
             waiter, wanted, _ = self._waiting.popleft()
             self._taken += wanted
             waiter.budget_granted(wanted)
-
-    def is_waiting(self, waiter: BudgetWaiter) -> bool:
-        """True while the waiter is in line."""
-        return bool(self._waiting) and any(each[0] is waiter for each in self._waiting)
-
-    def forget(self, waiter: BudgetWaiter) -> None:
-        """The waiter left the line."""
-        if self._waiting:
-            self._waiting = deque(each for each in self._waiting if each[0] is not waiter)
 
     def expire(self) -> None:
         """Refuse those who have waited long enough; called by the sweep."""
         now = self._now_s()
         while self._waiting and self._waiting[0][2] <= now:
             self._waiting.popleft()[0].budget_refused()
+        self._grant()

@@ -33,11 +33,13 @@ class UpstreamRequest:
     """A request as it goes up: built by the gateway, never copied from the client.
 
     headers: no host, no content-length, no hop-by-hop header; each HTTP version adds its own framing.
+    lines: the same as lines of HTTP/1.1 (http1_write.field_lines).
     """
 
     method: bytes
     target: bytes
     headers: Headers
+    lines: bytes
     body: bytes | bytearray | None
 
 

@@ -70,7 +70,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         assert transport is not None and self._sink is None, "the pool leases idle connections only"
         body = request.body
         head = http1_write.request_head(
-            request.method, request.target, self._host, request.headers, None if body is None else len(body)
+            request.method, request.target, self._host, request.lines, None if body is None else len(body)
         )
         self._sink = sink
         self._decoder = ResponseDecoder(head_request=request.method == b"HEAD")

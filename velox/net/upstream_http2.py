@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
-from velox.net.upstream import ConnectionOwner, ReadBuffer, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.net.upstream import SLICE_BYTES, ConnectionOwner, ReadBuffer, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.protocol.http2 import Engine, EngineError, EngineHandler, EngineSettings
 from velox.types import NO_BODY_STATUSES, Header, ReplyHead
 
@@ -45,6 +45,7 @@ class Http2Stream:
         "chunks",
         "ended",
         "expected",
+        "has_body",
         "head",
         "held",
         "id",
@@ -62,6 +63,7 @@ class Http2Stream:
         self.expected: int | None = None
         self.received = 0
         self.began = False
+        self.has_body = False
         self.held = 0  # bytes delivered to a sink that was paused, and not yet acknowledged
         self._paused = False
 
@@ -162,6 +164,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream.expected = -1 if request.method == b"HEAD" else None
         self._streams[stream.id] = stream
         if body:
+            stream.has_body = True
             self._engine.send_data(stream.id, cast(bytes, body), True)
         if stream.id >= _LAST_STREAM_ID:
             self._retired = True
@@ -205,12 +208,8 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._engine.receive(self._view[:nbytes])
-        touched = self._touched
-        if touched:
-            self._touched = []
-            for stream in touched:
-                if self._streams.get(stream.id) is stream:
-                    self._deliver(stream)
+        if self._touched:
+            self._deliver_touched()
         # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
         self._flush_soon()
 
@@ -299,6 +298,12 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _deliver_touched(self) -> None:
+        touched, self._touched = self._touched, []
+        for stream in touched:
+            if self._streams.get(stream.id) is stream:
+                self._deliver(stream)
+
     def _deliver(self, stream: Http2Stream) -> None:
         if stream.ended:
             expected = stream.expected
@@ -307,6 +312,9 @@ class Http2Connection(asyncio.BufferedProtocol):
                 self._fail_stream(stream, Reason.UPSTREAM_TRUNCATED, message)
                 return
             del self._streams[stream.id]
+            if stream.has_body and self._engine.queued_bytes(stream.id):
+                # RFC 9113 §8.1: the reply came before the request's end; its rest would wait in the engine for ever.
+                self._engine.reset(stream.id, _CANCEL)
             n_bytes = stream.deliver()
             if n_bytes:
                 # Only the connection's window matters now, the stream is over.
@@ -346,7 +354,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         transport, engine = self._transport, self._engine
         if transport is None or self._write_paused or not engine.has_output:
             return
-        transport.write(engine.take_output())
+        transport.write(engine.take_output(SLICE_BYTES))
         if engine.has_output:
             self._flush_soon()
 
@@ -355,9 +363,10 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         self._transport = None
         self._owner.on_closed(self)
+        # Also what the last read brought: a reply that came whole is whole.
+        self._deliver_touched()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            self._deliver_rest(stream)
             message = "the upstream's connection was lost"
             stream.sink.on_failure(UpstreamFailure(_lost_reason(stream), message))
 
@@ -382,4 +391,4 @@ def _reply_head(headers: Sequence[Header]) -> ReplyHead | None:
             content_length = int(value)
         elif name not in _CONNECTION_HEADERS:
             kept.append(header)
-    return ReplyHead(status, kept, content_length) if status >= 200 else None
+    return ReplyHead(status, kept, content_length) if 200 <= status <= 599 else None

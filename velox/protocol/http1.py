@@ -12,14 +12,14 @@ from velox.protocol.chunked import ChunkedDecoder
 from velox.protocol.http1_fields import framing_error
 from velox.protocol.http1_head import (
     REQUEST_LINE_EXTRA,
-    HeadParser,
+    HeadReader,
     Http1Limits,
     check_request_line,
     too_long,
 )
 from velox.types import RequestHead
 
-__all__ = ["Http1Limits", "RequestDecoder"]
+__all__ = ["HeadReader", "Http1Limits", "RequestDecoder"]
 
 
 class RequestDecoder:
@@ -43,9 +43,10 @@ class RequestDecoder:
         "body_complete",
     )
 
-    def __init__(self, limits: Http1Limits) -> None:
+    def __init__(self, limits: Http1Limits, heads: HeadReader | None = None) -> None:
+        """heads: shared by the connections of a worker; with the same limits."""
         self._limits = limits
-        self._heads = HeadParser(limits)
+        self._heads = heads or HeadReader(limits)
         self._buffer: bytes | bytearray = b""
         self._at = 0  # the first byte that was not read
         self._scanned = 0  # how far, from _at, an unfinished head was looked at
@@ -91,7 +92,7 @@ class RequestDecoder:
             if end < 4:
                 self._check_partial()
                 return None
-            head = self._heads.parse(bytes(self._buffer[self._at : end]))
+            head = self._heads.read(bytes(self._buffer[self._at : end]))
         except Exception:
             self._drop()
             raise

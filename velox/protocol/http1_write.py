@@ -11,7 +11,7 @@ from typing import Final
 
 from velox.types import Header, Headers
 
-__all__ = ["CONTINUE_100", "LAST_CHUNK", "chunk", "reply_head", "request_head"]
+__all__ = ["CONTINUE_100", "LAST_CHUNK", "chunk", "field_lines", "reply_head", "request_head"]
 
 CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -19,15 +19,25 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 _STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
-def request_head(method: bytes, target: bytes, host: bytes, headers: Headers, content_length: int | None) -> bytes:
+def request_head(method: bytes, target: bytes, host: bytes, lines: bytes, content_length: int | None) -> bytes:
     """Return the head of a request; content_length None writes none (a request without body).
 
-    headers: neither host nor content-length nor a hop-by-hop field. Raises ValueError as `_joined` does.
+    lines: from field_lines(). Raises ValueError as that does.
     """
-    lines = [b"%b %b HTTP/1.1" % (method, target), b"host: " + host, *map(b": ".join, headers)]
-    if content_length is not None:
-        lines.append(b"content-length: %d" % content_length)
-    return _joined(lines)
+    start = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)
+    if start.count(b"\n") != 2 or start.count(b"\r") != 2 or b"\0" in start:
+        raise _split()
+    if content_length is None:
+        return b"%b%b\r\n" % (start, lines)
+    return b"%b%bcontent-length: %d\r\n\r\n" % (start, lines, content_length)
+
+
+def field_lines(headers: Headers) -> bytes:
+    """Return header fields as lines, each with its CRLF; neither host nor content-length nor a hop-by-hop field.
+
+    Raises ValueError when one of them holds CR, LF or NUL.
+    """
+    return _joined([*map(b": ".join, headers)])[:-2] if headers else b""
 
 
 def reply_head(
@@ -60,5 +70,9 @@ def _joined(lines: list[bytes]) -> bytes:
     head = b"\r\n".join(lines)
     n_ends = len(lines) - 1
     if head.count(b"\n") != n_ends or head.count(b"\r") != n_ends or b"\0" in head:
-        raise ValueError("a field of this head holds CR, LF or NUL")
+        raise _split()
     return head + b"\r\n\r\n"
+
+
+def _split() -> ValueError:
+    return ValueError("a field of this head holds CR, LF or NUL")

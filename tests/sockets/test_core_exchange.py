@@ -1,0 +1,181 @@
+"""What an exchange leaves behind, and what it never hands to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Final, NoReturn
+
+import pytest
+import uvloop
+
+from tests.sockets.core_gateway import FakeClient, gateway, request_head
+from velox.errors import Reason
+from velox.gateway.reply import Reply
+from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.types import Header, ReplyHead
+
+
+class Body(bytearray):
+    """A request's body whose end can be seen."""
+
+
+async def refuse(_owner: ConnectionOwner) -> NoReturn:
+    raise UpstreamFailure(Reason.UPSTREAM_CONNECT, "refused", unprocessed=True)
+
+
+class Upstream:
+    """One connection that answers each request as `script` says, in the turn after it came."""
+
+    def __init__(self, *script: tuple[ReplyHead | None, bytes, bool] | UpstreamFailure) -> None:
+        self.queued = False
+        self.is_closed = False
+        self.n_streams = 0
+        self._script: Final = script
+
+    @property
+    def has_room(self) -> bool:
+        return self.n_streams == 0
+
+    async def dial(self, _owner: ConnectionOwner) -> Upstream:
+        return self
+
+    def open(self, request: UpstreamRequest, sink: ReplySink) -> Upstream:
+        self.n_streams = 1
+        for step in self._script:
+            if isinstance(step, UpstreamFailure):
+                asyncio.get_running_loop().call_soon(sink.on_failure, step)
+            else:
+                asyncio.get_running_loop().call_soon(sink.on_reply, *step)
+        return self
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None:
+        self.n_streams = 0
+
+    def retire(self) -> None: ...
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+def failure() -> UpstreamFailure:
+    return UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut")
+
+
+def head(status: int = 200, *headers: Header, length: int | None = None) -> ReplyHead:
+    return ReplyHead(status, list(headers), length)
+
+
+@pytest.mark.parametrize("ends", ["whole", "cut", "refused", "redirect", "gone"])
+def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
+    """A reference cycle would hold up to 64 MiB until the collector comes by, long after the budget forgot them."""
+
+    async def main() -> None:
+        upstreams = {
+            "whole": Upstream((head(), b"ok", True)),
+            "cut": Upstream((head(), b"some", False), failure()),
+            "refused": Upstream(),
+            "redirect": Upstream((head(302), b"", False)),
+            "gone": Upstream((head(), b"some", False)),
+        }
+        upstream = upstreams[ends]
+        with gateway(refuse if ends == "refused" else upstream.dial) as made:
+            client = FakeClient()
+            body = Body(b'{"model":"m","messages":[]}')
+            watched = weakref.ref(body)
+            exchange = made.submit(client, request_head(), body, "")
+            assert exchange is not None
+            del body
+            if ends == "gone":
+                async with asyncio.timeout(5):
+                    while not client.written:
+                        await asyncio.sleep(0)
+                exchange.client_gone()
+            else:
+                async with asyncio.timeout(5):
+                    await client.finished.wait()
+            del exchange
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert made.n_active == 0
+            assert watched() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        uvloop.run(main())
+    finally:
+        gc.enable()
+
+
+def reply_for(client: FakeClient, method: bytes = b"GET", *, http_1_0: bool = False) -> Reply:
+    request = request_head(method)
+    request.http_1_0 = http_1_0
+    return Reply(client, request, b"vx-1", asyncio.get_running_loop())
+
+
+class Stream:
+    """An upstream connection as the stream of its one exchange."""
+
+    def __init__(self) -> None:
+        self.n_cancelled = 0
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None:
+        self.n_cancelled += 1
+
+
+def test_late_end_of_a_reply_that_timed_out_frees_its_stream() -> None:
+    """R-POOL-1: an HTTP/1.1 connection whose exchange has ended may carry another one before the first has noticed."""
+
+    async def main() -> None:
+        reply, stream = reply_for(FakeClient()), Stream()
+        reply.attach(stream)
+        reply.on_failure(failure())
+        reply.on_reply(head(), b"late", True)
+        reply.detach()
+        assert stream.n_cancelled == 0
+        with pytest.raises(UpstreamFailure):
+            await reply.done
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("length", "http_1_0", "tells"), [(None, False, True), (None, True, True), (1000, False, False)]
+)
+def test_cut_stream_tells_of_its_error_only_where_that_can_not_make_it_whole(
+    length: int | None, http_1_0: bool, tells: bool
+) -> None:
+    """R-STREAM-1: with an announced length, an error event would be counted as the bytes that are missing."""
+
+    async def main() -> None:
+        client = FakeClient()
+        reply = reply_for(client, http_1_0=http_1_0)
+        reply.on_reply(head(200, (b"content-type", b"text/event-stream"), length=length), b"data: 1\n\n", False)
+        reply.cut(failure())
+        assert [(b"upstream_truncated" in last, reset) for last, reset in client.cuts] == [(tells, http_1_0)]
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
+def test_body_that_may_not_be_is_not_passed_on(method: bytes, status: int) -> None:
+    """RFC 9110 §6.4.1: the client would read it as its next reply."""
+
+    async def main() -> None:
+        client = FakeClient()
+        reply = reply_for(client, method)
+        reply.on_reply(head(status), b"HTTP/1.1 200 smuggled\r\n", False)
+        reply.on_reply(None, b"HTTP/1.1 200 smuggled\r\n", True)
+        assert client.written.endswith(b"\r\n\r\n") and b"smuggled" not in client.written
+
+    uvloop.run(main())

@@ -1,0 +1,360 @@
+"""One client's HTTP/1.1 connection: one request at a time, strictly in order.
+
+Knows: its socket, its timers, when to read on and when to stop. Does not know: how a request is read
+(request_reader.py) or what it means (gateway/, behind application.py).
+
+Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
+the answer (R-H1-10, R-MEM-1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, cast
+
+from velox.errors import Reason, VeloxError
+from velox.net.application import ClientExchange
+from velox.net.request_reader import RequestReader
+from velox.protocol.http1_write import CONTINUE_100
+from velox.types import RequestHead
+
+if TYPE_CHECKING:  # an ingress makes its connections
+    from velox.net.ingress import Ingress
+
+__all__ = ["ClientConnection"]
+
+# What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
+_PIPELINE_BYTES: Final = 64 * 1024
+# After an early refusal the rest of the request is read and thrown away for this long, so that the client sees the
+# refusal and not a reset (RFC 9112 §9.6).
+_LINGER_S: Final = 2.0
+# A drain waits this long for the first request of a connection that came just before it.
+_FIRST_REQUEST_S: Final = 0.5
+# struct linger {on, 0 s}: close() sends RST instead of FIN.
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class _State(enum.IntEnum):
+    IDLE = 0  # between requests
+    HEAD = 1  # part of a head has come
+    BODY = 2
+    ANSWERING = 3
+    FLUSHING = 4  # answered; the client has not taken the answer yet
+    LINGER = 5  # the last answer is given; what still comes is thrown away
+    CLOSED = 6
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, ingress: Ingress) -> None:
+        self.deadline_s = 0.0  # loop time; 0: none
+        self._ingress: Final = ingress
+        self._request: Final = RequestReader(ingress.limits, ingress.budget, ingress.heads)
+        self._transport: asyncio.Transport | None = None
+        self._state = _State.IDLE
+        self._caller = ""
+        self._exchange: ClientExchange | None = None
+        self._read_paused = False
+        self._write_paused = False
+        self._n_unsent = 0  # while writing is paused: the most that may be left if the client has taken anything
+        self._is_new = True
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self._state.name} {self._request!r}>"
+
+    # -- for the gateway --------------------------------------------------------------------------
+
+    @property
+    def is_write_paused(self) -> bool:
+        """True while the client reads more slowly than it is written to."""
+        return self._write_paused
+
+    @property
+    def will_close(self) -> bool:
+        """True when this reply is the connection's last."""
+        head = self._request.head
+        return self._ingress.draining or head is None or not head.keep_alive
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the reply. Nothing happens when the client has left."""
+        if self._transport is not None:
+            if self._write_paused:
+                self._n_unsent += len(data)
+            self._transport.write(data)
+
+    def release_body(self) -> None:
+        """The request's body is no longer held: its bytes go back to the budget."""
+        self._request.release()
+
+    def finish(self, *, close: bool) -> None:
+        """The reply has been written to its end."""
+        self._exchange = None
+        self.release_body()
+        if self._transport is None:
+            return
+        if close or self.will_close:
+            self._close()
+        elif self._write_paused:
+            # The replies to requests that were sent ahead must not gather behind one that is not taken.
+            self._state = _State.FLUSHING
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Be ready for another request."""
+        self._request.clear()
+        self._is_new = False
+        self._state = _State.IDLE
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
+        self._resume_reading()
+        if self._request.buffered:
+            # Not from here: a client that pipelines thousands of requests must not grow the stack.
+            self._ingress.loop.call_soon(self._advance)
+
+    def abort(self) -> None:
+        """Reset the connection: the reply must not look complete."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_if_idle(self) -> None:
+        """Draining: close unless a request has begun, or the first one may be on its way."""
+        if self._state is not _State.IDLE or self._request.buffered:
+            return
+        if self._is_new:
+            self.deadline_s = self._ingress.loop.time() + _FIRST_REQUEST_S
+        else:
+            self._close_idle()
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        ingress = self._ingress
+        ingress.connections.add(self)
+        first_s = _FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
+        self.deadline_s = ingress.loop.time() + first_s
+        if len(ingress.connections) > ingress.max_connections:
+            message = f"this worker has {ingress.max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
+            self._refuse(VeloxError(Reason.CONN_LIMIT, message, retry_after_s=1.0, close=True))
+
+    def data_received(self, data: bytes) -> None:
+        state = self._state
+        if state >= _State.LINGER:
+            return
+        self._request.feed(data)
+        if state < _State.ANSWERING:
+            self._advance()
+        elif self._request.buffered > _PIPELINE_BYTES:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
+        # read what is on its way.
+        if self._exchange is not None:
+            self.abort()
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        self._state = _State.CLOSED
+        self._ingress.connections.discard(self)
+        self._request.leave_line(self)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+        self._request.release()
+        self._request.clear()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._is_taking()
+        if self._exchange is not None:
+            self._exchange.client_paused()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._n_unsent = 0
+        if self._state is _State.ANSWERING:
+            self.deadline_s = 0.0
+        elif self._state is _State.LINGER:
+            self.deadline_s = self._ingress.loop.time() + _LINGER_S
+        elif self._state is _State.FLUSHING:
+            if self.will_close:
+                self._close()
+            else:
+                self._next()
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+
+    def _is_taking(self) -> bool:
+        """True when the client has taken anything since the last look; it gets more time then."""
+        if self._transport is None:
+            return False
+        before, self._n_unsent = self._n_unsent, self._transport.get_write_buffer_size()
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
+        return self._n_unsent < before
+
+    # -- reading a request --------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Go as far as the bytes that are here allow."""
+        if self._state >= _State.ANSWERING:
+            return
+        try:
+            if self._state is not _State.BODY and not self._read_head():
+                return
+            if not self._read_body():
+                return
+        except VeloxError as error:
+            self._refuse(error)
+            return
+        self._submit()
+
+    def _read_head(self) -> bool:
+        ingress, request = self._ingress, self._request
+        head = request.read_head()
+        if head is None:
+            if self._state is _State.IDLE and request.buffered:
+                self._state = _State.HEAD
+                self.deadline_s = ingress.loop.time() + ingress.timeouts.header_s
+            return False
+        self._state = _State.BODY
+        self._caller = ingress.app.check_head(head)
+        if not request.reserve(self):
+            self._pause_reading()
+            self.deadline_s = 0.0  # the budget has its own
+            return False
+        self._invite_body(head)
+        return True
+
+    def _invite_body(self, head: RequestHead) -> None:
+        """Answer `Expect: 100-continue`, now that the request has passed (R-H1-9); not if the body is coming anyway."""
+        if head.expect_continue and head.has_body and not self._request.buffered:
+            self.write(CONTINUE_100)
+
+    def budget_granted(self, n_bytes: int) -> None:
+        """The budget has room for the body that waited."""
+        self._request.grant(n_bytes)
+        self._resume_reading()
+        if self._request.head is not None:
+            self._invite_body(self._request.head)
+        self._ingress.loop.call_soon(self._advance)
+
+    def budget_refused(self) -> None:
+        """The body waited as long as a request may."""
+        message = "no memory for this request's body came free in time (VELOX_BODY_BUDGET)"
+        self._refuse(VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0))
+
+    def _read_body(self) -> bool:
+        if self._request.read_body():
+            return True
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.body_s
+        return False
+
+    def _submit(self) -> None:
+        request = self._request
+        head = request.head
+        assert head is not None, "a request is submitted after its head was read"
+        self._state = _State.ANSWERING
+        self.deadline_s = 0.0
+        body, request.body = request.body, None
+        exchange = self._ingress.app.submit(self, head, body, self._caller)
+        # submit() may have answered already, and the connection may be on to the next request.
+        if exchange is not None:
+            self._exchange = exchange
+
+    def _refuse(self, error: VeloxError) -> None:
+        """Answer an error before there is an exchange. A body that was not read makes the connection unusable."""
+        request = self._request
+        self._state = _State.ANSWERING
+        self.deadline_s = 0.0
+        request.leave_line(self)
+        request.body = None
+        if request.head is not None and (error.close or request.is_unread):
+            request.head.keep_alive = False
+        self._ingress.app.refuse(self, request.head, error)
+
+    # -- timers and ends ------------------------------------------------------------------------------
+
+    def on_deadline(self) -> None:
+        """A step took too long."""
+        state, timeouts = self._state, self._ingress.timeouts
+        self.deadline_s = 0.0
+        if self._write_paused:
+            if self._is_taking():
+                return
+            exchange, self._exchange = self._exchange, None
+            if exchange is not None:
+                exchange.client_gone(stalled=True)
+            self.abort()
+        elif state is _State.HEAD or (state is _State.IDLE and self._request.buffered):
+            message = f"the request's head was not complete after {timeouts.header_s:g} s"
+            self._refuse(VeloxError(Reason.HEADER_TIMEOUT, message, close=True))
+        elif state is _State.BODY:
+            message = f"no byte of the request's body came for {timeouts.body_s:g} s"
+            self._refuse(VeloxError(Reason.BODY_TIMEOUT, message, close=True))
+        elif state is _State.IDLE:
+            self._close_idle()
+        else:
+            self.abort()
+
+    def _close(self) -> None:
+        """Close after what was written has left.
+
+        Our side first, then the client's: bytes that it still sends would otherwise be answered by a reset, which can
+        overtake the reply (RFC 9112 §9.6).
+        """
+        transport = self._transport
+        if transport is None or self._state >= _State.LINGER:
+            return
+        self._state = _State.LINGER
+        self._resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+        # A slow client gets the time that it gets for any part of a reply.
+        unsent = transport.get_write_buffer_size()
+        self.deadline_s = self._ingress.loop.time() + (self._ingress.timeouts.write_s if unsent else _LINGER_S)
+
+    def _close_idle(self) -> None:
+        """Close between requests: no reply is on its way that a reset could overtake, so it is done at once."""
+        if self._transport is not None:
+            self._state = _State.LINGER
+            self._transport.close()
+            self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
+
+    def cut(self, last: bytes, *, reset: bool) -> None:
+        """End a reply that is not whole: the framing stays unfinished, so that no client takes it for complete.
+
+        last: bytes that still go out before. reset: where only a reset tells (a reply that ends at close).
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        if last:
+            transport.write(last)
+        self._exchange = None
+        self.release_body()
+        self._state = _State.LINGER
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
+        if reset:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            transport.abort()
+        else:
+            transport.close()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._read_paused:
+            self._read_paused = False
+            self._transport.resume_reading()
