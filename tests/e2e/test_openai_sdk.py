@@ -1,4 +1,4 @@
-"""The real OpenAI SDK through the gateway, to each kind of real upstream, with each engine, on one and three workers."""
+"""The real OpenAI SDK through the gateway, to each kind of upstream, with each engine, on one and three workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real servers as upstreams, each a child process on a free loopback port: nginx, nghttpd, Velox's simulator.
 
-Knows: how each is configured, started and ended. Does not know: Velox, or what a test asks. The scripted upstream, which
-misbehaves on demand and records what it gets, is in recording.py.
+Knows: how each is configured, started and ended. Does not know: Velox, or what a test asks. The scripted upstream,
+which misbehaves on demand and records what it gets, is in recording.py.
 
     with start_sim() as sim, start_nginx(sim.url, certificates) as nginx:
         VeloxProcess(nginx.env())

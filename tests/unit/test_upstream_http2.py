@@ -44,7 +44,7 @@ class Owner:
 
 
 class Sink:
-    """The gateway's place. reads: what to do after each piece."""
+    """The gateway's place."""
 
     def __init__(self) -> None:
         self.head: ReplyHead | None = None

@@ -74,7 +74,7 @@ class Gateway:
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
         route = Route.OTHER if head is None else self.parts.routes.facts(head.path).route
-        self.parts.recorder.refused(route, error)
+        self.parts.recorder.refused(request_id, head, route, error)
         self.answer(client, head, error, request_id)
 
     def answer(self, client: Client, head: RequestHead | None, error: VeloxError, request_id: bytes) -> None:

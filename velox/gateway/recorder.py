@@ -18,7 +18,7 @@ from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, StreamEnd
 from velox.policy.token_bucket import Taken
-from velox.types import Route
+from velox.types import RequestHead, Route
 
 if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
     from velox.gateway.exchange import Exchange
@@ -84,11 +84,32 @@ class Recorder:
         """Note an attempt that broke."""
         self._metrics.count_attempt(_ATTEMPTS.get(failure.reason, Attempt.RESET))
 
-    def refused(self, route: Route, error: VeloxError) -> None:
-        """Note a request that was answered before it became an exchange."""
+    def refused(self, request_id: bytes, head: RequestHead | None, route: Route, error: VeloxError) -> None:
+        """Note a request that was answered before it became an exchange. head: None when it could not be read."""
         self._metrics.count_request(route, error.status, error.reason)
         if error.reason in SHED_REASONS:
             self._metrics.count_shed(error.reason)
+        if self._log.wants(error.reason.code):
+            self._log.write(
+                AccessRecord(
+                    time=_now(),
+                    id=request_id.decode(),
+                    caller="",
+                    method="" if head is None else head.method.decode("ascii"),
+                    path="" if head is None else head.path.decode("ascii", "replace"),
+                    route=route.name.lower(),
+                    model=None,
+                    stream=False,
+                    status=error.status,
+                    reason=error.reason.code,
+                    phase="accept",
+                    ttfb_ms=None,
+                    total_ms=0.0,
+                    bytes_in=0,
+                    bytes_out=0,
+                    attempts=0,
+                )
+            )
 
     def ended(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
         """Note the end of an exchange; called once for each."""
@@ -125,11 +146,15 @@ class Recorder:
         self._logger.error("bug: %s at %s", type(exc).__name__, where)
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
 def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRecord:
     reply = exchange.reply
     ttfb_ns = reply.first_byte_ns - exchange.started_ns if reply is not None and reply.first_byte_ns else None
     return AccessRecord(
-        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        time=_now(),
         id=exchange.id.decode(),
         caller=exchange.caller,
         method=exchange.head.method.decode("ascii"),
@@ -139,7 +164,7 @@ def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRe
         stream=exchange.peek.stream,
         status=status,
         reason=code,
-        phase=exchange.phase,
+        phase="stream" if reply is not None and reply.started else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
         total_ms=round((now_ns - exchange.started_ns) / 1e6, 3),
         bytes_in=0 if exchange.body is None else len(exchange.body),

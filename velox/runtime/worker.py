@@ -234,14 +234,15 @@ class Worker:
         """Every 0.1 s: how late is the loop, is there something to log; now and then, whose time is over."""
         now_s = time.monotonic()
         self._metrics.observe_loop_lag(max(0, round((now_s - self._lag_due_s) * 1e9)))
+        # First: nothing that goes wrong below may end the timer that everything else depends on.
+        self._lag_due_s = now_s + _TICK_S
+        self._loop.call_later(_TICK_S, self._tick)
         self._status.heartbeat_ns = round(now_s * 1e9)
         self._log.flush()
         self._n_ticks += 1
         if self._n_ticks % _TICKS_PER_SWEEP == 0:
             self._gateway.sweep(self._loop.time())
             self._metrics.set_connections(len(self._ingress.connections))
-        self._lag_due_s = now_s + _TICK_S
-        self._loop.call_later(_TICK_S, self._tick)
 
     def _on_pool_change(self) -> None:
         self._status.upstream_ready = self._pool.is_warm
