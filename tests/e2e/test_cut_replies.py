@@ -122,7 +122,8 @@ def test_cut_stream_ends_with_the_error_event_and_no_proper_end(wall: Wall, end:
     assert error["type"] == "upstream_error"
     assert b"[DONE]" not in body
     assert not is_whole
-    line = wall.velox.wait_access(lambda line: str(line["id"]).encode() in head)
+    (own_id,) = (line for line in head.decode().split("\r\n") if line.startswith("x-velox-request-id: "))
+    line = wall.velox.wait_access(lambda line: own_id == f"x-velox-request-id: {line['id']}")
     assert line["reason"] == error["code"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import pytest
@@ -177,5 +178,34 @@ def test_body_that_may_not_be_is_not_passed_on(method: bytes, status: int) -> No
         reply.on_reply(head(status), b"HTTP/1.1 200 smuggled\r\n", False)
         reply.on_reply(None, b"HTTP/1.1 200 smuggled\r\n", True)
         assert client.written.endswith(b"\r\n\r\n") and b"smuggled" not in client.written
+
+    uvloop.run(main())
+
+
+class HastyClient(FakeClient):
+    """Leaves as soon as it has its answer, before the exchange had a turn to notice that it is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        asyncio.get_running_loop().call_soon(self.leave)
+
+
+def test_client_that_leaves_with_its_whole_answer_was_served() -> None:
+    """A reply that is whole ends as such, however soon its client closes: it is no `client_closed`."""
+
+    async def main() -> None:
+        with gateway(Upstream((head(), b"ok", True)).dial) as made:
+            client = HastyClient()
+            exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), "")
+            assert exchange is not None
+            client.leave = exchange.client_gone
+            async with asyncio.timeout(5):
+                await client.finished.wait()
+            assert client.written.endswith(b"ok")
+            assert made.n_active == 0
 
     uvloop.run(main())

@@ -102,6 +102,11 @@ class Reply:
         if stream is not None:
             stream.cancel()
 
+    @property
+    def is_whole(self) -> bool:
+        """True when the upstream has given all of it."""
+        return self.done.done() and not self.done.cancelled() and self.done.exception() is None
+
     # -- ReplySink --------------------------------------------------------------------------------
 
     def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
