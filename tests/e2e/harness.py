@@ -19,20 +19,20 @@ import http.client
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 import openai
+
+from tests.e2e.raw_http import RawReply, is_closed, read_reply
+from tests.e2e.watching import LineLog, socket_inodes, start_time, until
 
 __all__ = [
     "KEY",
@@ -55,86 +55,6 @@ STOP_S: Final = 40.0
 # What a child may inherit: nothing that sets an SDK, a proxy or Velox.
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _READY: Final = re.compile(r" ready in \d+ ms: listening on (\S+), admin on (\S+), ")
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Wait for what gives no event (a metric, a file of /proc). Raises AssertionError naming `what` when it is late."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.005)
-
-
-class LineLog:
-    """The lines that a pipe has brought, gathered by a thread; wait() blocks until the wanted one is there."""
-
-    def __init__(self, pipe: IO[bytes], name: str) -> None:
-        self._pipe: Final = pipe
-        self._changed: Final = threading.Condition()
-        self._lines: list[str] = []
-        self._ended = False
-        self._thread: Final = threading.Thread(target=self._read, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def lines(self) -> list[str]:
-        """All lines so far."""
-        with self._changed:
-            return list(self._lines)
-
-    def wait(self, wanted: Callable[[str], bool], timeout_s: float) -> str:
-        """Return the first line, old or new, that is wanted. Raises AssertionError at time-out or end."""
-        deadline = time.monotonic() + timeout_s
-        seen = 0
-        with self._changed:
-            while True:
-                for line in self._lines[seen:]:
-                    if wanted(line):
-                        return line
-                seen = len(self._lines)
-                left_s = deadline - time.monotonic()
-                assert left_s > 0, "the line did not come; what came:\n" + "\n".join(self._lines)
-                assert not self._ended, "the output ended without the line:\n" + "\n".join(self._lines)
-                self._changed.wait(left_s)
-
-    def close(self) -> None:
-        """Wait for the end of the output; all writers must be gone."""
-        self._thread.join(10)
-        self._pipe.close()
-
-    def _read(self) -> None:
-        for line in self._pipe:
-            with self._changed:
-                self._lines.append(line.decode("utf-8", "replace").rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-
-@dataclass(frozen=True)
-class RawReply:
-    """A reply as it stood on the wire. headers: lower-case names, in order. head: the bytes up to the body."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-    head: bytes = b""
-
-    def header(self, name: str) -> str | None:
-        """Return the first value of a header (lower-case name), or None."""
-        return next((value for key, value in self.headers if key == name), None)
-
-    def json(self) -> dict[str, object]:
-        """Return the body, which is a JSON object."""
-        found: dict[str, object] = json.loads(self.body)
-        return found
-
-    def error(self) -> dict[str, object]:
-        """Return the `error` of an error body."""
-        error = self.json()["error"]
-        assert isinstance(error, dict), self.body
-        return error
 
 
 @dataclass
@@ -294,12 +214,12 @@ class VeloxProcess:
     def child_pids(self) -> list[int]:
         """Return the living children of the supervisor: simulator, admin, workers; oldest first."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return sorted((int(pid) for pid in children if _start_time(int(pid))), key=_start_time)
+        return sorted((int(pid) for pid in children if start_time(int(pid))), key=start_time)
 
     def worker_pids(self) -> list[int]:
         """Return the living workers, oldest first: the children that hold a listening socket of the data listener."""
         inodes = self._listener_inodes()
-        return [pid for pid in self.child_pids() if pid != self._sim_pid and inodes & _socket_inodes(pid)]
+        return [pid for pid in self.child_pids() if pid != self._sim_pid and inodes & socket_inodes(pid)]
 
     def _listener_inodes(self) -> set[str]:
         if self.base_url.startswith("unix:"):
@@ -361,87 +281,6 @@ class VeloxProcess:
         assert self.request("GET", path).status == 200
 
 
-def read_reply(sock: socket.socket, *, head_request: bool = False, start: bytes = b"") -> RawReply:
-    """Read one whole reply; what belongs to the next one stays in the socket. Raises ConnectionError when it is cut.
-
-    100 Continue is skipped. start: bytes that were read before.
-    """
-    reader = _Reader(sock, start)
-    while True:
-        head = reader.until(b"\r\n\r\n")
-        first, *rest = head[:-4].decode("latin-1").split("\r\n")
-        status = int(first.split(" ", 2)[1])
-        if status >= 200:
-            break
-    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
-    fields = dict(headers)
-    if head_request or status in (204, 304):
-        body = b""
-    elif fields.get("transfer-encoding") == "chunked":
-        chunks = []
-        while size := int(reader.until(b"\r\n"), 16):
-            chunks.append(reader.exactly(size + 2)[:-2])
-        reader.exactly(2)
-        body = b"".join(chunks)
-    elif "content-length" in fields:
-        body = reader.exactly(int(fields["content-length"]))
-    else:
-        body = reader.to_eof()
-    return RawReply(status, headers, body, head)
-
-
-class _Reader:
-    """Reads a socket up to a mark and not beyond: peeks, then takes."""
-
-    def __init__(self, sock: socket.socket, start: bytes) -> None:
-        self._sock = sock
-        self._start = start
-
-    def until(self, mark: bytes) -> bytes:
-        found = b""
-        while not found.endswith(mark):
-            if self._start:
-                found, self._start = found + self._start[:1], self._start[1:]
-                continue
-            peeked = self._sock.recv(65536, socket.MSG_PEEK)
-            if not peeked:
-                raise ConnectionError(f"closed after {found!r}")
-            # The mark may have begun before this piece.
-            at = (found[-len(mark) + 1 :] + peeked).find(mark)
-            overlap = min(len(found), len(mark) - 1)
-            n_bytes = len(peeked) if at < 0 else at + len(mark) - overlap
-            found += self._sock.recv(n_bytes)
-        return found
-
-    def exactly(self, n_bytes: int) -> bytes:
-        found = bytearray(self._start[:n_bytes])
-        self._start = self._start[n_bytes:]
-        while len(found) < n_bytes:
-            piece = self._sock.recv(min(n_bytes - len(found), 1 << 20))
-            if not piece:
-                raise ConnectionError(f"closed {n_bytes - len(found)} bytes early")
-            found += piece
-        return bytes(found)
-
-    def to_eof(self) -> bytes:
-        found, self._start = bytearray(self._start), b""
-        while piece := self._sock.recv(1 << 20):
-            found += piece
-        return bytes(found)
-
-
-def is_closed(sock: socket.socket, timeout_s: float = 5.0) -> bool:
-    """True when the peer closes (or resets) within the time; bytes that come before are read and dropped."""
-    deadline = time.monotonic() + timeout_s
-    while select.select([sock], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        try:
-            if not sock.recv(65536):
-                return True
-        except ConnectionResetError:
-            return True
-    return False
-
-
 def _get(url: str, path: str, headers: Mapping[str, str]) -> RawReply:
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=70)
@@ -452,25 +291,3 @@ def _get(url: str, path: str, headers: Mapping[str, str]) -> RawReply:
         return RawReply(reply.status, fields, reply.read())
     finally:
         connection.close()
-
-
-def _start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 when it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
-
-
-def _socket_inodes(pid: int) -> set[str]:
-    found = set()
-    try:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = os.readlink(link)
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
-    except OSError:
-        pass  # it ended while we looked
-    return found

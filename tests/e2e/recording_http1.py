@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from tests.e2e.recording import Call, Connection, Fields
+from tests.e2e.recorded_call import Call, Connection, Fields
 
 if TYPE_CHECKING:  # each upstream has connections, each connection has its upstream
     from tests.e2e.recording import RecordingUpstream

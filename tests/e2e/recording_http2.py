@@ -17,7 +17,7 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
-from tests.e2e.recording import Call, Connection, Fields
+from tests.e2e.recorded_call import Call, Connection, Fields
 
 if TYPE_CHECKING:  # each upstream has connections, each connection has its upstream
     from tests.e2e.recording import RecordingUpstream

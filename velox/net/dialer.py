@@ -23,6 +23,10 @@ __all__ = ["Connection", "DialTarget", "Dialer"]
 
 Connection = Http1Connection | Http2Connection
 
+# What the kernel may hold of ours that it can't send yet. Over HTTP/2 a small request waits behind it: with the default,
+# up to 4 MB of somebody's upload.
+_UNSENT_BYTES: Final = 128 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class DialTarget:
@@ -80,6 +84,7 @@ class Dialer:
                 failure = exc
                 continue
             sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             try:
                 async with asyncio.timeout(target.connect_timeout_s):
                     await self._loop.sock_connect(sock, address)
