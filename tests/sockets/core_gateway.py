@@ -102,6 +102,7 @@ def gateway(dial: Dial, *, first_byte_timeout_s: float = 60.0) -> Iterator[Gatew
         limits=GatewayLimits(
             max_inflight=8,
             queue_timeout_s=60.0,
+            lease_timeout_s=60.0,
             first_byte_timeout_s=first_byte_timeout_s,
             idle_timeout_s=60.0,
         ),

@@ -86,6 +86,7 @@ class Bench:
             limits=GatewayLimits(
                 max_inflight=max_inflight,
                 queue_timeout_s=60.0,
+                lease_timeout_s=60.0,
                 first_byte_timeout_s=60.0,
                 idle_timeout_s=60.0,
             ),

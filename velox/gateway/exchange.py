@@ -214,11 +214,11 @@ class Exchange:
         self.phase = "connect"
         began_ns = time.monotonic_ns()
         try:
-            async with asyncio.timeout(gateway.parts.limits.queue_timeout_s):
+            async with asyncio.timeout(gateway.parts.limits.lease_timeout_s):
                 while connection is None or not connection.has_room:
                     connection = await gateway.parts.pool.lease()
         except TimeoutError as exc:
-            message = f"no upstream connection came free in {gateway.parts.limits.queue_timeout_s:g} s"
+            message = f"no upstream connection came free in {gateway.parts.limits.lease_timeout_s:g} s"
             raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from exc
         gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
         return connection

@@ -25,10 +25,15 @@ __all__ = ["GatewayLimits", "Parts"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """One worker's share of the limits. max_inflight: exchanges between queue and end of reply."""
+    """One worker's share of the limits.
+
+    max_inflight: exchanges between queue and end of reply.
+    lease_timeout_s: wait for an upstream connection; longer than a dial may take, so that a failed dial says why.
+    """
 
     max_inflight: int
     queue_timeout_s: float
+    lease_timeout_s: float
     first_byte_timeout_s: float
     idle_timeout_s: float
 

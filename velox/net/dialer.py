@@ -23,8 +23,8 @@ __all__ = ["Connection", "DialTarget", "Dialer"]
 
 Connection = Http1Connection | Http2Connection
 
-# What the kernel may hold of ours that it can't send yet. Over HTTP/2 a small request waits behind it: with the default,
-# up to 4 MB of somebody's upload.
+# What the kernel may hold of ours that it can't send yet. Over HTTP/2 a small request waits behind it: by default,
+# behind up to 4 MB of somebody's upload.
 _UNSENT_BYTES: Final = 128 * 1024
 
 

@@ -154,6 +154,10 @@ class Worker:
             limits=GatewayLimits(
                 max_inflight=share(settings.max_inflight, settings.workers, slot),
                 queue_timeout_s=settings.queue_timeout_s,
+                # Name, then one address, then TLS; and what the queue would have given it.
+                lease_timeout_s=settings.queue_timeout_s
+                + 2 * settings.upstream_connect_timeout_s
+                + settings.upstream_tls_timeout_s,
                 first_byte_timeout_s=settings.upstream_first_byte_timeout_s,
                 idle_timeout_s=settings.upstream_idle_timeout_s,
             ),
