@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.profiling.sampler import MAX_DEPTH, MAX_STACKS, Sampler
+from velox.profiling.sampler import MAX_DEPTH, MAX_STACKS, Sampler, source_roots
 from velox.profiling.samples import Cost, Frame, Samples, merge, pack, short_file, unpack
 
 BLOB = bytes(24 * 1024 * 1024)
@@ -184,3 +184,10 @@ def test_unpack_anything_else_is_refused(packed: bytes) -> None:
     """A broken answer is an error of one kind."""
     with pytest.raises(ValueError, match="not a packed profile"):
         unpack(packed)
+
+
+def test_velox_is_named_by_its_package_however_it_is_installed() -> None:
+    """Frames of Velox are velox/..., also where an import hook finds it and sys.path does not name its folder."""
+    file = Sampler.start.__code__.co_filename
+
+    assert short_file(file, source_roots()[-1:]) == "velox/profiling/sampler.py"

@@ -8,6 +8,7 @@ free to try again.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -157,6 +158,10 @@ def _words(exc: BaseException) -> str:
         return f"certificate verification failed: {exc.verify_message}"
     if isinstance(exc, TimeoutError) and not exc.strerror:
         return "time-out"
+    if isinstance(exc, ssl.SSLError):
+        return exc.reason or type(exc).__name__
+    if isinstance(exc, OSError) and exc.errno and exc.errno > 0:
+        return os.strerror(exc.errno)  # the exception's own text may hold the address
     if isinstance(exc, OSError) and exc.strerror:
-        return exc.strerror
+        return exc.strerror  # a name's failure to resolve has numbers of its own, below 0
     return str(exc) or type(exc).__name__

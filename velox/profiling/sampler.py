@@ -19,12 +19,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, TypeAlias
 
 from velox.profiling.samples import Cost, Frame, Samples, merge, short_file
 
-__all__ = ["MAX_DEPTH", "MAX_STACKS", "Sampler"]
+__all__ = ["MAX_DEPTH", "MAX_STACKS", "Sampler", "source_roots"]
 
 MAX_DEPTH: Final = 128  # frames kept of a stack, from the function that runs outwards
 MAX_STACKS: Final = 20_000  # distinct stacks kept; 60 s at 500 Hz are 30,000 ticks at most
@@ -95,9 +96,17 @@ class Sampler:
         cost[1] += spent_ns
 
 
+def source_roots() -> tuple[str, ...]:
+    """Return the folders that modules are named from: `sys.path`, and where Velox itself lies.
+
+    An editable install is found by an import hook, and its folder is not in `sys.path`.
+    """
+    return (*sys.path, str(Path(__file__).parents[2]))
+
+
 def _resolve(costs: dict[_RawStack, list[int]]) -> Samples:
     """Turn code objects into names, once, after the sampling."""
-    roots = tuple(sys.path)
+    roots = source_roots()
     files: dict[str, str] = {}
 
     def frame_of(code: CodeType, line: int) -> Frame:

@@ -171,7 +171,8 @@ class Supervisor:
             if pid == self._admin_pid:
                 self._admin_pid = 0
                 self._admin_respawn_at_s = now_s + _BACKOFF_FIRST_S
-                self._logger.error("the admin process died (%s)", _how(status))
+                if not self._gateway.draining and not self._n_stops:
+                    self._logger.error("the admin process died (%s)", _how(status))
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
