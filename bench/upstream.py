@@ -21,7 +21,8 @@ import uvloop
 from bench.payloads import CHAT_REPLY, SSE_CHUNK, SSE_LAST
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.protocol.http2 import Engine, EngineSettings, engine_factory
+from velox.protocol.http2 import Engine, EngineSettings
+from velox.protocol.http2_engines import engine_factory
 from velox.types import Header, RequestHead
 
 _JSON: Final = (b"content-type", b"application/json")

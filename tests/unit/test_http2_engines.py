@@ -14,8 +14,8 @@ from velox.protocol.http2 import (
     EngineError,
     EngineSettings,
     SendQueue,
-    engine_factory,
 )
+from velox.protocol.http2_engines import engine_factory
 
 MIB = 1 << 20
 PAIRS: list[tuple[Name, Name]] = [("ngh2", "ngh2"), ("ngh2", "h2"), ("h2", "ngh2"), ("h2", "h2")]

@@ -12,7 +12,8 @@ from tests.unit.http2_peers import Recorder
 from velox.errors import Reason
 from velox.net.upstream import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.net.upstream_http2 import Http2Connection, Http2Stream
-from velox.protocol.http2 import EngineSettings, engine_factory
+from velox.protocol.http2 import EngineSettings
+from velox.protocol.http2_engines import engine_factory
 from velox.types import Header, ReplyHead
 
 MIB: Final = 1 << 20

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from velox.types import Header, Headers
 
@@ -39,7 +39,6 @@ __all__ = [
     "EngineHandler",
     "EngineSettings",
     "SendQueue",
-    "engine_factory",
     "guarded",
 ]
 
@@ -219,15 +218,3 @@ def guarded(headers: Headers, mark: Callable[[Header], Header]) -> Headers:
                 marked = headers.copy()
             marked[i] = mark(header)
     return marked
-
-
-def engine_factory(name: Literal["ngh2", "h2"]) -> EngineFactory:
-    """Return what makes engines of that name; called with handler, settings, True for the client side."""
-    # Imported here: a worker loads only the library it uses, and starts where the other is not installed.
-    if name == "ngh2":
-        from velox.protocol.http2_ngh2 import Ngh2Engine
-
-        return Ngh2Engine
-    from velox.protocol.http2_h2 import H2Engine
-
-    return H2Engine

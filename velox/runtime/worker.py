@@ -41,7 +41,7 @@ from velox.policy.token_bucket import BucketRate
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
-from velox.protocol.http2 import engine_factory
+from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI
 from velox.runtime.shares import share
 from velox.settings import Origin, Settings

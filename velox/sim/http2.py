@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, cast
 
-from velox.protocol.http2 import Engine, EngineSettings, engine_factory
+from velox.protocol.http2 import Engine, EngineSettings
+from velox.protocol.http2_engines import engine_factory
 from velox.sim.player import Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
 from velox.sim.stage import Stage
