@@ -47,11 +47,12 @@ _NGINX_UPSTREAM: Final = """
   }}
 """
 _NGINX_PROXY: Final = """
+  proxy_ssl_trusted_certificate {authority}; proxy_ssl_verify on; proxy_ssl_name localhost; proxy_ssl_protocols TLSv1.3;
   upstream origin {{ server {origin}; keepalive 512; keepalive_requests 1000000000; keepalive_timeout 1h; }}
   server {{
     listen 127.0.0.1:{port};
     location / {{
-      proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_pass {scheme}://origin; proxy_http_version 1.1; proxy_set_header Connection "";
       proxy_buffering {buffering}; proxy_request_buffering {buffering};
     }}
   }}
@@ -148,13 +149,19 @@ class Servers:
         self._nginx(http, ports.http1, self._cores.rest)
         return ports
 
-    def nginx_proxy(self, origin: int, *, buffering: Literal["on", "off"]) -> Server:
-        """Start the opponent: one worker, plain proxy_pass with kept upstream connections."""
+    def nginx_proxy(self, origin: int, *, buffering: Literal["on", "off"], tls: bool = False) -> Server:
+        """Start the opponent: one worker, proxy_pass with kept upstream connections, which are never HTTP/2."""
         port = free_port()
-        http = _NGINX_PROXY.format(origin=f"127.0.0.1:{origin}", port=port, buffering=buffering)
+        http = _NGINX_PROXY.format(
+            origin=f"127.0.0.1:{origin}",
+            port=port,
+            buffering=buffering,
+            scheme="https" if tls else "http",
+            authority=self.certificate.authority,
+        )
         return self._nginx(http, port, self._cores.gateway)
 
-    def velox(self, origin: str, http2: Literal["auto", "on", "off"]) -> Server:
+    def velox(self, origin: str, http2: Literal["auto", "on", "off"], engine: Literal["ngh2", "h2"] = "ngh2") -> Server:
         """Start Velox with one worker and its features on: key, limit, metrics."""
         port, admin = free_port(), free_port()
         settings = {
@@ -163,6 +170,7 @@ class Servers:
             "VELOX_WORKERS": "1",
             "VELOX_UPSTREAM_ORIGIN": origin,
             "VELOX_UPSTREAM_HTTP2": http2,
+            "VELOX_HTTP2_ENGINE": engine,
             "VELOX_UPSTREAM_CA_FILE": str(self.certificate.authority),
             "VELOX_EGRESS_POOL_CONNECTIONS": "2",
             "VELOX_RATE_LIMIT_RPM": "60000000",
@@ -179,12 +187,21 @@ class Servers:
 
     def upstream(self, *, interval_s: float, chunks: int = 100) -> tuple[Server, int]:
         """Start bench.upstream; return it (HTTP/1.1) and its port for HTTP/2."""
-        port, http2 = free_port(), free_port()
+        server, http2, _, _ = self._upstream(interval_s, chunks, [])
+        return server, http2
+
+    def tls_upstream(self, *, interval_s: float, chunks: int = 100) -> tuple[Server, int, int, int]:
+        """Start bench.upstream with TLS besides: it, and its ports for HTTP/2, HTTP/1.1 over TLS, HTTP/2 over TLS."""
+        return self._upstream(interval_s, chunks, [str(self.certificate.chain), str(self.certificate.key)])
+
+    def _upstream(self, interval_s: float, chunks: int, files: list[str]) -> tuple[Server, int, int, int]:
+        port, http2, tls, tls_http2 = free_port(), free_port(), free_port(), free_port()
         command = [sys.executable, "-m", "bench.upstream", str(port), str(http2)]
+        command += ["--tls", str(tls), str(tls_http2), *files] if files else []
         command += ["--interval", str(interval_s), "--chunks", str(chunks)]
         server = self._keep(Server(self._start(command, self._cores.rest, {}), port))
         _wait_until(server, lambda: _answers(port, "/count"))
-        return server, http2
+        return server, http2, tls, tls_http2
 
     def _nginx(self, http: str, port: int, core: int) -> Server:
         folder = self._folder / f"nginx-{port}"
@@ -266,7 +283,7 @@ def _wait_until(server: Server, is_ready: Callable[[], bool]) -> None:
 
 def _certificate(folder: Path) -> Certificate:
     authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
+    issued = authority.issue_cert("127.0.0.1", "localhost")
     files = Certificate(folder / "ca.pem", folder / "chain.pem", folder / "key.pem")
     authority.cert_pem.write_to_path(files.authority)
     for blob in issued.cert_chain_pems:

@@ -51,7 +51,7 @@ class Bench:
 
     def json(self) -> None:
         """CPU per request, throughput: a short chat answered at once."""
-        with self._servers("json") as servers:
+        with self.servers("json") as servers:
             origin = servers.nginx_upstream()
             gateways = {
                 NGINX: servers.nginx_proxy(origin.http1, buffering="on"),
@@ -59,7 +59,7 @@ class Bench:
                 H2C: servers.velox(f"http://127.0.0.1:{origin.http2}", "on"),
                 TLS: servers.velox(f"https://127.0.0.1:{origin.tls}", "on"),
             }
-            figures = self._run("json", {name: partial(self._requests, g) for name, g in gateways.items()})
+            figures = self.run("json", {name: partial(self.requests, g) for name, g in gateways.items()})
         for name, bar in ((NGINX, 0.0), (HTTP1, 2.0), (H2C, 2.0)):
             self._row(figures, "cpu_us", name, "CPU per JSON request", "µs", NGINX, bar)
         self._row(figures, "cpu_us", TLS, "CPU per JSON request", "µs", H2C, 1.3)
@@ -68,15 +68,15 @@ class Bench:
 
     def sse(self, kind: str, interval_s: float, streams: int, bars: dict[str, float]) -> None:
         """CPU per chunk of streamed answers of 100 chunks."""
-        with self._servers(kind) as servers:
+        with self.servers(kind) as servers:
             origin, http2 = servers.upstream(interval_s=interval_s)
             gateways = {
                 NGINX: servers.nginx_proxy(origin.port, buffering="off"),
                 HTTP1: servers.velox(f"http://127.0.0.1:{origin.port}", "off"),
                 H2C: servers.velox(f"http://127.0.0.1:{http2}", "on"),
             }
-            measures = {name: partial(self._chunks, gateway, origin, streams) for name, gateway in gateways.items()}
-            figures = self._run(kind, measures)
+            measures = {name: partial(self.chunks, gateway, origin, streams) for name, gateway in gateways.items()}
+            figures = self.run(kind, measures)
         for name in gateways:
             self._row(figures, "cpu_us", name, f"CPU per SSE chunk, {kind}", "µs", NGINX, bars.get(name, 0.0))
         for name in gateways:
@@ -84,17 +84,17 @@ class Bench:
 
     def latency(self) -> None:
         """Latency at half of what Velox can do, beside the same without a gateway."""
-        with self._servers("latency") as servers:
+        with self.servers("latency") as servers:
             origin = servers.nginx_upstream()
             proxy = servers.nginx_proxy(origin.http1, buffering="on")
             http1 = servers.velox(f"http://127.0.0.1:{origin.http1}", "off")
             h2c = servers.velox(f"http://127.0.0.1:{origin.http2}", "on")
-            rate = 0.5 * self._requests(http1, min(self._seconds, 2.0))["per_s"]
+            rate = 0.5 * self.requests(http1, min(self._seconds, 2.0))["per_s"]
             # The generator, in Python, shares its core with the upstream: above this it would measure itself.
             rate = min(rate, 4000.0)
             ports = {DIRECT: origin.http1, NGINX: proxy.port, HTTP1: http1.port, H2C: h2c.port}
             measures = {name: partial(self._open_loop, port, rate) for name, port in ports.items()}
-            figures = self._run("latency", measures)
+            figures = self.run("latency", measures)
         for key in ("p50_ms", "p99_ms"):
             for name in ports:
                 what = f"latency {key[:3]} at {rate:.0f} requests/s"
@@ -105,7 +105,8 @@ class Bench:
 
     # -- one measurement --------------------------------------------------------------------------
 
-    def _requests(self, gateway: Server, seconds: float) -> dict[str, float]:
+    def requests(self, gateway: Server, seconds: float) -> dict[str, float]:
+        """Measure plain requests: as many as wrk can send."""
         load = start_wrk(
             gateway.port,
             self._body(stream=False),
@@ -119,7 +120,8 @@ class Bench:
         gateway.check()
         return done | {"cpu_us": cpu_s / done["requests"] * 1e6, "per_s": done["requests"] / done["seconds"]}
 
-    def _chunks(self, gateway: Server, origin: Server, streams: int, seconds: float) -> dict[str, float]:
+    def chunks(self, gateway: Server, origin: Server, streams: int, seconds: float) -> dict[str, float]:
+        """Measure streamed answers; `origin` counts their chunks."""
         load = start_wrk(
             gateway.port,
             self._body(stream=True),
@@ -150,7 +152,8 @@ class Bench:
 
     # -- help -------------------------------------------------------------------------------------
 
-    def _servers(self, name: str) -> Servers:
+    def servers(self, name: str) -> Servers:
+        """Return what starts servers, with a folder of its own."""
         folder = self._folder / name
         folder.mkdir()
         return Servers(folder, self._cores)
@@ -161,7 +164,8 @@ class Bench:
             path.write_bytes(chat_body(stream=stream))
         return path
 
-    def _run(self, name: str, measures: Mapping[str, Measure]) -> Figures:
+    def run(self, name: str, measures: Mapping[str, Measure]) -> Figures:
+        """Measure in rounds, and keep the figures."""
         figures = self.figures[name] = run_rounds(measures, self._n_rounds, self._seconds)
         return figures
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ssl
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -198,7 +199,7 @@ class Http2Client(asyncio.Protocol):
         # A finished answer is forgotten by the engine; ours is small, and is dropped when the request is whole.
         self._streams.pop(stream_id).answer(self._pace)
 
-    def on_reset(self, stream_id: int, error_code: int) -> None:
+    def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         self._streams.pop(stream_id, None)
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None: ...
@@ -213,13 +214,25 @@ class Http2Client(asyncio.Protocol):
         self._transport.close()
 
 
-async def serve(http1_port: int, http2_port: int, interval_s: float, n_chunks: int) -> None:
-    """Serve until the process is ended."""
+async def serve(http1_port: int, http2_port: int, interval_s: float, n_chunks: int, tls: Sequence[str]) -> None:
+    """Serve until the process is ended. tls: the two ports with TLS, certificate and key; empty: none."""
     loop = asyncio.get_running_loop()
     pace = Pace(loop, interval_s, n_chunks)
+    if tls:
+        http1, http2 = _context(tls[2:], "http/1.1"), _context(tls[2:], "h2")
+        await loop.create_server(lambda: Http1Client(pace), "127.0.0.1", int(tls[0]), ssl=http1)
+        await loop.create_server(lambda: Http2Client(pace), "127.0.0.1", int(tls[1]), ssl=http2)
     await loop.create_server(lambda: Http1Client(pace), "127.0.0.1", http1_port)
     await loop.create_server(lambda: Http2Client(pace), "127.0.0.1", http2_port)
     await asyncio.Event().wait()
+
+
+def _context(files: Sequence[str], protocol: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(*files)
+    context.set_alpn_protocols([protocol])
+    return context
 
 
 def main() -> None:
@@ -229,8 +242,9 @@ def main() -> None:
     parser.add_argument("http2_port", type=int)
     parser.add_argument("--interval", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--chunks", type=int, default=100)
+    parser.add_argument("--tls", nargs=4, default=(), metavar=("HTTP1_PORT", "HTTP2_PORT", "CERT", "KEY"))
     given = parser.parse_args()
-    uvloop.run(serve(given.http1_port, given.http2_port, given.interval, given.chunks))
+    uvloop.run(serve(given.http1_port, given.http2_port, given.interval, given.chunks, given.tls))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main() -> int:
     # SIGTERM leaves through the `with` too: no gateway stays behind.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     is_sim = settings.openai_api_key is None and settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default"
-    say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origin}\n")
+    say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origins[0]}\n")
     with gateway(environ, is_sim=is_sim) as process:
         if not wait_ready(process, settings):
             say("Velox did not become ready\n")
@@ -128,7 +128,7 @@ def stream_answer(settings: Settings, environ: dict[str, str]) -> None:
     ) as client:
         model = os.environ.get("VELOX_DEMO_MODEL") or (
             "gpt-4o-mini"
-            if settings.upstream_origin.host == "api.openai.com" and settings.openai_api_key
+            if settings.upstream_origins[0].host == "api.openai.com" and settings.openai_api_key
             else client.models.list().data[0].id
         )
         say(f"{model}: {QUESTION}\n\n")

@@ -78,7 +78,7 @@ STEPS: Final = (
         "wait",
         ("Only for a token that was taken ahead of its", "time. If the client leaves, the token goes back."),
         "Exchange._wait_for_token()",
-        (),
+        ("503 queue_timeout: the client's deadline",),
     ),
     Step(
         "lease",
@@ -88,15 +88,23 @@ STEPS: Final = (
     ),
     Step(
         "forward",
-        ("Head built anew, body as it came. Tried again", "(twice at most) only if no work was done."),
-        "Exchange._forward()",
-        ("502 upstream_reset, upstream_protocol,", "upstream_redirect", "504 upstream_ttfb_timeout"),
+        ("Head built anew, body as it came. Where it is", "safe: again, at the next upstream or after a wait."),
+        "Exchange._attempt(), gateway/retries.py",
+        (
+            "502 upstream_reset, upstream_protocol,",
+            "upstream_redirect; body_timeout as 504",
+            "504 upstream_ttfb_timeout",
+        ),
     ),
     Step(
         "reply",
         ("Callbacks, no task: each chunk is one read and", "one write. A slow client holds up its upstream."),
         "gateway/reply.py",
-        ("cut: upstream_truncated, upstream_reset,", "upstream_protocol, draining,", "upstream_idle_timeout"),
+        (
+            "cut: upstream_truncated, upstream_reset,",
+            "upstream_protocol, upstream_idle_timeout,",
+            "upstream_total_timeout, draining",
+        ),
     ),
     Step(
         "account",

@@ -22,7 +22,8 @@ MEANING: Final = {
     Reason.HEADER_TOO_LARGE: "the head is over 32 KiB, 16 KiB a line, 100 fields, or 8 KiB of target (then 414)",
     Reason.HEADER_TIMEOUT: "the head did not come in time (`VELOX_HEADER_TIMEOUT`)",
     Reason.BODY_TOO_LARGE: "the body is over `VELOX_MAX_BODY`",
-    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`)",
+    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`); as 504: the upstream took none of it"
+    " (`VELOX_UPSTREAM_WRITE_TIMEOUT`)",
     Reason.INVALID_JSON: "the body is not a JSON object; the message says where",
     Reason.DUPLICATE_KEY: "a field that Velox acts on is in the body twice; `param` names it",
     Reason.UNKNOWN_ROUTE: "the path is not in `VELOX_PATHS`, or is one of the admin listener's",
@@ -47,6 +48,7 @@ MEANING: Final = {
     Reason.UPSTREAM_PROTOCOL: "the upstream's reply broke HTTP",
     Reason.UPSTREAM_TTFB_TIMEOUT: "no first byte in time (`VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT`)",
     Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
+    Reason.UPSTREAM_TOTAL_TIMEOUT: "not whole in time (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",
     Reason.UPSTREAM_TRUNCATED: "the upstream cut its reply",
     Reason.UPSTREAM_REDIRECT: "the upstream answered with a redirect; Velox follows none",
     Reason.UPSTREAM_STATUS: "the upstream's own 4xx or 5xx, passed on unchanged; only in log and metric",

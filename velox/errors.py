@@ -70,6 +70,7 @@ class Reason(enum.Enum):
     UPSTREAM_PROTOCOL = ("upstream_protocol", 502, _U, False)
     UPSTREAM_TTFB_TIMEOUT = ("upstream_ttfb_timeout", 504, _U, False)
     UPSTREAM_IDLE_TIMEOUT = ("upstream_idle_timeout", 504, _U, False)
+    UPSTREAM_TOTAL_TIMEOUT = ("upstream_total_timeout", 504, _U, False)
     UPSTREAM_TRUNCATED = ("upstream_truncated", 502, _U, False)
     UPSTREAM_REDIRECT = ("upstream_redirect", 502, _U, False)
     # An upstream's own 4xx or 5xx, passed on unchanged: never a reply of Velox's, only a label.
@@ -107,6 +108,7 @@ class VeloxError(Exception):
     retry_after_s: seconds after which a retry would pass, where that is known.
     headers: more reply headers, for example the x-ratelimit-* of a 429.
     close: True when the client's connection can't carry another request after this.
+    should_retry: as for the reason, unless more is known of this one failure.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class VeloxError(Exception):
         self.retry_after_s: Final = retry_after_s
         self.headers: Final = headers
         self.close: Final = close
+        self.should_retry = reason.fact.should_retry
 
     def __repr__(self) -> str:
         return f"VeloxError({self.reason.code}: {self.message})"

@@ -55,11 +55,15 @@ class RequestHead:
 
 @dataclass(slots=True)
 class ReplyHead:
-    """The head of an upstream's reply. content_length is None when the upstream stated none."""
+    """The head of an upstream's reply. content_length is None when the upstream stated none.
+
+    until_close: only the end of the connection ends it (RFC 9112 §6.3, rule 8), so that it may as well have been cut.
+    """
 
     status: int
     headers: Headers
     content_length: int | None
+    until_close: bool = False
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request

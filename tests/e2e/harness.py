@@ -64,6 +64,7 @@ class VeloxProcess:
     env: settings; nothing of the test's own environment that could change a gateway comes through. Both ports are
     chosen by the kernel unless env says otherwise; `admin_url` is "" when the admin listener is off.
     args: the command line; ("serve", "--sim") brings an upstream along.
+    launcher: what the command line begins with; it must end in an exec.
     expect_bugs: True where the test provokes what is logged as a bug; else such a line fails the test at close().
 
     base_url: "http://127.0.0.1:PORT" of the data listener, without /v1. pid: the supervisor's.
@@ -73,6 +74,7 @@ class VeloxProcess:
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ("serve",)
     expect_bugs: bool = False
+    launcher: tuple[str, ...] = ()
     base_url: str = field(init=False, default="")
     admin_url: str = field(init=False, default="")
     process: subprocess.Popen[bytes] = field(init=False)
@@ -94,7 +96,7 @@ class VeloxProcess:
         env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         env |= {"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": "127.0.0.1:0", **self.env}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "velox", *self.args],
+            [*self.launcher, sys.executable, "-m", "velox", *self.args],
             cwd=REPOSITORY,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -35,6 +35,9 @@ class Call(abc.ABC):
         self.target: Final = target
         self.headers: Final = list(fields)
         self.body = b""
+        self.came_s: Final = time.monotonic()
+        self.ended = ""  # answered, cut, lost, "reset CODE" by the script; left, "left CODE" by the gateway; "": open
+        self.ended_s = 0.0
         self.left_s = 0.0  # monotonic; 0: the gateway has not left
         self.reset_code: int | None = None  # of the gateway's RST_STREAM
         self.left: Final = asyncio.Event()
@@ -80,8 +83,15 @@ class Call(abc.ABC):
             wanted.cancel()
             left.cancel()
 
+    def note_end(self, how: str) -> None:
+        """Note how it ended; the first end counts."""
+        if not self.ended:
+            self.ended, self.ended_s = how, time.monotonic()
+            self.upstream.notify()
+
     def note_left(self, reset_code: int | None = None) -> None:
         """The gateway closed the connection or reset the stream."""
+        self.note_end("left" if reset_code is None else f"left {reset_code}")
         if not self.left_s:
             self.left_s = time.monotonic()
             self.reset_code = reset_code

@@ -67,15 +67,26 @@ async def healthy(call: Call) -> None:
 class RecordingUpstream:
     """The server. http2: by ALPN where certificates are given, else by prior knowledge."""
 
-    def __init__(self, *, http2: bool = False, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        http2: bool = False,
+        certificates: Certificates | None = None,
+        script: Script | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self.http2: Final = http2
+        self._host: Final = host
+        self.http2_settings: dict[int, int] = {}  # more SETTINGS for new connections
+        self._usual_script: Final = script or healthy
         self.calls: list[Call] = []
         self.n_warmups = 0
         self.n_connections = 0
         self.n_open = 0
         self._certificates: Final = certificates
-        self._script: Script = healthy
-        self._failures: list[BaseException] = []
+        self._script = self._usual_script
+        self.failures: list[BaseException] = []  # of scripts that raised
         self._changed: Final = threading.Condition()
         self._loop: Final = asyncio.new_event_loop()
         # On the loop only. A step is for the first that waits and has not been left.
@@ -85,7 +96,7 @@ class RecordingUpstream:
         self._transports: set[asyncio.Transport] = set()
         self._thread: Final = threading.Thread(target=self._run, name="upstream", daemon=True)
         self._server: asyncio.Server
-        self.port = 0
+        self.port = port
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -114,16 +125,20 @@ class RecordingUpstream:
     @contextlib.contextmanager
     def playing(self, script: Script) -> Iterator[Self]:
         """Answer with `script` inside the block; a script that raises fails the test."""
-        with self._changed:
-            self.calls = []
-        self._failures.clear()
-        self._drop_steps()
+        self.forget()
         self._script = script
         try:
             yield self
         finally:
-            self._script = healthy
-        assert not self._failures, self._failures
+            self._script = self._usual_script
+        assert not self.failures, self.failures
+
+    def forget(self) -> None:
+        """Forget the calls, steps and failures of before."""
+        with self._changed:
+            self.calls = []
+        self.failures.clear()
+        self._drop_steps()
 
     def step(self, n: int = 1) -> None:
         """Let the script go on past `n` of its step()s."""
@@ -175,6 +190,9 @@ class RecordingUpstream:
         self.n_open -= 1
         self.notify()
 
+    def began(self, call: Call) -> None:
+        """Note that a call's head has come, its body perhaps not."""
+
     def play(self, call: Call) -> asyncio.Task[None]:
         """Record a call and answer it."""
         script = self._script
@@ -209,7 +227,7 @@ class RecordingUpstream:
         except ClientLeftError:
             pass  # the test looks at call.left_s
         except Exception as exc:
-            self._failures.append(exc)
+            self.failures.append(exc)
             call.lose()
 
     def _release_step(self) -> None:
@@ -238,7 +256,7 @@ class RecordingUpstream:
         make = (lambda: Http2Connection(self)) if self.http2 else (lambda: Http1Connection(self))
         alpn = "h2" if self.http2 else "http/1.1"
         context = None if self._certificates is None else self._certificates.server_context(alpn)
-        self._server = await self._loop.create_server(make, "127.0.0.1", self.port, ssl=context)
+        self._server = await self._loop.create_server(make, self._host, self.port, ssl=context)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:

@@ -55,6 +55,7 @@ class Http1Connection(Connection):
             self._call = Http1Call(self, method, target, fields)
             assert self._call.header("transfer-encoding") is None, "a request's length is always known"
             self._missing = int(self._call.header("content-length") or 0)
+            self.upstream.began(self._call)
         if self._missing >= 0 and len(self._buffer) >= self._missing:
             self._call.body = bytes(self._buffer[: self._missing])
             del self._buffer[: self._missing]
@@ -90,6 +91,7 @@ class Http1Call(Call):
     async def end(self) -> None:
         if self._chunked:
             self.raw(b"0\r\n\r\n")
+        self.note_end("answered")
         self._connection.finished()
 
     def raw(self, data: bytes) -> None:
@@ -97,9 +99,11 @@ class Http1Call(Call):
         self._connection.transport.write(data)
 
     def cut(self) -> None:
+        self.note_end("cut")
         self._connection.transport.close()
 
     def lose(self) -> None:
+        self.note_end("lost")
         sock = self._connection.transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # closed already
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -37,6 +37,8 @@ class Http2Connection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.h2.initiate_connection()
+        if self.upstream.http2_settings:
+            self.h2.update_settings(self.upstream.http2_settings)
         self.flush()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -59,17 +61,24 @@ class Http2Connection(Connection):
         match event:
             case h2.events.RequestReceived(stream_id=int(stream_id), headers=headers):
                 fields = [(str(name), str(value)) for name, value in headers or ()]
-                self.calls[stream_id] = Http2Call(self, stream_id, fields)
+                call = self.calls[stream_id] = Http2Call(self, stream_id, fields)
+                self.upstream.began(call)
             case h2.events.DataReceived(stream_id=int(stream_id), data=bytes(data)):
                 self.calls[stream_id].pieces.append(data)
-                self.h2.acknowledge_received_data(event.flow_controlled_length or 0, stream_id)
+                if self.calls[stream_id].takes_body:
+                    self.h2.acknowledge_received_data(event.flow_controlled_length or 0, stream_id)
+                else:
+                    self.calls[stream_id].n_withheld += event.flow_controlled_length or 0
             case h2.events.StreamEnded(stream_id=int(stream_id)):
                 call = self.calls[stream_id]
                 call.body = b"".join(call.pieces)
                 self.upstream.play(call)
             case h2.events.StreamReset(stream_id=int(stream_id)):
                 if stream_id in self.calls:
-                    self.calls.pop(stream_id).note_left(event.error_code)
+                    call = self.calls.pop(stream_id)
+                    if call.n_withheld:  # RFC 9113 §6.9: what a dead stream took still counts for the connection
+                        self.h2.increment_flow_control_window(call.n_withheld)
+                    call.note_left(event.error_code)
             case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
                 for call in self.calls.values():
                     call.window_opened.set()
@@ -88,6 +97,8 @@ class Http2Call(Call):
         self.stream_id = stream_id
         self.pieces: list[bytes] = []
         self.window_opened = asyncio.Event()
+        self.takes_body = True  # False: no window is given for the request's body
+        self.n_withheld = 0
         self._connection = link
 
     async def head(self, status: int, fields: Fields = ()) -> None:
@@ -108,6 +119,7 @@ class Http2Call(Call):
             self._send(lambda h2, piece=piece: h2.send_data(self.stream_id, piece))  # type: ignore[misc]
 
     async def end(self) -> None:
+        self.note_end("answered")
         self._send(lambda h2: h2.end_stream(self.stream_id))
         self._connection.calls.pop(self.stream_id, None)
 
@@ -120,6 +132,7 @@ class Http2Call(Call):
 
     def reset(self, error_code: int) -> None:
         """RST_STREAM."""
+        self.note_end(f"reset {int(error_code)}")
         self._connection.calls.pop(self.stream_id, None)
         self._send(lambda h2: h2.reset_stream(self.stream_id, error_code))
 
@@ -130,6 +143,7 @@ class Http2Call(Call):
         self._connection.transport.write(frame.serialize())
 
     def lose(self) -> None:
+        self.note_end("lost")
         self._connection.transport.abort()
 
     async def _wait_window(self) -> None:

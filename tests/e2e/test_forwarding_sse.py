@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import socket
 import statistics
@@ -103,6 +105,87 @@ def test_stream_without_done_ends_as_it_came(wall: Wall) -> None:
         reply = wall.velox.request("POST", "/v1/chat/completions", STREAM)
 
     assert reply.body == events
+
+
+def test_one_byte_at_a_time_is_the_same_stream(wall: Wall) -> None:
+    """Each byte in a segment or DATA frame of its own, through characters and line ends: the same bytes (F-15)."""
+    events = "data: caf\u00e9 \u2028 \U0001f600\r\n\r\n: c\n\n".encode() * 20 + DONE
+
+    async def drip(call: Call) -> None:
+        await call.head(200, SSE)
+        for at in range(len(events)):
+            await call.data(events[at : at + 1])
+            await asyncio.sleep(0)
+        await call.end()
+
+    with wall.upstream.playing(drip):
+        reply = wall.velox.request("POST", "/v1/chat/completions", STREAM)
+
+    assert reply.body == events
+
+
+@pytest.mark.parametrize("piece", [1_000, 16_384, 1_100_000])
+def test_event_of_a_megabyte_passes_whole(wall: Wall, piece: int) -> None:
+    """F-17: an image in one event is not gathered, nor too long for anything."""
+    event = b'data: {"b64":"' + bytes(65 + number % 26 for number in range(1_048_576)) + b'"}\n\n'
+
+    async def large(call: Call) -> None:
+        await call.head(200, SSE)
+        for at in range(0, len(event), piece):
+            await call.data(event[at : at + piece])
+            await call.drain()
+        await call.data(DONE)
+        await call.end()
+
+    with wall.upstream.playing(large):
+        reply = wall.velox.request("POST", "/v1/chat/completions", STREAM)
+
+    assert hashlib.sha256(reply.body).digest() == hashlib.sha256(event + DONE).digest()
+
+
+def test_stream_without_done_ends_when_its_upstream_ends_it(wall: Wall) -> None:
+    """S11: nothing is waited for that does not come."""
+
+    async def no_done(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(chat_chunk("all"))
+        await call.step()
+        await call.end()
+
+    with wall.upstream.playing(no_done) as upstream, wall.velox.connect() as sock:
+        ask(sock)
+        upstream.wait_call()
+        began_s = time.monotonic()
+        upstream.step()
+        reply = read_reply(sock)
+        assert time.monotonic() - began_s < 1.0
+
+    assert reply.body == chat_chunk("all")
+    line = wall.velox.wait_access(lambda line: line["id"] == reply.header("x-velox-request-id"))
+    assert line["reason"] == "ok"
+
+
+def test_errors_inside_a_stream_are_counted_and_pass(wall: Wall) -> None:
+    """F-16: in each provider's way of telling them, cut anywhere; the client gets what the upstream sent."""
+    events = (
+        b'data: {"error":{"message":"mine"}}\n\n'
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
+        b'data: {"id":"1","error":null}\n\n'
+    )
+
+    async def odd(call: Call) -> None:
+        await call.head(200, SSE)
+        for at in range(0, len(events), 7):
+            await call.data(events[at : at + 7])
+            await asyncio.sleep(0)
+        await call.end()
+
+    before = wall.velox.metric("velox_stream_error_events_total")
+    with wall.upstream.playing(odd):
+        reply = wall.velox.request("POST", "/v1/chat/completions", STREAM)
+
+    assert (reply.status, reply.body) == (200, events)
+    wall.velox.wait_metric("velox_stream_error_events_total", lambda n: n == before + 2)
 
 
 def test_slow_reader_pauses_the_upstream_and_loses_nothing(wall: Wall) -> None:

@@ -33,7 +33,10 @@ __all__ = [
     "CHAT_SSE",
     "Certificates",
     "Upstream",
+    "accepts",
+    "find_tool",
     "make_certificates",
+    "nghttpd_command",
     "start_nghttpd",
     "start_nginx",
     "start_sim",
@@ -135,7 +138,7 @@ def start_nginx(behind: str, certificates: Certificates | None) -> Iterator[Upst
 
     It passes everything on to the origin `behind`, without buffering replies, as a provider's front door does.
     """
-    server = _tool("nginx")
+    server = find_tool("nginx")
     with tempfile.TemporaryDirectory() as folder:
 
         def command(port: int) -> Sequence[str]:
@@ -189,27 +192,35 @@ def start_nghttpd(
 
     Beside `files` there are chat/completions.json and .sse below /v1, and /v1/models for the warm-up.
     """
-    server = _tool("nghttpd")
     with tempfile.TemporaryDirectory() as folder:
-        types = Path(folder, "types")
-        types.write_text("application/json json\ntext/event-stream sse\n")
-        canned = {
-            "v1/chat/completions.json": CHAT_JSON,
-            "v1/chat/completions.sse": CHAT_SSE,
-            "v1/models": b"{}",
-        }
-        for name, content in (canned | (files or {})).items():
-            path = Path(folder, "htdocs", name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-
-        def command(port: int) -> Sequence[str]:
-            tls = (certificates.key_file, certificates.cert_file)
-            where = ("-a", "127.0.0.1", "-d", f"{folder}/htdocs", f"--mime-types-file={types}")
-            return [server, *where, *options, str(port), *tls]
-
+        command = nghttpd_command(certificates, Path(folder), *options, files=files)
         with _served(command) as port:
             yield Upstream(f"https://127.0.0.1:{port}", certificates.ca_file)
+
+
+def nghttpd_command(
+    certificates: Certificates, folder: Path, *options: str, files: dict[str, bytes] | None = None
+) -> Callable[[int], Sequence[str]]:
+    """Write the files that nghttpd serves (see start_nghttpd); return the command for a port."""
+    server = find_tool("nghttpd")
+    types = folder / "types"
+    types.write_text("application/json json\ntext/event-stream sse\n")
+    canned = {
+        "v1/chat/completions.json": CHAT_JSON,
+        "v1/chat/completions.sse": CHAT_SSE,
+        "v1/models": b"{}",
+    }
+    for name, content in (canned | (files or {})).items():
+        path = folder / "htdocs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def command(port: int) -> Sequence[str]:
+        tls = (certificates.key_file, certificates.cert_file)
+        where = ("-a", "127.0.0.1", "-d", str(folder / "htdocs"), f"--mime-types-file={types}")
+        return [server, *where, *options, str(port), *tls]
+
+    return command
 
 
 @contextlib.contextmanager
@@ -222,7 +233,7 @@ def _served(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
             command(port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            if _accepts(port, process):
+            if accepts(port, process):
                 yield port
                 return
         finally:
@@ -231,7 +242,7 @@ def _served(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
     raise AssertionError(f"it does not start: {command(port)}")
 
 
-def _accepts(port: int, process: subprocess.Popen[bytes]) -> bool:
+def accepts(port: int, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the server takes connections; False when it has ended instead."""
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
@@ -244,7 +255,7 @@ def _accepts(port: int, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _tool(name: str) -> str:
+def find_tool(name: str) -> str:
     """Return a server's path; without it the test is skipped, and with CI=true it fails."""
     found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     if found is None and os.environ.get("CI") == "true":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,20 +16,24 @@ from velox.gateway.intake import Gateway
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.pool import UpstreamPool
-from velox.net.upstream import ConnectionOwner, UpstreamConnection
+from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import CELLS
+from velox.observe.series import CELLS, ConnectionEnd
 from velox.policy.admission import AdmissionQueue
-from velox.policy.token_bucket import UNLIMITED
+from velox.policy.breaker import Breaker
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
+from velox.policy.token_bucket import UNLIMITED, BucketRate
 from velox.protocol.body import BodyReader
 from velox.providers.openai import OPENAI
 from velox.shm.bucket import SharedBucket
 from velox.shm.segment import Segment
-from velox.types import RequestHead
+from velox.types import ReplyHead, RequestHead
 
-__all__ = ["FakeClient", "gateway", "request_head"]
+__all__ = ["LIMITS", "NO_RETRIES", "FakeClient", "ScriptedUpstream", "Step", "gateway", "request_head"]
 
 Dial = Callable[[ConnectionOwner], Awaitable[UpstreamConnection]]
 
@@ -73,14 +77,57 @@ def request_head(method: bytes = b"POST", path: bytes = b"/v1/chat/completions")
     )
 
 
+# Nothing is near: a test that wants a limit replaces it.
+LIMITS: Final = GatewayLimits(
+    max_inflight=8,
+    queue_timeout_s=60.0,
+    lease_timeout_s=60.0,
+    first_byte_timeout_s=60.0,
+    idle_timeout_s=60.0,
+    write_timeout_s=60.0,
+    total_timeout_s=0.0,
+    stream_timeout_s=0.0,
+)
+# None but the free ones.
+NO_RETRIES: Final = RetryRules(0, frozenset(), 0.0)
+
+
 @contextmanager
-def gateway(dial: Dial, *, first_byte_timeout_s: float = 60.0) -> Iterator[Gateway]:
-    """Build a gateway that logs everything to nowhere and limits nothing."""
+def gateway(
+    *dials: Dial,
+    limits: GatewayLimits = LIMITS,
+    rules: RetryRules = NO_RETRIES,
+    budget: RetryBudget | None = None,
+    rate: BucketRate = UNLIMITED,
+) -> Iterator[Gateway]:
+    """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself."""
     log_fd = os.open(os.devnull, os.O_WRONLY)
     segment = Segment(1, CELLS)
     metrics = WorkerMetrics(segment.metrics(0))
+    queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, round(limits.queue_timeout_s * 10**9))
+    upstreams = Upstreams([_upstream(str(number), dial) for number, dial in enumerate(dials)])
+    parts = Parts(
+        routes=Routes(("*",)),
+        auth=Authenticator(frozenset()),
+        reader=BodyReader(),
+        queue=queue,
+        bucket=SharedBucket(segment, rate, 0),
+        upstreams=upstreams,
+        retry_rules=rules,
+        retry_budget=budget or RetryBudget(0, 1000.0),
+        recorder=Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t"),
+        limits=limits,
+    )
+    try:
+        yield Gateway(parts, asyncio.get_running_loop())
+    finally:
+        for upstream in upstreams:
+            upstream.pool.close()
+        os.close(log_fd)
+
+
+def _upstream(name: str, dial: Dial) -> Upstream:
     forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
-    queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, 60 * 10**9)
     pool = UpstreamPool(
         dial,
         forwarder.warmup("/v1/models"),
@@ -90,25 +137,101 @@ def gateway(dial: Dial, *, first_byte_timeout_s: float = 60.0) -> Iterator[Gatew
         on_change=lambda: None,
         on_warm_failure=lambda _failure: None,
     )
-    parts = Parts(
-        routes=Routes(("*",)),
-        auth=Authenticator(frozenset()),
-        reader=BodyReader(),
-        queue=queue,
-        bucket=SharedBucket(segment, UNLIMITED, 0),
-        forwarder=forwarder,
-        pool=pool,
-        recorder=Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t"),
-        limits=GatewayLimits(
-            max_inflight=8,
-            queue_timeout_s=60.0,
-            lease_timeout_s=60.0,
-            first_byte_timeout_s=first_byte_timeout_s,
-            idle_timeout_s=60.0,
-        ),
-    )
-    try:
-        yield Gateway(parts, asyncio.get_running_loop())
-    finally:
-        pool.close()
-        os.close(log_fd)
+    return Upstream(name, forwarder, pool, Breaker())
+
+
+Step = tuple[ReplyHead | None, bytes, bool] | UpstreamFailure
+
+
+class ScriptedUpstream:
+    """An upstream that answers its nth request with the nth script, and what comes after with the last one.
+
+    An empty script is silence. n_unsent: what is left of a request's body, for all its streams.
+    """
+
+    def __init__(self, *scripts: Sequence[Step]) -> None:
+        self._scripts: Final = scripts
+        self.opened_s: Final[list[float]] = []
+        self.n_unsent = 0
+        self.n_open = 0
+        self.n_cancelled = 0
+
+    async def dial(self, owner: ConnectionOwner) -> ScriptedConnection:
+        return ScriptedConnection(self)
+
+    def open(self, request: UpstreamRequest, sink: ReplySink) -> ScriptedStream:
+        loop = asyncio.get_running_loop()
+        if request.method == b"HEAD":  # the pool's warm-up
+            stream = ScriptedStream(self, sink)
+            stream.play((ReplyHead(200, [], 0), b"", True))
+            return stream
+        script = self._scripts[min(len(self.opened_s), len(self._scripts) - 1)]
+        self.opened_s.append(loop.time())
+        stream = ScriptedStream(self, sink)
+        for step in script:
+            loop.call_soon(stream.play, step)
+        return stream
+
+
+class ScriptedStream:
+    """One exchange at a ScriptedUpstream."""
+
+    def __init__(self, upstream: ScriptedUpstream, sink: ReplySink) -> None:
+        self._upstream: Final = upstream
+        self._sink: ReplySink | None = sink
+        upstream.n_open += 1
+
+    @property
+    def n_unsent(self) -> int:
+        return self._upstream.n_unsent
+
+    def play(self, step: Step) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        if isinstance(step, UpstreamFailure):
+            self._end()
+            sink.on_failure(step)
+            return
+        if step[2]:
+            self._end()
+        sink.on_reply(*step)
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None:
+        self._end()
+        self._upstream.n_cancelled += 1
+
+    def _end(self) -> None:
+        self._sink = None
+        self._upstream.n_open -= 1
+
+
+class ScriptedConnection:
+    """A connection with room for everybody."""
+
+    queued = False
+    address = ""
+    has_room = True
+    is_settled = True
+    n_streams = 0
+    n_rooms = 100
+    n_begun = 0
+
+    def __init__(self, upstream: ScriptedUpstream) -> None:
+        self._upstream: Final = upstream
+        self.is_closed = False
+        self.end: ConnectionEnd | None = None
+
+    def open(self, request: UpstreamRequest, sink: ReplySink) -> ScriptedStream:
+        return self._upstream.open(request, sink)
+
+    def retire(self, cause: ConnectionEnd) -> None: ...
+
+    def check_alive(self, now_s: float, silence_s: float) -> None: ...
+
+    def abort(self, cause: ConnectionEnd) -> None:
+        self.is_closed = True

@@ -15,6 +15,7 @@ from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
 from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.observe.series import ConnectionEnd, Retry
 from velox.types import Header, ReplyHead
 
 
@@ -23,21 +24,31 @@ class Body(bytearray):
 
 
 async def refuse(_owner: ConnectionOwner) -> NoReturn:
-    raise UpstreamFailure(Reason.UPSTREAM_CONNECT, "refused", unprocessed=True)
+    raise UpstreamFailure(Reason.UPSTREAM_CONNECT, "refused", unprocessed=Retry.CONNECT)
 
 
 class Upstream:
     """One connection that answers each request as `script` says, in the turn after it came."""
 
+    is_settled = True
+
     def __init__(self, *script: tuple[ReplyHead | None, bytes, bool] | UpstreamFailure) -> None:
         self.queued = False
         self.is_closed = False
         self.n_streams = 0
+        self.n_unsent = 0
+        self.n_begun = 0
+        self.address = ""
+        self.end: ConnectionEnd | None = None
         self._script: Final = script
 
     @property
     def has_room(self) -> bool:
         return self.n_streams == 0
+
+    @property
+    def n_rooms(self) -> int:
+        return 1 - self.n_streams
 
     async def dial(self, _owner: ConnectionOwner) -> Upstream:
         return self
@@ -58,9 +69,11 @@ class Upstream:
     def cancel(self) -> None:
         self.n_streams = 0
 
-    def retire(self) -> None: ...
+    def retire(self, cause: ConnectionEnd) -> None: ...
 
-    def abort(self) -> None:
+    def check_alive(self, now_s: float, silence_s: float) -> None: ...
+
+    def abort(self, cause: ConnectionEnd) -> None:
         self.is_closed = True
 
 

@@ -7,25 +7,30 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NoReturn
 
 import pytest
 import uvloop
 
+from tests.sockets.core_gateway import LIMITS, NO_RETRIES
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
-from velox.gateway.parts import GatewayLimits, Parts
+from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.pool import UpstreamPool
 from velox.net.upstream import ConnectionOwner
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
 from velox.policy.admission import AdmissionQueue
+from velox.policy.breaker import Breaker
+from velox.policy.retry_budget import RetryBudget
 from velox.policy.token_bucket import BucketRate
 from velox.protocol.body import BodyReader
 from velox.providers.openai import OPENAI
@@ -66,30 +71,26 @@ class Bench:
         forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
         queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, 60 * 10**9)
         self.bucket: Final = SharedBucket(segment, BucketRate.from_rpm(60, 1, 60.0), 0)
+        self.pool: Final = UpstreamPool(
+            never_dial,
+            forwarder.warmup("/v1/models"),
+            warm_connections=1,
+            max_connections=8,
+            warmup_timeout_s=60.0,
+            on_change=lambda: None,
+            on_warm_failure=lambda _failure: None,
+        )
         parts = Parts(
             routes=Routes(("/",)),
             auth=Authenticator(frozenset()),
             reader=BodyReader(),
             queue=queue,
             bucket=self.bucket,
-            forwarder=forwarder,
-            pool=UpstreamPool(
-                never_dial,
-                forwarder.warmup("/v1/models"),
-                warm_connections=1,
-                max_connections=8,
-                warmup_timeout_s=60.0,
-                on_change=lambda: None,
-                on_warm_failure=lambda _failure: None,
-            ),
+            upstreams=Upstreams([Upstream("test", forwarder, self.pool, Breaker())]),
+            retry_rules=NO_RETRIES,
+            retry_budget=RetryBudget(0, 0.0),
             recorder=Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t"),
-            limits=GatewayLimits(
-                max_inflight=max_inflight,
-                queue_timeout_s=60.0,
-                lease_timeout_s=60.0,
-                first_byte_timeout_s=60.0,
-                idle_timeout_s=60.0,
-            ),
+            limits=replace(LIMITS, max_inflight=max_inflight),
         )
         self.gateway: Final = Gateway(parts, asyncio.get_running_loop())
 
@@ -111,7 +112,7 @@ class Bench:
         return exchange
 
     def close(self) -> None:
-        self.gateway.parts.pool.close()
+        self.pool.close()
 
 
 async def never_dial(_owner: ConnectionOwner) -> NoReturn:

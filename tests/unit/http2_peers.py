@@ -69,7 +69,7 @@ class Recorder:
     def on_stream_end(self, stream_id: int) -> None:
         self._end(stream_id, True)
 
-    def on_reset(self, stream_id: int, error_code: int) -> None:
+    def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         self.resets.append((stream_id, error_code))
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:

@@ -122,6 +122,18 @@ def test_readiness_one_good_worker_is_enough(worker: WorkerHealth, reason: str, 
     assert (state.ready, state.alive, state.reasons) == (True, True, (reason,))
 
 
+def test_readiness_upstream_not_required_is_ready_and_says_what_is_wrong() -> None:
+    """VELOX_READY_REQUIRES_UPSTREAM=off: traffic may come while no upstream answers; a stuck worker takes none."""
+    lonely = WorkerHealth(WorkerState.READY, False, 0.0)
+    stuck = WorkerHealth(WorkerState.READY, True, STUCK_AFTER_S + 1)
+
+    state = readiness([lonely], draining=False, requires_upstream=False)
+
+    assert (state.ready, state.reasons) == (True, ("worker 0 has no connection to its upstream",))
+    assert not readiness([stuck], draining=False, requires_upstream=False).ready
+    assert not readiness([lonely], draining=True, requires_upstream=False).ready
+
+
 def test_readiness_heartbeat_at_the_limit_is_ready() -> None:
     """The limit itself is still good."""
     at_limit = WorkerHealth(WorkerState.READY, True, STUCK_AFTER_S)

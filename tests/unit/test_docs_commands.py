@@ -37,6 +37,7 @@ RUN_BY = {
         f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
     ),
     "make test": ".ci/run: make test",
+    ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
     "make lint": ".ci/run: make --keep-going lint",
     "make bench": ".ci/run: make bench",
     ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",

@@ -51,6 +51,7 @@ def test_key_of_ours_never_goes_up() -> None:
         (b"forwarded", b"for=1.2.3.4"),
         (b"via", b"1.1 x"),
         (b"x-velox-priority", b"high"),
+        (b"x-request-timeout-ms", b"500"),
         (b"x-request-id", b"a b"),
         (b"x-request-id", b"a" * 65),
     ],
@@ -102,6 +103,14 @@ def test_stream_asks_for_no_compression() -> None:
 def test_target_goes_below_the_origins_path(base_path: str, method: bytes, path: bytes, target: bytes) -> None:
     """The path goes up as it came; a bare POST / goes to VELOX_UPSTREAM_REQUEST_PATH."""
     assert forwarder(base_path=base_path).build(head(method, path), Peek(), None).target == target
+
+
+def test_secret_is_the_key_as_it_goes_up() -> None:
+    """F-26 looks for what was sent; where the client's own key passes, there is nothing to look for."""
+    ours = forwarder(key="sk-ours")
+
+    assert (ours.secret, forwarder().secret) == (b"sk-ours", None)
+    assert ours.build(head(b"GET", b"/v1/models", []), Peek(), None).headers[0][1].endswith(b" sk-ours")
 
 
 def test_warmup_carries_the_credential() -> None:

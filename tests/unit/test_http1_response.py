@@ -30,9 +30,9 @@ def play(pieces: list[bytes], *, head_request: bool = False, closed: bool = Fals
     return decoder.head, body, whole, decoder.keep_alive
 
 
-def head(*fields: bytes, status: int = 200, length: int | None = None) -> ReplyHead:
+def head(*fields: bytes, status: int = 200, length: int | None = None, until_close: bool = False) -> ReplyHead:
     pairs = [tuple(field.split(b": ", 1)) for field in fields]
-    return ReplyHead(status, [(name, value) for name, value in pairs], length)
+    return ReplyHead(status, [(name, value) for name, value in pairs], length, until_close)
 
 
 COUNTED = OK + b"Content-Type: a/b \r\nX-Request-ID: r1\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello"
@@ -58,7 +58,7 @@ WIRES = [
     [
         (COUNTED, (head(b"content-type: a/b", b"x-request-id: r1", length=5), b"hello", True, True)),
         (CHUNKED, (head(), b"hello world", True, True)),
-        (TO_CLOSE, (head(b"x: y"), b"hello", False, False)),
+        (TO_CLOSE, (head(b"x: y", until_close=True), b"hello", False, False)),
         (INTERIM * 10 + COUNTED, (head(b"content-type: a/b", b"x-request-id: r1", length=5), b"hello", True, True)),
         (b"HTTP/1.1 204 No Content\r\n\r\n", (head(status=204), b"", True, True)),
         (b"HTTP/1.1 304 X\r\nContent-Length: 5\r\n\r\n", (head(status=304, length=5), b"", True, True)),
@@ -114,7 +114,7 @@ def test_reply_truncated_at_each_byte_is_not_whole(wire: bytes) -> None:
 
 def test_reply_to_close_whole_when_the_peer_closes() -> None:
     """Without length or chunks the close is the end; the connection is gone with it."""
-    assert play([TO_CLOSE], closed=True) == (head(b"x: y"), b"hello", True, False)
+    assert play([TO_CLOSE], closed=True) == (head(b"x: y", until_close=True), b"hello", True, False)
     assert play([TO_CLOSE[:10]], closed=True) == (None, b"", False, False)
 
 

@@ -13,6 +13,7 @@ from velox.admin.metrics_page import CONTENT_TYPE, render
 from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
+from velox.observe.series import ConnectionEnd, DnsResult, Retry, RetryDenied
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
 from velox.types import Route
@@ -60,6 +61,16 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.observe_loop_lag(1)
     metrics.count_warm_failure()
     metrics.count_log_dropped(1)
+    for retry in Retry:
+        metrics.count_retry(retry)
+    for denied in RetryDenied:
+        metrics.count_retry_denied(denied)
+    for cause in ConnectionEnd:
+        metrics.count_connection_end(cause)
+    for result in DnsResult:
+        metrics.count_dns_refresh(result)
+    metrics.count_stream_error()
+    metrics.count_auth_failure()
 
 
 def test_every_event_has_a_cell_of_its_own() -> None:
@@ -157,6 +168,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
         metrics.set_inflight(10)
         metrics.set_connections(20)
         metrics.set_pool(ready=1, streams=4)
+        metrics.set_upstreams_out(1)
         metrics.observe_loop_lag(worker * 10**9)
         metrics.count_limit(Decision.GRANTED, 64)
 
@@ -168,6 +180,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
     assert value(samples, "velox_client_connections") == 60
     assert value(samples, "velox_upstream_connections") == 3
     assert value(samples, "velox_upstream_streams") == 12
+    assert value(samples, "velox_upstreams_out") == 3
     assert value(samples, "velox_ratelimit_decisions_total", decision="granted") == 192
     assert value(samples, "velox_event_loop_lag_seconds_count") == 3
     assert value(samples, "velox_event_loop_lag_seconds_sum") == 3

@@ -33,7 +33,7 @@ def test_nothing_set_gives_the_defaults() -> None:
     assert settings.listen == Address("tcp", "127.0.0.1", 8080)
     assert settings.admin_listen == Address("tcp", "127.0.0.1", 6060)
     assert (settings.workers, settings.egress_pool_connections) == (3, 3)
-    assert settings.upstream_origin == Origin("https", "api.openai.com", 443, "", b"api.openai.com")
+    assert settings.upstream_origins == (Origin("https", "api.openai.com", 443, "", b"api.openai.com"),)
     assert (settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s) == (
         10000,
         500,
@@ -54,7 +54,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_ADMIN_LISTEN", "off", "admin_listen", None),
         ("VELOX_WORKERS", "7", "workers", 7),
         ("VELOX_PIN_CPUS", "off", "pin_cpus", False),
-        ("VELOX_UPSTREAM_ORIGIN", "http://h:1/b", "upstream_origin", Origin("http", "h", 1, "/b", b"h:1")),
+        ("VELOX_UPSTREAM_ORIGIN", "http://h:1/b", "upstream_origins", (Origin("http", "h", 1, "/b", b"h:1"),)),
         ("VELOX_UPSTREAM_REQUEST_PATH", "/v1/x", "upstream_request_path", "/v1/x"),
         ("VELOX_PATHS", "/v1", "paths", ("/v1",)),
         ("VELOX_UPSTREAM_WARMUP_PATH", "/w", "upstream_warmup_path", "/w"),

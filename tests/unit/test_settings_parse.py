@@ -260,3 +260,39 @@ def _accepts(parser: Callable[[str], object], text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def test_origins_keep_their_order() -> None:
+    """Where requests go first, and where next; spaces after commas are no part of them."""
+    found = parse.origins("https://a.test, http://b.test:8080/base,unix:/run/up.sock")
+
+    assert [str(origin) for origin in found] == ["https://a.test", "http://b.test:8080/base", "unix:/run/up.sock"]
+    assert found[2].host_header == b"localhost" and found[2].unix_path == "/run/up.sock"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "https://a.test,", "a.test,https://b.test", "https://a.test,https://A.test:443/", "unix:/x,unix:/x"],
+)
+def test_origins_that_are_empty_wrong_or_the_same_are_refused(text: str) -> None:
+    """The same origin twice would count one failure as two upstreams out."""
+    with pytest.raises(ValueError, match="expected"):
+        parse.origins(text)
+
+
+@pytest.mark.parametrize("text", ["unix:", "unix:@abstract", "unix:/" + "x" * 107, "unix:/a\0b"])
+def test_unix_origin_needs_a_path_that_fits(text: str) -> None:
+    """As for VELOX_LISTEN: sockaddr_un takes 107 bytes."""
+    with pytest.raises(ValueError, match="unix:PATH"):
+        parse.origin(text)
+    assert parse.origin("unix:/" + "x" * 106).unix_path
+
+
+def test_statuses_are_a_list_or_none() -> None:
+    """Statuses of errors only."""
+    assert parse.statuses("none") == frozenset()
+    assert parse.statuses("429, 503,429") == {429, 503}
+    assert parse.statuses("400,599") == {400, 599}
+    for text in ("", "399", "600", "5xx", "429,", "none,429", "-1"):
+        with pytest.raises(ValueError, match="whole number from 400 to 599"):
+            parse.statuses(text)

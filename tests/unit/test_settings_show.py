@@ -6,7 +6,8 @@ from pathlib import Path
 
 from velox.settings import load
 from velox.settings.show import effective, markdown
-from velox.settings.variables import CORES, VARIABLES
+from velox.settings.variable import CORES
+from velox.settings.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,9 +3,9 @@
 Knows: the rules, over plain values. Does not know: where the values are kept, or HTTP.
 
 Alive: at least one worker serves or is about to; if none is, a restart of the whole may help. Ready: at
-least one worker serves, has reached its upstream and shows a heartbeat, and nothing asked the gateway to
-leave. One worker is enough: the others' requests go on, and a crash loop in one slot must not take the rest
-out of service.
+least one worker serves, has reached its upstream (unless that is not required) and shows a heartbeat, and
+nothing asked the gateway to leave. One worker is enough: the others' requests go on, and a crash loop in
+one slot must not take the rest out of service.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class Readiness:
     reasons: tuple[str, ...]
 
 
-def readiness(workers: Sequence[WorkerHealth], *, draining: bool) -> Readiness:
-    """Judge the gateway. draining: it was told to leave."""
-    problems = [_problem(worker) for worker in workers]
+def readiness(workers: Sequence[WorkerHealth], *, draining: bool, requires_upstream: bool = True) -> Readiness:
+    """Judge the gateway. draining: it was told to leave. requires_upstream: a worker without upstream is not ready."""
+    problems = [_problem(worker) or _upstream_problem(worker) for worker in workers]
     reasons = ["the gateway is draining"] if draining else []
     reasons += [f"worker {slot} {problem}" for slot, problem in enumerate(problems) if problem]
+    fit = (not _problem(worker) and not (requires_upstream and _upstream_problem(worker)) for worker in workers)
     return Readiness(
         alive=any(worker.state is not WorkerState.STOPPED for worker in workers),
-        ready=not draining and None in problems,
+        ready=not draining and any(fit),
         reasons=tuple(reasons),
     )
 
@@ -63,4 +64,9 @@ def _problem(worker: WorkerHealth) -> str | None:
         case WorkerState.READY:
             if worker.heartbeat_age_s > STUCK_AFTER_S:
                 return "shows no sign of life"
-            return None if worker.upstream_ready else "has no connection to its upstream"
+            return None
+
+
+def _upstream_problem(worker: WorkerHealth) -> str | None:
+    """Return what is wrong with a worker's way to its upstream, or None."""
+    return None if worker.upstream_ready else "has no connection to its upstream"

@@ -8,7 +8,8 @@
     _run()          one coroutine per request:
       _read_in_steps()       a large body: the same look, in slices; then its token
       _wait_for_token()      a token that was taken ahead of its time
-      _forward()    forward  a stream on a warm connection; the reply passes through reply.py
+      _forward()    forward  one attempt, and where it is safe another (retries.py)
+        _attempt()           a stream on a warm connection; the reply passes through reply.py
       _end()        account  always, exactly once: slot, token, body, count, log
 
 Knows: the order of these steps and who is told of each end. Does not know: sockets (net/), framing (protocol/), rules
@@ -22,22 +23,24 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.attempt import Attempt
 from velox.gateway.parts import GatewayLimits
 from velox.gateway.reply import Reply
+from velox.gateway.retries import Again, Retries
 from velox.gateway.routes import reads_body
+from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
+from velox.net.pool import UpstreamPool
 from velox.net.upstream import UpstreamConnection, UpstreamFailure
 from velox.observe.series import Phase
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Peek, RequestHead
+from velox.types import Peek, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
     from velox.gateway.intake import Gateway
 
 __all__ = ["Exchange"]
 
-# A try that the upstream surely did not begin is repeated at most this often (R-RETRY-1).
-_MAX_FREE_RETRIES: Final = 2
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -45,15 +48,22 @@ class Exchange:
     """One request and its reply."""
 
     __slots__ = (
+        "_attempting",
+        "_failed",
+        "_forward_s",
         "_gateway",
         "_gone",
         "_holds_token",
+        "_may_have_begun",
+        "_retries",
         "_running",
         "_task",
+        "_timer",
         "attempts",
         "body",
         "caller",
         "client",
+        "deadline_s",
         "facts",
         "head",
         "id",
@@ -61,6 +71,7 @@ class Exchange:
         "phase",
         "reply",
         "started_ns",
+        "terms",
     )
 
     def __init__(
@@ -83,10 +94,18 @@ class Exchange:
         self.attempts = 0
         self.reply: Reply | None = None
         self.started_ns: Final = time.monotonic_ns()
+        self.terms: Final = gateway.terms(head)
+        self.deadline_s: Final = self.started_ns / _NS_PER_S + self.terms.timeout_s
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._gone: Reason | None = None
+        self._failed: VeloxError | None = None  # what it was ended for from outside
         self._holds_token = False
         self._running = False
+        self._may_have_begun = False  # an upstream, with work for it
+        self._retries: Retries | None = None  # most requests need none
+        self._forward_s = 0.0  # when the first attempt began
+        self._attempting: Attempt | None = None
 
     def __repr__(self) -> str:
         return f"<Exchange {self.id.decode()} {self.phase} attempts={self.attempts}>"
@@ -101,6 +120,7 @@ class Exchange:
         if self._task is not None:
             self._cancel()
         elif self._gateway.parts.queue.discard(self):
+            self._stop_timer()
             self._gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499)
 
     def client_paused(self) -> None:
@@ -132,7 +152,7 @@ class Exchange:
         self._running = True
         error: VeloxError | None = None
         try:
-            if self._gone:
+            if self._gone or self._failed:
                 raise asyncio.CancelledError
             if wait_ns is None:
                 await self._read_in_steps()
@@ -144,8 +164,10 @@ class Exchange:
         except VeloxError as exc:
             error = exc
         except asyncio.CancelledError:
-            # Two cancel: the client that left, and the end of a drain. Both go on to the account.
-            error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
+            # Two cancel: the client that left, and fail(). Both go on to the account.
+            error = None if self._gone else self._failed
+            if error is None:
+                error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
             self._gateway.parts.recorder.crashed(exc)
             error = VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")
@@ -171,44 +193,102 @@ class Exchange:
 
     async def _wait_for_token(self, wait_ns: int) -> None:
         self.phase = "limit"
+        if time.monotonic() + wait_ns / _NS_PER_S >= self.deadline_s:
+            raise self._too_late()
         await asyncio.sleep(wait_ns / _NS_PER_S)
         self._holds_token = False
         self._gateway.parts.bucket.used_wait()
 
     async def _forward(self) -> None:
-        """Send the request; wait for the end of the reply. Tries again only where no work was done."""
+        """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
         gateway = self._gateway
-        reply = self.reply = Reply(self.client, self.head, self.id, gateway.loop)
-        request = gateway.parts.forwarder.build(self.head, self.peek, self.body)
-        while True:
-            self.attempts += 1
+        now_s = self._forward_s = gateway.loop.time()
+        gateway.parts.retry_budget.on_request(now_s)
+        self.reply = Reply(self.client, self.head, self.id, gateway.loop)
+        again = await self._attempt(gateway.parts.upstreams.first(now_s), self.reply)
+        while again is not None:
+            await self._wait_for_retry(again)
+            gateway.parts.recorder.retried(again.cause)
+            again = await self._attempt(again.upstream, self.reply)
+
+    async def _wait_for_retry(self, again: Again) -> None:
+        try:
+            if self._failed is not None:
+                raise self._failed  # it came after the attempt's own end, and nobody has looked since
+            if again.wait_s:
+                self.phase = "backoff"
+                await asyncio.sleep(again.wait_s)
+        except BaseException:
+            again.give_up(self._gateway.loop.time())
+            raise
+
+    async def _attempt(self, upstream: Upstream, reply: Reply) -> Again | None:
+        """Send it once. Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
+        loop, recorder = self._gateway.loop, self._gateway.parts.recorder
+        attempt = self._attempting = Attempt(upstream, loop.time())
+        self.attempts += 1
+        upstream.breaker.begin(attempt.began_s)
+        try:
+            request = upstream.forwarder.build(self.head, self.peek, self.body)
+            connection = await self._lease(upstream.pool)
+            self.phase = "ttfb"
+            reply.begin(self._is_refused, upstream.forwarder.secret)
             try:
-                connection = await self._lease()
-                self.phase = "ttfb"
-                reply.begin()
                 # No await from here to give_back(): the room that was leased is taken.
                 try:
-                    reply.attach(connection.open(request, reply))
+                    stream = connection.open(request, reply)
+                    reply.attach(stream)
                 finally:
-                    gateway.parts.pool.give_back(connection)
+                    upstream.pool.give_back(connection)
+                attempt.opened(stream, loop.time())
                 if self.client.is_write_paused:
                     reply.pause()
-                try:
-                    await reply.done
-                finally:
-                    reply.detach()
-            except UpstreamFailure as failure:
-                gateway.parts.recorder.attempt_failed(failure)
-                if not failure.unprocessed or reply.started or self.attempts > _MAX_FREE_RETRIES:
-                    raise
-                failure.__traceback__ = None  # as in _run()
-            else:
-                gateway.parts.recorder.attempt_answered(reply.status)
-                return
+                await reply.done
+            finally:
+                attempt.stream = None
+                reply.detach()
+        except UpstreamFailure as failure:
+            recorder.attempt_failed(failure)
+            upstream.broke(failure, attempt.began_s, loop.time())
+            again = attempt.again
+            # What it answered, even with an error, it does not work on any more.
+            self._may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+            if again is None and not reply.started:
+                again = self._more().after_failure(failure, upstream, attempt.began_s, loop.time())
+            if again is None:
+                raise
+            failure.__traceback__ = None  # as in _run()
+            return again
+        except BaseException:
+            recorder.attempt_given_up()
+            upstream.breaker.gave_up(attempt.began_s)
+            self._may_have_begun |= self.phase == "ttfb"
+            if attempt.again is not None:
+                attempt.again.give_up(loop.time())
+            raise
+        recorder.attempt_answered(reply.status)
+        upstream.answered(reply.status, attempt.began_s, loop.time())
+        return None
 
-    async def _lease(self) -> UpstreamConnection:
+    def _is_refused(self, head: ReplyHead) -> bool:
+        """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
+        attempt = self._attempting
+        if attempt is None:
+            return False
+        if head.status < 400:
+            attempt.upstream.breaker.answers()
+            return False
+        attempt.again = self._more().after_status(head, attempt.upstream, self._gateway.loop.time())
+        return attempt.again is not None
+
+    def _more(self) -> Retries:
+        if self._retries is None:
+            self._retries = Retries(self._gateway.parts, self.terms, self.deadline_s)
+        return self._retries
+
+    async def _lease(self, pool: UpstreamPool) -> UpstreamConnection:
         gateway = self._gateway
-        connection = gateway.parts.pool.lease_nowait()
+        connection = pool.lease_nowait()
         if connection is not None:
             return connection
         self.phase = "connect"
@@ -216,7 +296,7 @@ class Exchange:
         try:
             async with asyncio.timeout(gateway.parts.limits.lease_timeout_s):
                 while connection is None or not connection.has_room:
-                    connection = await gateway.parts.pool.lease()
+                    connection = await pool.lease()
         except TimeoutError as exc:
             message = f"no upstream connection came free in {gateway.parts.limits.lease_timeout_s:g} s"
             raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from exc
@@ -226,6 +306,7 @@ class Exchange:
     def _end(self, error: VeloxError | None) -> None:
         """Tell the client how it ended, then account. No await: it happens exactly once."""
         reply = self.reply
+        self._stop_timer()
         if self._holds_token:
             self._gateway.parts.bucket.refund()
         if error is None:
@@ -239,34 +320,70 @@ class Exchange:
         elif reply is not None and reply.started:
             reply.cut(error)
         else:
-            self._gateway.answer(self.client, self.head, error, self.id)
+            self._gateway.answer(self.client, self.head, error, self.id, may_have_begun=self._may_have_begun)
 
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
+        self._stop_timer()
         self._gateway.parts.recorder.ended(self, error.reason, error.status)
         self._gateway.answer(self.client, self.head, error, self.id)
 
+    # -- ends from outside ----------------------------------------------------------------------------
+
     def fail(self, error: VeloxError) -> None:
-        """End the exchange from outside: a deadline, or the end of a drain."""
-        if self.reply is None or self.phase == "connect":
-            self._cancel()
-        else:
-            self.reply.on_failure(error)  # no effect on a reply that has just become whole
+        """End the exchange from outside, in whichever phase: a deadline, or the end of a drain."""
+        if self._failed is None:
+            self._failed = error
+            if self.phase == "ttfb" and self.reply is not None:
+                self.reply.on_failure(error)  # no effect on a reply that has just become whole
+            else:
+                self._cancel()
 
     def _cancel(self) -> None:
         # A task that is cancelled before its first step never runs, and its slot would never be freed: _run() looks.
         if self._task is not None and self._running:
             self._task.cancel()
 
+    def set_timer(self) -> None:
+        """Be there when the client's deadline is over, to the millisecond."""
+        self._timer = self._gateway.loop.call_later(self.terms.timeout_s, self.on_deadline)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_deadline(self) -> None:
+        """The client waits no longer for the first byte."""
+        if self._task is None:
+            self._gateway.parts.queue.discard(self)
+            self.refuse(self._too_late())
+        elif self.reply is None:
+            self.fail(self._too_late())
+        elif not self.reply.started:
+            message = f"no reply came within the {self.terms.timeout_s:g} s that the client gave it"
+            self.fail(VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message))
+
+    def _too_late(self) -> VeloxError:
+        message = f"this request could not be sent within the {self.terms.timeout_s:g} s that the client gave it"
+        return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0)
+
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
-        """Fail when the upstream has been silent for too long."""
+        """End what takes too long (R-TIME-1). Called every 0.3 s."""
         reply = self.reply
-        if reply is None or self.phase == "connect" or self.client.is_write_paused:
-            return  # a client that does not read keeps its upstream silent; it has a timer of its own
-        if not reply.started:
-            if now_s - reply.last_s >= limits.first_byte_timeout_s:
-                message = f"the upstream sent no reply in {limits.first_byte_timeout_s:g} s"
-                self.fail(UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message))
-        elif now_s - reply.last_s >= limits.idle_timeout_s:
-            message = f"the upstream sent nothing for {limits.idle_timeout_s:g} s"
-            self.fail(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message))
+        if now_s >= self.deadline_s:
+            self.on_deadline()
+        if reply is None:
+            return
+        is_stream = reply.is_sse or self.peek.stream
+        total_s = limits.stream_timeout_s if is_stream else limits.total_timeout_s
+        if total_s and now_s - self._forward_s >= total_s:
+            message = f"the reply was not whole in {total_s:g} s"
+            self.fail(UpstreamFailure(Reason.UPSTREAM_TOTAL_TIMEOUT, message))
+        elif self._attempting is not None and not self.client.is_write_paused:
+            # A client that does not read keeps its upstream silent; it has a timer of its own.
+            failure = self._attempting.overdue(reply, now_s, limits)
+            if failure is not None:
+                reply.on_failure(failure)  # not fail(): another attempt may follow
+            elif limits.sse_keepalive_s:
+                reply.keep_alive(now_s, limits.sse_keepalive_s)

@@ -24,6 +24,7 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
+_DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -45,6 +46,8 @@ class Forwarder:
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
         self._root_path: Final = root_path.encode("ascii")
+        # What no reply may show; None where the client's own key passes.
+        self.secret: Final = None if key is None else key.encode("latin-1")
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
         dropped = _NEVER
         if key is not None or client_keys_are_ours:
@@ -95,8 +98,8 @@ class Forwarder:
 
 
 def _passes_x(header: Header) -> bool:
-    """Look at an `x-` header: forwarding claims and Velox's own are not taken from a client (B-26)."""
+    """Look at an `x-` header: forwarding claims and what is for Velox are not taken from a client (B-26)."""
     name, value = header
-    if name.startswith((b"x-forwarded-", b"x-velox-")):
+    if name == _DEADLINE or name.startswith((b"x-forwarded-", b"x-velox-")):
         return False
     return name != b"x-request-id" or _REQUEST_ID.fullmatch(value) is not None

@@ -18,12 +18,14 @@ from velox.gateway.respond import error_reply
 from velox.memo import Memo
 from velox.net.application import Client
 from velox.observe.series import Phase
+from velox.policy.deadline import ClientTerms, client_terms
 from velox.types import RequestHead, Route
 
 __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_HEADS: Final = 512
+_SHORT_S: Final = 10.0
 
 
 class Gateway:
@@ -36,11 +38,14 @@ class Gateway:
         self._active: set[Exchange] = set()
         # Heads that passed, by their key: the caller, and whether a body followed (which more is asked of).
         self._vetted: Final[Memo[bytes | None, tuple[str, bool]]] = Memo(_KEPT_HEADS)
+        self._terms: Final[Memo[bytes | None, ClientTerms]] = Memo(_KEPT_HEADS)
+        # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
+        self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._drain_queued = False
         self._late_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.parts.pool!r}>"
+        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.parts.upstreams!r}>"
 
     @property
     def n_active(self) -> int:
@@ -56,15 +61,27 @@ class Gateway:
             return vetted[0]
         caller = self.parts.auth.check(head)
         self.parts.routes.check(head)
+        self.terms(head)
         if head.key is not None:
             self._vetted.put(head.key, (caller, head.has_body))
         return caller
+
+    def terms(self, head: RequestHead) -> ClientTerms:
+        """Return what the client says of time and tries. Raises VeloxError, but not once check_head() has passed it."""
+        terms = self._terms.get(head.key)
+        if terms is None:
+            terms = client_terms(head.headers)
+            if head.key is not None:
+                self._terms.put(head.key, terms)
+        return terms
 
     def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
         exchange = Exchange(self, client, head, body, caller)
         if self.parts.queue.offer(exchange, exchange.started_ns):
             self._drain_soon()
+            if exchange.terms.timeout_s < self._timed_below_s:
+                exchange.set_timer()
             return exchange
         message = f"{len(self.parts.queue)} requests are waiting in this worker, its limit (VELOX_QUEUE_DEPTH)"
         exchange.refuse(VeloxError(Reason.QUEUE_FULL, message, retry_after_s=1.0))
@@ -77,11 +94,19 @@ class Gateway:
         self.parts.recorder.refused(request_id, head, route, error)
         self.answer(client, head, error, request_id)
 
-    def answer(self, client: Client, head: RequestHead | None, error: VeloxError, request_id: bytes) -> None:
-        """Write an error of Velox's own."""
+    def answer(
+        self,
+        client: Client,
+        head: RequestHead | None,
+        error: VeloxError,
+        request_id: bytes,
+        *,
+        may_have_begun: bool = False,
+    ) -> None:
+        """Write an error of Velox's own. may_have_begun: an upstream, with work for it."""
         close = error.close or client.will_close
         with_body = head is None or head.method != b"HEAD"
-        client.write(error_reply(error, request_id, close=close, with_body=with_body))
+        client.write(error_reply(error, request_id, close=close, with_body=with_body, may_have_begun=may_have_begun))
         client.finish(close=close)
 
     # -- queue and gate ---------------------------------------------------------------------------
@@ -96,13 +121,16 @@ class Gateway:
         self._drain_queued = False
         parts = self.parts
         now_ns = time.monotonic_ns()
+        now_s = now_ns / _NS_PER_S
         for late in parts.queue.late(now_ns):
             message = f"this request waited {parts.limits.queue_timeout_s:g} s in the queue (VELOX_QUEUE_TIMEOUT)"
             late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
         ready: list[Exchange] = []
         for exchange, waited_ns in parts.queue.take(parts.limits.max_inflight - len(self._active), now_ns):
             parts.recorder.overhead(Phase.QUEUE, waited_ns)
-            if exchange.is_large:
+            if exchange.deadline_s <= now_s:
+                exchange.on_deadline()  # its timer is due, but has not had its turn yet
+            elif exchange.is_large:
                 self._active.add(exchange)
                 exchange.start(None)
             elif self._read(exchange):
@@ -177,7 +205,10 @@ class Gateway:
         """Look at the deadlines of all exchanges, and publish the gauges."""
         for exchange in tuple(self._active):
             exchange.check_deadlines(now_s, self.parts.limits)
-        self.parts.recorder.gauges(len(self.parts.queue), len(self._active), self.parts.pool.statistics())
+        upstreams = self.parts.upstreams
+        self.parts.recorder.gauges(
+            len(self.parts.queue), len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
+        )
 
     def fail_all(self, error: VeloxError) -> None:
         """The end of a drain: what still runs is ended, and its clients are told."""

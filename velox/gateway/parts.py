@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from velox.gateway.auth import Authenticator
-from velox.gateway.forward import Forwarder
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
-from velox.net.pool import UpstreamPool
+from velox.gateway.upstreams import Upstreams
 from velox.policy.admission import AdmissionQueue
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
 from velox.shm.bucket import SharedBucket
 
@@ -29,6 +30,9 @@ class GatewayLimits:
 
     max_inflight: exchanges between queue and end of reply.
     lease_timeout_s: wait for an upstream connection; longer than a dial may take, so that a failed dial says why.
+    write_timeout_s: how long an upstream may take nothing of a request's body.
+    total_timeout_s, stream_timeout_s: for the whole reply, all attempts together; 0: no limit.
+    sse_keepalive_s: silence of a stream after which a comment is sent; 0: never.
     """
 
     max_inflight: int
@@ -36,6 +40,10 @@ class GatewayLimits:
     lease_timeout_s: float
     first_byte_timeout_s: float
     idle_timeout_s: float
+    write_timeout_s: float
+    total_timeout_s: float
+    stream_timeout_s: float
+    sse_keepalive_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,8 @@ class Parts:
     reader: BodyReader
     queue: AdmissionQueue[Exchange]
     bucket: SharedBucket
-    forwarder: Forwarder
-    pool: UpstreamPool
+    upstreams: Upstreams
+    retry_rules: RetryRules
+    retry_budget: RetryBudget
     recorder: Recorder
     limits: GatewayLimits

@@ -12,11 +12,11 @@ import traceback
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.pool import PoolStatistics
+from velox.net.pool_capacity import PoolStatistics
 from velox.net.upstream import UpstreamFailure
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, StreamEnd
+from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, Retry, RetryDenied, StreamEnd
 from velox.policy.token_bucket import Taken
 from velox.types import RequestHead, Route
 
@@ -34,6 +34,8 @@ _ATTEMPTS: Final = {
     Reason.UPSTREAM_REDIRECT: Attempt.PROTOCOL,
     Reason.UPSTREAM_TTFB_TIMEOUT: Attempt.TIMEOUT,
     Reason.UPSTREAM_IDLE_TIMEOUT: Attempt.TIMEOUT,
+    Reason.UPSTREAM_TOTAL_TIMEOUT: Attempt.TIMEOUT,
+    Reason.BODY_TIMEOUT: Attempt.TIMEOUT,
     Reason.UPSTREAM_TRUNCATED: Attempt.TRUNCATED,
 }
 _STREAM_ENDS: Final = {
@@ -42,6 +44,7 @@ _STREAM_ENDS: Final = {
     Reason.UPSTREAM_TRUNCATED: StreamEnd.CUT,
     Reason.UPSTREAM_RESET: StreamEnd.CUT,
     Reason.UPSTREAM_IDLE_TIMEOUT: StreamEnd.STALL,
+    Reason.UPSTREAM_TOTAL_TIMEOUT: StreamEnd.CUT,
     Reason.DRAINING: StreamEnd.DRAINING,
 }
 
@@ -79,10 +82,27 @@ class Recorder:
         """Note an attempt whose reply was whole."""
         outcome = Attempt.OK if status < 400 else Attempt.STATUS_4XX if status < 500 else Attempt.STATUS_5XX
         self._metrics.count_attempt(outcome)
+        if status in (401, 403):
+            self._metrics.count_auth_failure()
 
     def attempt_failed(self, failure: UpstreamFailure) -> None:
-        """Note an attempt that broke."""
-        self._metrics.count_attempt(_ATTEMPTS.get(failure.reason, Attempt.RESET))
+        """Note an attempt that broke, or whose answer was refused for another one."""
+        if failure.reason is Reason.UPSTREAM_STATUS:
+            self.attempt_answered(failure.status)
+        else:
+            self._metrics.count_attempt(_ATTEMPTS.get(failure.reason, Attempt.RESET))
+
+    def attempt_given_up(self) -> None:
+        """Note an attempt that was ended from our side: the client left, its deadline, a drain, no connection."""
+        self._metrics.count_attempt(Attempt.CANCELLED)
+
+    def retried(self, cause: Retry) -> None:
+        """Note that another attempt begins."""
+        self._metrics.count_retry(cause)
+
+    def retry_denied(self, by: RetryDenied) -> None:
+        """Note that there is no other attempt, though there could have been."""
+        self._metrics.count_retry_denied(by)
 
     def refused(self, request_id: bytes, head: RequestHead | None, route: Route, error: VeloxError) -> None:
         """Note a request that was answered before it became an exchange. head: None when it could not be read."""
@@ -125,19 +145,20 @@ class Recorder:
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 metrics.count_stream_end(end)
+                for _ in range(reply.n_stream_errors):
+                    metrics.count_stream_error()
         if reason in SHED_REASONS and reason is not None:
             metrics.count_shed(reason)
-        if reason in (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW) and exchange.attempts:
-            metrics.count_attempt(Attempt.CANCELLED)
         code = "ok" if reason is None else reason.code
         if self._log.wants(code):
             self._log.write(_record(exchange, code, status, now_ns))
 
-    def gauges(self, queued: int, active: int, pool: PoolStatistics) -> None:
+    def gauges(self, queued: int, active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
         """Publish what changes too often to be written at each change."""
         self._metrics.set_queue_depth(queued)
         self._metrics.set_inflight(active)
         self._metrics.set_pool(pool.connections, pool.streams)
+        self._metrics.set_upstreams_out(n_upstreams_out)
 
     def crashed(self, exc: Exception) -> None:
         """Log an error that is a bug: where it was raised, never the values it was raised with."""

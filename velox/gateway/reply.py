@@ -1,16 +1,19 @@
 """The reply on its way down: the upstream's bytes, unchanged, written to the client as they come.
 
 Knows: the client's framing, when the reply is whole, how one ends that is not. Does not know: why (exchange.py).
-A chunk costs one read and one write: no task is woken and nothing is parsed on the way.
+A chunk costs one read and one write: no task is woken, and no more is looked at than where events begin (sse.py).
+Only errors are held back, until it is sure that they don't show our key (error_body.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.error_body import ErrorBody
 from velox.net.application import Client
 from velox.net.upstream import UpstreamFailure, UpstreamStream
 from velox.protocol import http1_write, sse
@@ -33,22 +36,33 @@ _DROPPED: Final = frozenset(
     }
 )
 _SSE: Final = b"text/event-stream"
+_ERRORS_FROM: Final = 400
+# Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
+_ANTHROPIC_PATH: Final = b"/v1/messages"
+
+# Asked with each attempt's head, before anything goes to the client: True refuses it, so that there is another try.
+Verdict: TypeAlias = Callable[[ReplyHead], bool]
 
 
 class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it."""
 
     __slots__ = (
-        "_boundary",
         "_chunked",
         "_client",
+        "_comment_s",
         "_ends_at_close",
+        "_error",
         "_has_body",
         "_is_head",
         "_loop",
         "_request",
         "_request_id",
+        "_secret",
         "_stream",
+        "_until_close",
+        "_verdict",
+        "_watch",
         "bytes_out",
         "done",
         "first_byte_ns",
@@ -74,19 +88,31 @@ class Reply:
         self._chunked = False
         self._ends_at_close = False
         self._has_body = False
-        self._boundary: sse.EventBoundary | None = None
+        self._until_close = False
+        self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
+        self._comment_s = 0.0
+        self._error: ErrorBody | None = None  # of an error reply that could show our key
         self._stream: UpstreamStream | None = None
+        self._verdict: Verdict | None = None
+        self._secret: bytes | None = None
         self.done: asyncio.Future[None] = loop.create_future()
         self.started = False  # the client has seen the head
         self.is_sse = False
         self.status = 0
         self.bytes_out = 0
-        self.last_s = loop.time()
+        self.last_s = loop.time()  # when the upstream last brought something; comments in an event stream are nothing
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
-    def begin(self) -> None:
-        """Begin an attempt. Before the stream is opened: it may fail while it is."""
+    def begin(self, verdict: Verdict | None = None, secret: bytes | None = None) -> None:
+        """Begin an attempt. Before the stream is opened: it may fail while it is.
+
+        verdict: True for a head that is not passed on; `done` fails with UpstreamFailure(UPSTREAM_STATUS), whose status
+        is the head's. None: all heads are passed on. secret: the key that goes up, which no error may show.
+        """
+        self._verdict = verdict
+        self._secret = secret
+        self._error = None
         self.last_s = self._loop.time()
         if self.done.done():
             self.done = self._loop.create_future()
@@ -98,6 +124,7 @@ class Reply:
 
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
+        self._verdict = None  # it leads back to the exchange: a cycle, which would hold the request's body
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
@@ -117,26 +144,28 @@ class Reply:
             self._stream = None
         if self.done.done():
             return
-        self.last_s = self._loop.time()
-        if head is None:
-            self._write_body(data, end)
-        elif 300 <= head.status < 400 and head.status != 304:
-            message = f"the upstream answered with a redirect ({head.status}); Velox follows none"
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
+        if head is not None:
+            self._on_head(head, data, end)
             return
+        if self._error is not None:
+            self._on_error_body(data, end)
+            return
+        watch = self._watch
+        if watch is None or not data or watch.feed(data):
+            self.last_s = self._loop.time()
         else:
-            try:
-                self._write_head(head, data, end)
-            except ValueError:  # a field with CR, LF or NUL that a parser let through
-                self.done.set_exception(
-                    UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header")
-                )
-                return
+            self._comment_s = self._loop.time()
+        if end and self._until_close and watch is not None and not watch.between:
+            # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
+            self._write_body(data, False)
+            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
+            return
+        self._write_body(data, end)
         if end:
             self.done.set_result(None)
 
     def on_failure(self, failure: VeloxError) -> None:
-        """The reply will not become whole."""
+        """The reply will not become whole. No effect on one that is."""
         if not self.done.done():
             self.done.set_exception(failure)
 
@@ -153,62 +182,125 @@ class Reply:
         if self._stream is not None:
             self._stream.resume()
 
+    def keep_alive(self, now_s: float, silence_s: float) -> None:
+        """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3)."""
+        watch = self._watch
+        # The usual answer first: this is asked of thousands at a time.
+        if watch is None or now_s - self.last_s < silence_s or now_s - self._comment_s < silence_s:
+            return
+        if watch.between and self._may_add and not self.done.done() and not self._client.is_write_paused:
+            self._comment_s = now_s
+            self._client.write(http1_write.chunk(sse.COMMENT) if self._chunked else sse.COMMENT)
+
+    @property
+    def _may_add(self) -> bool:
+        """True when bytes of our own would not fill up a length that was announced."""
+        return self._chunked or self._ends_at_close
+
+    @property
+    def n_stream_errors(self) -> int:
+        """Events of the upstream inside this stream that told of an error."""
+        return 0 if self._watch is None else self._watch.n_errors
+
     def cut(self, error: VeloxError) -> None:
         """End a reply that has begun: an error event where the client reads events, and never a clean end."""
         last = b""
         # Where the length was announced, our bytes would fill up what the upstream owed: a reply that looks whole.
-        if self._boundary is not None and (self._chunked or self._ends_at_close):
-            event = sse.error_event(error.reason, error.message)
+        if self._watch is not None and self._may_add:
+            anthropic = self._request.path.endswith(_ANTHROPIC_PATH)
+            event = sse.error_event(error.reason, error.message, anthropic=anthropic)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
-            last = event if self._boundary.between else b"\n\n" + event
+            last = event if self._watch.between else b"\n\n" + event
             if self._chunked:
                 last = http1_write.chunk(last)
         self._client.cut(last, reset=self._ends_at_close)
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _write_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
-        client, status = self._client, head.status
-        self.status = status
-        self.first_byte_ns = time.monotonic_ns()
+    def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
+        """Pass the head on, unless it is one that the client must not have, or not yet."""
+        self.last_s = self._loop.time()
+        if 300 <= head.status < 400 and head.status != 304:
+            message = f"the upstream answered with a redirect ({head.status}); Velox follows none"
+            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
+        elif self._verdict is not None and self._verdict(head):
+            message = f"the upstream answered with {head.status}"
+            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=head.status))
+        elif head.status >= _ERRORS_FROM and self._secret:
+            self._error = ErrorBody(head, self._secret)
+            self._on_error_body(data, end)
+        elif self._write_head(head, data, end) and end:
+            self.done.set_result(None)
+
+    def _on_error_body(self, data: bytes, end: bool) -> None:
+        """Pass on what is known not to show our key; the head goes with the first of it."""
+        self.last_s = self._loop.time()
+        error = self._error
+        assert error is not None, "set with the head"
+        body = error.feed(data, end)
+        if body is None and self.started:
+            message = "the upstream's error showed the key that the gateway had sent; the rest is withheld"
+            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
+            return
+        head = error.head
+        if body is None:
+            (head, body), end = error.replacement(), True
+        if self.started:
+            self._write_body(body, end)
+        elif (body or end) and not self._write_head(head, body, end):
+            return
+        if end:
+            self.done.set_result(None)
+
+    def _write_head(self, head: ReplyHead, data: bytes, end: bool) -> bool:
+        """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
+        status = head.status
+        began_ns = time.monotonic_ns()
         headers: list[Header] = []
+        is_plain, self.is_sse = True, False
         for header in head.headers:
-            if header[0] not in _DROPPED:
-                if header[0] == b"content-type":
-                    self.is_sse = header[1].startswith(_SSE)
+            name = header[0]
+            if name not in _DROPPED:
+                if name == b"content-type":
+                    self.is_sse = header[1].lower().startswith(_SSE)
+                elif name == b"content-encoding":
+                    is_plain = header[1].lower() == b"identity"
                 headers.append(header)
         headers.append((b"x-velox-request-id", self._request_id))
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
-        if has_body and length is None:
-            if end:
-                length = len(data)  # the whole reply is here: its length is known after all
-            elif self._request.http_1_0:
-                self._ends_at_close = True
-            else:
-                self._chunked = True
-        if self.is_sse:
-            self._boundary = sse.EventBoundary()
-        close = self._ends_at_close or client.will_close
-        out = http1_write.reply_head(status, headers, content_length=length, chunked=self._chunked, close=close)
+        if has_body and length is None and end:
+            length = len(data)  # the whole reply is here: its length is known after all
+        self._ends_at_close = has_body and length is None and self._request.http_1_0
+        self._chunked = has_body and length is None and not self._request.http_1_0
+        close = self._ends_at_close or self._client.will_close
+        try:
+            out = http1_write.reply_head(status, headers, content_length=length, chunked=self._chunked, close=close)
+        except ValueError:  # a field with CR, LF or NUL that a parser let through
+            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
+            return False
+        if has_body and self.is_sse and is_plain:
+            self._watch = sse.EventWatch()
+            self._until_close = head.until_close
         if has_body and data:
             self.bytes_out = len(data)
-            if self._boundary is not None:
-                self._boundary.feed(data)
+            if self._watch is not None:
+                self._watch.feed(data)
             out += http1_write.chunk(data) if self._chunked else data
         if end and self._chunked:
             out += http1_write.LAST_CHUNK
+        self.status = status
+        self.first_byte_ns = began_ns
         self.started = True
-        client.write(out)
-        self.relay_ns = time.monotonic_ns() - self.first_byte_ns
+        self._client.write(out)
+        self.relay_ns = time.monotonic_ns() - began_ns
+        return True
 
     def _write_body(self, data: bytes, end: bool) -> None:
         if not self._has_body:
             return  # the client would take it for the begin of its next reply
         self.bytes_out += len(data)
-        if self._boundary is not None:
-            self._boundary.feed(data)
         if self._chunked:
             data = http1_write.chunk(data)
             if end:

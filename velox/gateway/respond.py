@@ -30,8 +30,13 @@ def error_body(error: VeloxError) -> bytes:
     return orjson.dumps({"error": fields})
 
 
-def error_reply(error: VeloxError, request_id: bytes, *, close: bool, with_body: bool = True) -> bytes:
-    """Return the whole reply. with_body False: the answer to a HEAD."""
+def error_reply(
+    error: VeloxError, request_id: bytes, *, close: bool, with_body: bool = True, may_have_begun: bool = False
+) -> bytes:
+    """Return the whole reply. with_body False: the answer to a HEAD.
+
+    may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it (R-RETRY-4).
+    """
     body = error_body(error)
     headers: list[Header] = [
         _JSON,
@@ -39,7 +44,7 @@ def error_reply(error: VeloxError, request_id: bytes, *, close: bool, with_body:
         (b"x-velox-request-id", request_id),
         (b"x-request-id", request_id),
     ]
-    should_retry = error.reason.fact.should_retry
+    should_retry = error.should_retry and not may_have_begun
     if should_retry is not None:
         headers.append((b"x-should-retry", b"true" if should_retry else b"false"))
     if error.retry_after_s is not None:

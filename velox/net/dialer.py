@@ -1,24 +1,29 @@
 """One connection to an upstream, from its name to a protocol that may be used.
 
-Knows: addresses, TCP, TLS, ALPN, the time each may take. Does not know: how many connections there should be (pool.py).
+Knows: TCP, unix sockets, TLS, ALPN, the time each may take. Does not know: how a name becomes addresses
+(resolver.py), what is trusted (tls.py), how many connections there should be (pool.py).
 Every failure comes out as an UpstreamFailure with the reason of the step that failed; nothing was sent, so each is
-free to try again.
+free to try again. No message holds an address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from velox.errors import Reason
-from velox.net.upstream import ConnectionOwner, ReadBuffer, UpstreamFailure
+from velox.net.resolver import Place, Resolver, in_turn
+from velox.net.tls import UpstreamContext
+from velox.net.upstream import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
 from velox.net.upstream_http1 import Http1Connection
-from velox.net.upstream_http2 import EngineMaker, Http2Connection
+from velox.net.upstream_http2 import DEFAULT_STREAM_WINDOW_BYTES, EngineMaker, Http2Connection
+from velox.observe.series import Retry
 
 __all__ = ["Connection", "DialTarget", "Dialer"]
 
@@ -28,80 +33,156 @@ Connection = Http1Connection | Http2Connection
 # behind up to 4 MB of somebody's upload.
 _UNSENT_BYTES: Final = 128 * 1024
 
+# How long one address may take before the next is tried beside it: what RFC 8305 §5 recommends.
+_HEAD_START_S: Final = 0.25
+
+# A unix socket whose queue is full says so at once, and there is no event for "has room again".
+_UNIX_RETRY_S: Final = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class DialTarget:
-    """Where to, and how. `context` is None for plain text."""
+    """Where to, and how. `context` is None for plain text.
+
+    unix_path: the socket to connect to; "": the addresses that the resolver has for `host`.
+    connect_timeout_s: for the name and the connection together.
+    stream_window_bytes: what one HTTP/2 stream may send ahead of its reader.
+    """
 
     host: str
-    port: int
     host_header: bytes
     http2: Literal["auto", "on", "off"]
-    context: ssl.SSLContext | None
+    context: UpstreamContext | None
     connect_timeout_s: float
     tls_timeout_s: float
+    unix_path: str = ""
+    stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES
 
 
 class Dialer:
-    """Makes connections to one target."""
+    """Makes connections to one target. resolver: of the target's host; not asked for a unix socket."""
 
     def __init__(
         self,
         target: DialTarget,
+        resolver: Resolver,
         buffer: ReadBuffer,
         loop: asyncio.AbstractEventLoop,
         make_engine: EngineMaker,
     ) -> None:
         self._target: Final = target
+        self._resolver: Final = resolver
         self._buffer: Final = buffer
         self._loop: Final = loop
         self._make_engine: Final = make_engine
+        self._n_dials = random.randrange(1 << 16)  # the workers' first dials go to different addresses
 
     async def dial(self, owner: ConnectionOwner) -> Connection:
-        """Connect. Raises UpstreamFailure(UPSTREAM_DNS, UPSTREAM_CONNECT or UPSTREAM_TLS)."""
-        sock = await self._connect()
-        if self._target.context is None:
-            use_http2 = self._target.http2 == "on"
-            _, connection = await self._loop.create_connection(lambda: self._protocol(owner, use_http2), sock=sock)
-            return connection
-        return await self._secure(sock, self._target.context, owner)
+        """Connect. Raises UpstreamFailure(UPSTREAM_DNS, UPSTREAM_CONNECT or UPSTREAM_TLS).
 
-    async def _connect(self) -> socket.socket:
-        target = self._target
+        A dial that is cancelled leaves nothing behind but a look-up that others may wait for too.
+        """
+        sock, address = await self._connect()
+        if self._target.context is None:
+            connection = await self._plain(sock, owner)
+        else:
+            connection = await self._secure(sock, self._target.context, owner)
+        connection.address = address
+        return connection
+
+    # -- the socket -----------------------------------------------------------------------------------
+
+    async def _connect(self) -> tuple[socket.socket, Address]:
+        places: Sequence[Place] = ()
         try:
-            async with asyncio.timeout(target.connect_timeout_s):
-                found = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError, UnicodeError) as exc:  # UnicodeError: no name that IDNA can write
-            raise UpstreamFailure(
-                Reason.UPSTREAM_DNS,
-                f"the upstream's name could not be resolved: {_words(exc)}",
-                unprocessed=True,
-            ) from exc
-        failure: BaseException = OSError("no address")
-        for family, kind, protocol, _, address in found:
-            try:
-                sock = socket.socket(family, kind, protocol)
-            except OSError as exc:  # no descriptor is free, or the machine has no IPv6
-                failure = exc
-                continue
+            async with asyncio.timeout(self._target.connect_timeout_s):
+                if self._target.unix_path:
+                    return await self._connect_unix(self._target.unix_path)
+                places = await self._resolver.places()
+                self._n_dials += 1
+                return await self._race(in_turn(places, self._n_dials))
+        except (OSError, UnicodeError) as exc:  # TimeoutError is an OSError; UnicodeError: no name that IDNA can write
+            if places or self._target.unix_path:
+                reason, what = Reason.UPSTREAM_CONNECT, "the upstream could not be reached"
+            else:
+                reason, what = Reason.UPSTREAM_DNS, "the upstream's name could not be resolved"
+            raise UpstreamFailure(reason, f"{what}: {_words(exc)}", unprocessed=Retry.CONNECT) from exc
+
+    async def _race(self, places: Sequence[Place]) -> tuple[socket.socket, Address]:
+        """Connect to the first that answers (RFC 8305 §5). Raises the OSError of the last that failed."""
+        running: set[asyncio.Task[tuple[socket.socket, Address]]] = set()
+        waiting = list(places)
+        failure = OSError("no address")
+        try:
+            while waiting or running:
+                if waiting:
+                    work = self._connect_tcp(waiting.pop(0))
+                    running.add(self._loop.create_task(work, name="dial-address"))
+                head_start_s = _HEAD_START_S if waiting else None
+                done, _ = await asyncio.wait(running, timeout=head_start_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    failed = task.exception()
+                    if failed is None:
+                        running.discard(task)
+                        return task.result()
+                    running.discard(task)
+                    if not isinstance(failed, OSError):
+                        raise failed
+                    failure = failed
+            raise failure
+        finally:
+            for task in running:  # those that lost
+                task.cancel()
+                task.add_done_callback(_drop)
+
+    async def _connect_tcp(self, place: Place) -> tuple[socket.socket, Address]:
+        family, address = place
+        sock = socket.socket(family, socket.SOCK_STREAM)  # fails where no descriptor is free, or IPv6 is off
+        try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-            try:
-                async with asyncio.timeout(target.connect_timeout_s):
-                    await self._loop.sock_connect(sock, address)
-            except (OSError, TimeoutError) as exc:
-                sock.close()
-                failure = exc
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise UpstreamFailure(
-            Reason.UPSTREAM_CONNECT, f"the upstream could not be reached: {_words(failure)}", unprocessed=True
-        ) from failure
+            await self._loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock, address[0]
 
-    async def _secure(self, sock: socket.socket, context: ssl.SSLContext, owner: ConnectionOwner) -> Connection:
+    async def _connect_unix(self, path: str) -> tuple[socket.socket, Address]:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            while True:
+                try:
+                    sock.connect(path)
+                except BlockingIOError:  # unix(7): EAGAIN, its queue is full; the socket is not "connecting"
+                    await asyncio.sleep(_UNIX_RETRY_S)
+                else:
+                    return sock, path
+        except BaseException:
+            sock.close()
+            raise
+
+    # -- the protocol on it ---------------------------------------------------------------------------
+
+    async def _plain(self, sock: socket.socket, owner: ConnectionOwner) -> Connection:
+        def make() -> Connection:
+            return self._protocol(owner, self._target.http2 == "on")
+
+        try:
+            if sock.family == socket.AF_UNIX:
+                _, connection = await self._loop.create_unix_connection(make, sock=sock)
+            else:
+                _, connection = await self._loop.create_connection(make, sock=sock)
+        except OSError as exc:  # it was reset meanwhile
+            sock.close()
+            message = f"the upstream could not be reached: {_words(exc)}"
+            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=Retry.CONNECT) from exc
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+    async def _secure(self, sock: socket.socket, context: UpstreamContext, owner: ConnectionOwner) -> Connection:
         """Shake hands, then pick the protocol that ALPN chose."""
         target = self._target
         chooser = _AlpnChooser(lambda alpn: self._protocol(owner, alpn == "h2"))
@@ -113,14 +194,19 @@ class Dialer:
                 server_hostname=target.host,
                 ssl_handshake_timeout=target.tls_timeout_s,
             )
-        except (OSError, TimeoutError) as exc:  # ssl.SSLError is an OSError
+        except OSError as exc:  # ssl.SSLError is one, and so is TimeoutError
             sock.close()
+            context.forget()  # whatever the reason: no session may keep the next handshake from being whole
             message = f"no TLS with the upstream: {_words(exc)}"
-            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=True) from exc
+            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT) from exc
+        except BaseException:
+            sock.close()
+            raise
         if target.http2 == "on" and chooser.alpn != "h2":
             transport.abort()
             message = f"the upstream did not agree to HTTP/2 (ALPN said {chooser.alpn})"
-            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=True)
+            raise UpstreamFailure(Reason.UPSTREAM_TLS, message, unprocessed=Retry.CONNECT)
+        context.keep(transport.get_extra_info("ssl_object"))
         return chooser.connection
 
     def _protocol(self, owner: ConnectionOwner, use_http2: bool) -> Connection:
@@ -128,7 +214,21 @@ class Dialer:
         if not use_http2:
             return Http1Connection(owner, self._buffer, target.host_header, self._loop)
         scheme = b"http" if target.context is None else b"https"
-        return Http2Connection(owner, self._buffer, target.host_header, self._loop, self._make_engine, scheme=scheme)
+        return Http2Connection(
+            owner,
+            self._buffer,
+            target.host_header,
+            self._loop,
+            self._make_engine,
+            scheme=scheme,
+            stream_window_bytes=target.stream_window_bytes,
+        )
+
+
+def _drop(task: asyncio.Task[tuple[socket.socket, Address]]) -> None:
+    """Close the socket of a connect that came too late, and hear of a failure that no longer matters."""
+    if not task.cancelled() and task.exception() is None:
+        task.result()[0].close()
 
 
 class _AlpnChooser(asyncio.BufferedProtocol):
@@ -164,4 +264,6 @@ def _words(exc: BaseException) -> str:
         return os.strerror(exc.errno)  # the exception's own text may hold the address
     if isinstance(exc, OSError) and exc.strerror:
         return exc.strerror  # a name's failure to resolve has numbers of its own, below 0
+    if isinstance(exc, ConnectionResetError):
+        return "the upstream closed the connection"  # asyncio's own, without number and text: it ended too early
     return str(exc) or type(exc).__name__

@@ -1,52 +1,46 @@
-"""The warm connections of one worker to one upstream.
+"""The connections of one worker to one upstream: who gets which, and how many there should be.
 
-Knows: how many connections there are, which has room, who waits for one. Does not know: HTTP, or how to connect.
+Knows: how many connections there are, which has room, who waits for one, when another is wanted. Does not know: HTTP,
+how to connect, or how long a connection may be used (pool_keeper.py).
 
-A lease is decided without waiting wherever a connection has room; room is handed out round robin. Where there is none,
-the caller waits and a dial is started for it. A warm connection that is lost is replaced with back-off and jitter.
+A lease is decided without waiting wherever a connection has room. The warm connections (`core`) are used round robin;
+those beyond them only when the core is full, so that they fall idle and are closed when they are needed no more. Where
+there is no room the caller waits, first come first served, and counts on the dials that are under way: another one is
+started only if those can't serve all who wait.
+
+A connection whose term is over is used until another stands in for it (`doomed`), then it ends with its last exchange.
+Such leaving connections are not counted against the maximum: each holds at least one exchange, and those are counted
+elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Final
 
-from aiolimiter import AsyncLimiter
-
 from velox.errors import Reason, VeloxError
-from velox.net.upstream import ConnectionOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.types import ReplyHead
+from velox.net.pool_capacity import Capacity, PoolStatistics
+from velox.net.pool_keeper import BackOff, Dial, PacedDial, Term, Upkeep, Warmup, again, is_instable
+from velox.net.pool_lines import Rooms, Waiters
+from velox.net.upstream import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.observe.series import ConnectionEnd
 
-__all__ = ["PoolStatistics", "UpstreamPool"]
+__all__ = ["Upkeep", "UpstreamPool"]
 
-_BACKOFF_FIRST_S: Final = 0.1
-_BACKOFF_MAX_S: Final = 30.0
-# A connection that lived shorter than this says that the upstream closes what it should keep.
-_STABLE_S: Final = 1.0
-# Dials a second and worker: an upstream that comes back is not met by all at once. Arbitrary; a TLS handshake costs
-# the upstream about 1 ms.
-_DIALS_PER_S: Final = 500.0
-
-Dial = Callable[[ConnectionOwner], Awaitable[UpstreamConnection]]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """What a pool holds at one instant."""
-
-    connections: int
-    dialing: int
-    streams: int
-    waiting: int
+# Dials under way at a time: a handshake costs this worker about 1 ms, and its requests should not wait for many.
+_MAX_DIALS: Final = 32
+_USUAL_UPKEEP: Final = Upkeep()
+# A connection unused for so long may be closed already where another one was.
+_DOUBTED_S: Final = 1.0
 
 
 class UpstreamPool:
-    """Connections to one upstream; the owner that connections report to."""
+    """Connections to one upstream; the owner that connections report to.
+
+    on_change: is_warm or the number of connections may have changed. on_warm_failure: a dial or a warm-up failed; told
+    once a round of failures while callers wait. on_end: a connection takes no more exchanges.
+    """
 
     def __init__(
         self,
@@ -58,24 +52,33 @@ class UpstreamPool:
         warmup_timeout_s: float,
         on_change: Callable[[], None],
         on_warm_failure: Callable[[VeloxError], None],
+        on_end: Callable[[ConnectionEnd], None] = lambda _cause: None,
+        upkeep: Upkeep = _USUAL_UPKEEP,
     ) -> None:
-        self._dial: Final = dial
+        self._dial: Final = PacedDial(dial)
         self._warmup: Final = warmup
         self._n_warm: Final = warm_connections
         self._max: Final = max_connections
         self._warmup_timeout_s: Final = warmup_timeout_s
         self._on_change: Final = on_change
         self._on_warm_failure: Final = on_warm_failure
-        self._pace: Final = AsyncLimiter(_DIALS_PER_S, 1.0)
-        # Both fields change only in on_room, on_closed, lease_nowait and _adopt; no await in between.
-        self._connections: set[UpstreamConnection] = set()
-        self._ready: deque[UpstreamConnection] = deque()
-        self._waiters: deque[asyncio.Future[UpstreamConnection]] = deque()
-        self._dialing = 0  # by keepers and for waiters
-        self._dialing_for_waiters = 0
-        self._short = asyncio.Event()
-        self._reached = False  # the last warm-up was answered
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_end: Final = on_end
+        self._upkeep: Final = upkeep
+        self._back_off: Final = BackOff(self._fill)  # holds up dials that nobody waits for
+        # Those that take exchanges, and which of them only until another stands in.
+        self._connections: Final[dict[UpstreamConnection, Term]] = {}
+        self._doomed: Final[dict[UpstreamConnection, ConnectionEnd]] = {}
+        self._leaving: set[UpstreamConnection] = set()
+        self._rooms: Final = Rooms(warm_connections)
+        self._waiters: Final = Waiters()
+        self._n_kept = 0  # warm connections to keep; none before start()
+        self._dialing = 0
+        self._warming = 0
+        self._capacity: Final = Capacity()
+        self._addresses: frozenset[Address] | None = None  # None: any
+        self._failed = False  # the last dial
+        self._reached = False  # a warm-up was answered, and the upstream has not been lost since
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closing = False
 
     def __repr__(self) -> str:
@@ -83,228 +86,315 @@ class UpstreamPool:
         return f"<UpstreamPool connections={s.connections} dialing={s.dialing} streams={s.streams} waiting={s.waiting}>"
 
     def statistics(self) -> PoolStatistics:
-        """Count connections, dials, streams in flight and callers that wait."""
-        streams = sum(connection.n_streams for connection in self._connections)
+        """Count usable connections, dials, streams in flight and callers that wait."""
+        streams = sum(connection.n_streams for connection in (*self._connections, *self._leaving))
         return PoolStatistics(len(self._connections), self._dialing, streams, len(self._waiters))
 
     @property
     def is_warm(self) -> bool:
-        """True while a connection is open, or the last warm-up was answered by an upstream that keeps none open."""
-        return bool(self._connections) or self._reached
+        """True once a warm-up was answered, until the upstream can't be reached any more."""
+        return self._reached
+
+    @property
+    def is_down(self) -> bool:
+        """True while there is nothing to use and the last dial failed."""
+        return self._failed and not self._connections
 
     def start(self) -> None:
-        """Keep the warm connections: one task each, so that one slow dial holds up no other."""
-        for _ in range(self._n_warm):
-            self._spawn(self._keep_warm(), "pool-keeper")
+        """Make the warm connections, and keep as many from now on."""
+        self._n_kept = self._n_warm
+        self._fill()
+
+    # -- leasing ----------------------------------------------------------------------------------
 
     def lease_nowait(self) -> UpstreamConnection | None:
-        """Return a connection with room, or None. The caller opens its stream before it awaits anything."""
-        ready = self._ready
-        while ready:
-            connection = ready.popleft()
-            connection.queued = False
-            if connection.has_room:
-                return connection
-        return None
+        """Return a connection with room, or None. The caller opens its stream before it awaits anything.
+
+        Then it calls give_back(), also if it opened none.
+        """
+        return self._rooms.take()
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """After a stream was opened: pass on the room that is left."""
+        """After a stream was opened: pass on the room that is left, and get more before there is none."""
         self.on_room(connection)
+        term = self._connections.get(connection)
+        if term is not None and connection.n_begun >= term.max_begun:
+            self._doom(connection, ConnectionEnd.REQUESTS)
+        elif self._capacity.low and connection.n_rooms < self._capacity.low and not self._dialing:
+            self._fill()
 
     async def lease(self) -> UpstreamConnection:
-        """Wait for a connection with room. Raises UpstreamFailure when the dial made for it failed.
+        """Wait for a connection with room; give_back() as for lease_nowait().
 
-        It may have lost its room when the caller wakes: then the caller asks again.
+        Raises UpstreamFailure when the dial that the caller counted on failed, VeloxError(DRAINING) after close().
         """
-        ready = self.lease_nowait()
-        if ready is not None:
-            return ready
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        self._dial_for_waiters()
-        try:
-            connection: UpstreamConnection = await waiter
-        except asyncio.CancelledError:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.on_room(waiter.result())
-            raise
+        connection = self._rooms.take()
+        if connection is not None:
+            return connection
+        ticket = self._waiters.ticket()
+        while connection is None:
+            if self._closing:
+                raise _closed()
+            connection = await self._wait(ticket)
+            if not connection.has_room:  # lost before the caller woke: it keeps its place in the line
+                connection = self._rooms.take()
         return connection
 
-    def close(self) -> None:
-        """Abort every connection and end the keepers."""
-        self._closing = True
-        for task in tuple(self._tasks):
-            task.cancel()
-        for connection in tuple(self._connections):
-            connection.abort()
+    async def _wait(self, ticket: int) -> UpstreamConnection:
+        waiter = self._waiters.join(ticket)
+        self._fill()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if not self._waiters.leave(ticket) and not waiter.cancelled() and waiter.exception() is None:
+                self.on_room(waiter.result())
+            raise
+        finally:
+            self._waiters.woke(waiter)
 
     # -- ConnectionOwner ------------------------------------------------------------------------
 
     def on_room(self, connection: UpstreamConnection) -> None:
-        """Give the room to who has waited longest, else put the connection at the end of the line."""
+        """Give the room to who has waited longest, else put the connection into its line."""
         if connection not in self._connections:
-            return  # it is being warmed, or it leaves
-        while self._waiters and connection.has_room:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(connection)
-                # One at a time: the woken caller opens its stream, then gives the rest back.
-                return
-        if connection.has_room and not connection.queued:
-            connection.queued = True
-            self._ready.append(connection)
+            return  # its dial has not returned yet, or it leaves
+        is_news = bool(self._capacity.unsettled) and self._capacity.hear(connection)
+        # One caller at a time: it opens its stream when it wakes, then gives the rest back.
+        if not (self._waiters and connection.has_room and self._waiters.serve(connection)):
+            self._rooms.put(connection)
+        if is_news:
+            self._fill()
 
     def on_closed(self, connection: UpstreamConnection) -> None:
-        """Forget the connection; wake the keepers if there are too few now."""
-        if connection in self._connections:
-            self._connections.discard(connection)
-            if connection.queued:
-                connection.queued = False
-                self._ready.remove(connection)
-            self._on_change()
-            if not self._closing:
-                self._short.set()
-                self._dial_for_waiters()
+        """The connection takes no more exchanges: get another if it is missed."""
+        term = self._connections.pop(connection, None)
+        if term is None:
+            return
+        self._doomed.pop(connection, None)
+        self._capacity.forget(connection)
+        self._rooms.remove(connection)
+        self._rooms.promote(self._connections)
+        if connection.n_streams:
+            self._leaving.add(connection)
+        if connection.end is not None:
+            self._on_end(connection.end)
+        if self._closing:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if is_instable(connection, term, now_s):
+            self._back_off.start()
+        elif not self._failed and term.is_stable(now_s):
+            self._back_off.reset()
+        self._on_change()
+        self._fill()
 
-    # -- dialing ----------------------------------------------------------------------------------
+    # -- how many ---------------------------------------------------------------------------------
 
-    def _dial_for_waiters(self) -> None:
-        """Start a dial for each waiter that none is under way for.
-
-        The protocol that the next connection will speak is not known before it is made, so over HTTP/2 this may dial
-        more than is needed; the surplus is kept and used.
-        """
-        while self._dialing_for_waiters < len(self._waiters) and len(self._connections) + self._dialing < self._max:
+    def _fill(self) -> None:
+        """Start the dials that are wanted and may begin now."""
+        if self._closing:
+            return
+        n_dials = min(self._n_dials_wanted(), _MAX_DIALS)
+        while self._dialing < n_dials and len(self._connections) + self._dialing < self._max:
             self._dialing += 1
-            self._dialing_for_waiters += 1
-            self._spawn(self._dial_one(), "pool-dial")
+            self._spawn(self._dial_one())
+
+    def _n_dials_wanted(self) -> int:
+        """Return how many dials should be under way."""
+        wanted = self._n_for_waiters()
+        if not self._back_off.is_on:
+            missing = self._n_kept - (len(self._connections) - len(self._doomed))
+            wanted = max(wanted, missing, 1 if self._is_scarce() else 0)
+        # While it is down, one is enough to find out that it is back.
+        return min(wanted, 1) if self.is_down else wanted
+
+    def _n_for_waiters(self) -> int:
+        """Return how many connections those who wait need.
+
+        Before one was made nobody knows which protocol it speaks, and so whether it serves one or a hundred: one dial
+        (and those for the warm connections) must do until then.
+        """
+        n_waiters, capacity = len(self._waiters), self._capacity
+        if n_waiters and capacity.is_http2:
+            # Room is handed on from caller to caller: these will have it in a few turns of the loop.
+            n_free = sum(connection.n_rooms for connection in self._connections) - self._waiters.n_served
+            n_waiters -= min(n_waiters, max(0, n_free))
+        if not n_waiters or self._is_blocked():
+            return 0
+        n_wanted = -(-n_waiters // capacity.each) if capacity.each else 1
+        return max(0, n_wanted - len(capacity.unsettled))  # those will have room in a round trip
+
+    def _is_blocked(self) -> bool:
+        """Tell whether an idle connection has no room: the upstream allows no streams now, more of them don't help."""
+        return self._capacity.is_http2 and any(not each.n_streams and not each.has_room for each in self._connections)
+
+    def _is_scarce(self) -> bool:
+        """Tell whether another connection should be made before the rooms of HTTP/2 connections run out."""
+        capacity = self._capacity
+        if not capacity.low or not self._connections or capacity.unsettled:
+            return False
+        n_wanted = max(1, capacity.each * len(self._connections) // 10)
+        n_free = sum(connection.n_rooms for connection in self._connections)
+        return n_free < n_wanted and not self._is_blocked()
+
+    # -- dialing and warming ----------------------------------------------------------------------
 
     async def _dial_one(self) -> None:
         try:
-            connection = await self._connect()
+            connection = await self._dial.connect(self)
         except UpstreamFailure as failure:
-            self._dial_ended()
-            while self._waiters:
-                waiter = self._waiters.popleft()
-                if not waiter.done():
-                    waiter.set_exception(failure)
-                    break
-            # The others may have waited for this place.
-            self._dial_for_waiters()
-        except BaseException:
-            self._dial_ended()
-            raise
+            self._dialing -= 1
+            self._dial_failed(failure)
+            return
+        self._dialing -= 1  # not when it was cancelled: then the pool is closed
+        if (warmup := self._adopt(connection)) is not None:
+            await self._wait_warm(warmup)
+
+    def _adopt(self, connection: UpstreamConnection) -> Warmup | None:
+        """Use a connection from now on, and warm it unless those who wait need all its room."""
+        self._failed = False
+        now_s = asyncio.get_running_loop().time()
+        self._connections[connection] = Term.begin(now_s, self._upkeep)
+        self._capacity.meet(connection, now_s)
+        self._rooms.promote(self._connections)
+        if self._addresses is not None and connection.address not in self._addresses:
+            self._doomed[connection] = ConnectionEnd.MOVED  # the name changed during the dial
+        self._retire_doomed()
+        warmup = Warmup.begin(connection, self._warmup) if connection.n_rooms > len(self._waiters) else None
+        self.on_room(connection)
+        self._on_change()
+        self._fill()
+        return warmup
+
+    def _dial_failed(self, failure: UpstreamFailure) -> None:
+        """Tell those who counted on this dial: all whom the others that are under way can't serve."""
+        self._failed = True
+        is_news = self._back_off.start()
+        n_waiters, each = len(self._waiters), self._capacity.each
+        n_coming = self._dialing + len(self._capacity.unsettled)
+        if each:
+            n_left = max(0, n_waiters - n_coming * each)
+            n_told = n_left if self.is_down else min(n_left, each)
         else:
-            self._dial_ended()
-            self._adopt(connection)
+            n_told = 0 if n_coming else n_waiters
+        for _ in range(n_told):
+            self._waiters.fail(lambda: again(failure))
+        if is_news or not n_told:
+            self._on_warm_failure(failure)
+        self._note_loss()
+        self._fill()
 
-    async def _connect(self) -> UpstreamConnection:
-        """Dial, no faster than the pace. Raises UpstreamFailure, and nothing else.
-
-        A keeper or a dial that ended by any other error would be missed for ever, by the pool or by a waiter.
-        """
-        await self._pace.acquire()
-        try:
-            connection = await self._dial(self)
-        except UpstreamFailure:
-            raise
-        except Exception as exc:
-            message = f"the upstream could not be reached ({type(exc).__name__})"
-            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=True) from exc
-        if connection.is_closed:
-            message = "the upstream closed the connection at once"
-            raise UpstreamFailure(Reason.UPSTREAM_CONNECT, message, unprocessed=True)
-        return connection
-
-    def _dial_ended(self) -> None:
-        self._dialing -= 1
-        self._dialing_for_waiters -= 1
-        self._short.set()  # a keeper may have counted on this dial
-
-    def _adopt(self, connection: UpstreamConnection) -> None:
-        if connection.is_closed:
-            self._dial_for_waiters()
-        else:
-            self._connections.add(connection)
-            self.on_room(connection)
+    def _note_loss(self) -> None:
+        if self.is_down:
+            self._reached = False
         self._on_change()
 
-    async def _keep_warm(self) -> None:
-        """Hold one warm connection's place: dial, warm, wait until the pool is short again."""
-        loop = asyncio.get_running_loop()
-        failed, began_s, backoff_s = False, -math.inf, 0.0
-        while not self._closing:
-            if len(self._connections) + self._dialing >= self._n_warm:
-                self._short.clear()
-                await self._short.wait()
-                continue
-            if failed or loop.time() - began_s < _STABLE_S:
-                # Also after a success: an upstream that closes each connection at once is not dialed in a loop.
-                backoff_s = min(max(backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
-                failed, began_s = False, -math.inf
-                # Jitter, so that the workers do not dial in step. Then look again: others may have filled the place.
-                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
-                continue
-            began_s = loop.time()
-            failed = not await self._warm()
-            if not failed and self._connections:
-                backoff_s = 0.0
-
-    async def _warm(self) -> bool:
-        """Make one warm connection; False if that failed."""
-        self._dialing += 1
+    async def _wait_warm(self, warmup: Warmup) -> None:
+        self._warming += 1
         try:
-            connection = await self._connect()
-            await self._pass_warmup(connection)
-        except VeloxError as failure:
-            self._dialing -= 1
-            self._reached = False
-            self._on_change()
+            await warmup.wait_answer(self._warmup_timeout_s)
+        except UpstreamFailure as failure:
+            self._failed = not self._connections
+            self._back_off.start()
             self._on_warm_failure(failure)
-            # Callers that waited for this connection get a dial of their own, and its answer.
-            self._dial_for_waiters()
-            return False
-        except BaseException:
-            self._dialing -= 1
-            raise
-        self._dialing -= 1
-        self._reached = True
-        self._adopt(connection)
-        return True
+            self._note_loss()
+            self._fill()
+        else:
+            self._reached = True
+            self._on_change()
+        finally:
+            self._warming -= 1
 
-    async def _pass_warmup(self, connection: UpstreamConnection) -> None:
-        """Pass one HEAD; any answer proves that the way is open."""
-        sink = _WarmupSink(asyncio.get_running_loop())
-        try:
-            connection.open(self._warmup, sink)
-            async with asyncio.timeout(self._warmup_timeout_s):
-                await sink.done
-        except TimeoutError as exc:
-            connection.abort()
-            message = f"no answer to the warm-up request in {self._warmup_timeout_s:g} s"
-            raise UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message) from exc
-        except BaseException:
-            connection.abort()
-            raise
+    # -- upkeep -----------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+    def tick(self, now_s: float) -> None:
+        """Look after the connections; every 0.3 s or so. now_s: the loop's time."""
+        if self._closing:
+            return
+        self._leaving = {connection for connection in self._leaving if connection.n_streams}
+        silence_s = self._upkeep.ping_interval_s
+        for connection in self._leaving.copy():
+            connection.check_alive(now_s, silence_s)
+        for connection, term in tuple(self._connections.items()):
+            connection.check_alive(now_s, silence_s)
+            if connection in self._connections:
+                if not self._failed and term.is_stable(now_s):
+                    self._back_off.reset()
+                self._look_after(connection, term, now_s)
+        self._capacity.look(self._connections, now_s)
+        if not self._reached and not self._warming and not self._back_off.is_on:
+            self._warm_any()
+        self._fill()
+
+    def doubt_idle(self, now_s: float) -> None:
+        """An idle connection was closed as it was used (F-10): leave the others that have been idle, too.
+
+        A load balancer drops them all at once, and each would cost the next request a try.
+        """
+        for connection, term in tuple(self._connections.items()):
+            if not connection.n_streams and term.idle_s(connection, now_s) >= _DOUBTED_S:
+                connection.retire(ConnectionEnd.CLOSED)
+
+    def keep_only(self, addresses: frozenset[Address]) -> None:
+        """The upstream's name stands for these addresses now: leave the others as soon as there is another way."""
+        self._addresses = addresses
+        for connection, cause in tuple(self._doomed.items()):
+            if cause is ConnectionEnd.MOVED and connection.address in addresses:
+                del self._doomed[connection]  # the name's answers waver
+        for connection in tuple(self._connections):
+            if connection.address not in addresses:
+                self._doom(connection, ConnectionEnd.MOVED)
+
+    def _look_after(self, connection: UpstreamConnection, term: Term, now_s: float) -> None:
+        idle_s = term.idle_s(connection, now_s)
+        # A warm one too, if it allows no streams: so may an upstream say that it leaves.
+        is_spare = not self._rooms.is_core(connection) or not connection.has_room
+        if idle_s >= self._upkeep.idle_timeout_s and is_spare:
+            connection.retire(ConnectionEnd.IDLE)
+        elif now_s >= term.until_s:
+            self._doom(connection, ConnectionEnd.AGE)
+
+    def _warm_any(self) -> None:
+        """Prove the way: the requests that waited at the start took all the room of the first connections."""
+        connection = None if self._waiters else self.lease_nowait()
+        if connection is not None:
+            warmup = Warmup.begin(connection, self._warmup)
+            self.give_back(connection)
+            if warmup is not None:
+                self._spawn(self._wait_warm(warmup))
+
+    def _doom(self, connection: UpstreamConnection, cause: ConnectionEnd) -> None:
+        """Use a connection only until another stands in for it."""
+        if connection in self._connections and connection not in self._doomed:
+            self._doomed[connection] = cause
+            self._retire_doomed()
+            self._fill()
+
+    def _retire_doomed(self) -> None:
+        """Let go of those that are not needed: enough others are there, or no place is left for another."""
+        here, doomed = self._connections, self._doomed
+        while doomed and (len(here) - len(doomed) >= self._n_kept or len(here) >= self._max):
+            connection, cause = doomed.popitem()
+            connection.retire(cause)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Abort every connection, give up every dial, and tell those who wait."""
+        self._closing = True
+        self._back_off.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for connection in (*self._connections, *self._leaving):
+            connection.abort(ConnectionEnd.SHUTDOWN)
+        while self._waiters.fail(_closed):
+            pass
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="pool")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-class _WarmupSink:
-    """Waits for the end of a warm-up's reply."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.done: Final[asyncio.Future[None]] = loop.create_future()
-
-    def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
-        if end and not self.done.done():
-            self.done.set_result(None)
-
-    def on_failure(self, failure: UpstreamFailure) -> None:
-        if not self.done.done():
-            self.done.set_exception(failure)
+def _closed() -> VeloxError:
+    return VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)

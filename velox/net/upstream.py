@@ -7,13 +7,15 @@ framing (upstream_http1.py, upstream_http2.py), or how connections are chosen (p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.observe.series import ConnectionEnd, Retry
 from velox.types import Headers, ReplyHead
 
 __all__ = [
     "SLICE_BYTES",
+    "Address",
     "ConnectionOwner",
     "ReadBuffer",
     "ReplySink",
@@ -26,6 +28,9 @@ __all__ = [
 # The most that one stream writes in one turn of the loop: about 0.1 ms of copying into the kernel, so that a large
 # upload never holds up the small requests beside it.
 SLICE_BYTES: Final = 256 * 1024
+
+# An IP address (a host's may change while it runs), or the path of a unix socket.
+Address: TypeAlias = str
 
 
 @dataclass(slots=True)  # not frozen: one is made for each request
@@ -46,12 +51,16 @@ class UpstreamRequest:
 class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
     """An exchange that the upstream, or the way to it, did not carry to its end.
 
-    unprocessed: True when the upstream surely did no work, so that another try is free.
+    unprocessed: set when the upstream surely did no work, so that another try is free, and says why that is sure.
     """
 
-    def __init__(self, reason: Reason, message: str, *, unprocessed: bool = False) -> None:
-        super().__init__(reason, message)
+    def __init__(
+        self, reason: Reason, message: str, *, unprocessed: Retry | None = None, status: int | None = None
+    ) -> None:
+        super().__init__(reason, message, status=status)
         self.unprocessed: Final = unprocessed
+        # R-RETRY-4: only what surely was no work yet is repeated by SDKs.
+        self.should_retry = unprocessed is not None or bool(reason.fact.should_retry)
 
 
 class ReplySink(Protocol):
@@ -67,6 +76,10 @@ class ReplySink(Protocol):
 class UpstreamStream(Protocol):
     """One exchange in flight on a connection."""
 
+    @property
+    def n_unsent(self) -> int:
+        """Bytes of the request's body that the upstream has not taken yet; the kernel's own buffer counts as taken."""
+
     def pause(self) -> None:
         """Stop the upstream's bytes: HTTP/1.1 stops reading, HTTP/2 withholds window."""
 
@@ -81,6 +94,7 @@ class UpstreamConnection(Protocol):
     """A connected, usable connection."""
 
     queued: bool
+    address: Address  # set by the dialer: where it leads to
 
     @property
     def has_room(self) -> bool:
@@ -94,14 +108,36 @@ class UpstreamConnection(Protocol):
     def n_streams(self) -> int:
         """Exchanges in flight."""
 
+    @property
+    def n_rooms(self) -> int:
+        """How many more exchanges may begin now."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True once n_rooms is what the upstream allows; before, it will be more in a moment (HTTP/2 SETTINGS)."""
+
+    @property
+    def n_begun(self) -> int:
+        """Exchanges begun since it was made."""
+
+    @property
+    def end(self) -> ConnectionEnd | None:
+        """Why it takes no more exchanges; None while it does."""
+
     def open(self, request: UpstreamRequest, sink: ReplySink) -> UpstreamStream:
         """Begin an exchange; only while has_room."""
 
-    def retire(self) -> None:
+    def retire(self, cause: ConnectionEnd) -> None:
         """Take no new exchange; close when the last one has ended."""
 
-    def abort(self) -> None:
-        """Close at once."""
+    def check_alive(self, now_s: float, silence_s: float) -> None:
+        """Ask a silent upstream for a sign of life, and leave one that gives none (HTTP/2 PING, RFC 9113 §6.7).
+
+        silence_s: how long nothing may have come before it is asked. HTTP/1.1 has no such question.
+        """
+
+    def abort(self, cause: ConnectionEnd) -> None:
+        """Close at once; exchanges in flight fail."""
 
 
 class ConnectionOwner(Protocol):
@@ -118,10 +154,10 @@ class ReadBuffer:
     """The one buffer that all upstream reads of a worker go through.
 
     A read is parsed before the next one begins (the loop calls get_buffer and buffer_updated back to back), and the
-    parsers copy what they keep, so one buffer serves all connections. 256 KiB takes all TLS records that have arrived.
+    parsers copy what they keep, so one buffer serves all connections. 128 KiB takes all TLS records that have arrived.
     """
 
     __slots__ = ("view",)
 
-    def __init__(self, size_bytes: int = 256 * 1024) -> None:
+    def __init__(self, size_bytes: int = 128 * 1024) -> None:
         self.view: Final = memoryview(bytearray(size_bytes))

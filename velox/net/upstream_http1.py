@@ -7,17 +7,19 @@ or which exchange comes next (pool.py). A connection whose exchange did not end 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from velox.errors import Reason
 from velox.net.upstream import (
     SLICE_BYTES,
+    Address,
     ConnectionOwner,
     ReadBuffer,
     ReplySink,
     UpstreamFailure,
     UpstreamRequest,
 )
+from velox.observe.series import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
 
@@ -25,6 +27,13 @@ __all__ = ["Http1Connection"]
 
 # A close that answers our write comes within a round trip; this is a long one, and shorter than any model's work.
 STALE_WINDOW_S: Final = 0.1
+
+
+class _TlsTransport(Protocol):
+    """What a TLS transport has beside asyncio.Transport."""
+
+    def set_read_buffer_limits(self, high: int, low: int) -> None:
+        """Stop to read from the socket while so many bytes wait for an application that has paused."""
 
 
 class Http1Connection(asyncio.BufferedProtocol):
@@ -42,11 +51,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._sink: ReplySink | None = None
         self._decoder: ResponseDecoder | None = None
         self._unsent: memoryview | None = None
+        self._n_body = 0
+        self._got_eof = False
         self._write_paused = False
         self._n_served = 0
         self._got_bytes = False
         self._sent_s = 0.0
-        self._retired = False
+        self.address: Address = ""
+        self.end: ConnectionEnd | None = None
+        self.n_begun = 0
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "busy" if self._sink else "idle"
@@ -54,7 +67,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     @property
     def has_room(self) -> bool:
-        return self._sink is None and self._transport is not None and not self._retired
+        return self._sink is None and self._transport is not None and self.end is None
 
     @property
     def is_closed(self) -> bool:
@@ -64,15 +77,38 @@ class Http1Connection(asyncio.BufferedProtocol):
     def n_streams(self) -> int:
         return 0 if self._sink is None else 1
 
+    @property
+    def n_rooms(self) -> int:
+        return 1 if self.has_room else 0
+
+    @property
+    def is_settled(self) -> bool:
+        return True
+
+    @property
+    def n_unsent(self) -> int:
+        transport = self._transport
+        if transport is None or self._sink is None:
+            return 0
+        waiting = 0 if self._unsent is None else len(self._unsent)
+        # The head left before the body, so what is left of both is body first of all.
+        return min(self._n_body, waiting + transport.get_write_buffer_size())
+
     def open(self, request: UpstreamRequest, sink: ReplySink) -> Http1Connection:
         """Send the request; the connection itself is the stream."""
         transport = self._transport
-        assert transport is not None and self._sink is None, "the pool leases idle connections only"
+        assert self._sink is None, "the pool leases idle connections only"
+        if transport is None or transport.is_closing():
+            self.retire(ConnectionEnd.CLOSED)
+            message = "the upstream has closed the connection"
+            raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
         body = request.body
+        self._n_body = 0 if body is None else len(body)
         head = http1_write.request_head(
             request.method, request.target, self._host, request.lines, None if body is None else len(body)
         )
         self._sink = sink
+        self.n_begun += 1
         self._decoder = ResponseDecoder(head_request=request.method == b"HEAD")
         self._got_bytes = False
         self._sent_s = self._loop.time()
@@ -96,24 +132,32 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def cancel(self) -> None:
         self._sink = None
-        self.abort()
+        self.abort(ConnectionEnd.CANCELLED)
 
-    def retire(self) -> None:
-        self._retired = True
+    def retire(self, cause: ConnectionEnd) -> None:
+        self._take_no_more(cause)
         if self._sink is None:
-            self.abort()
+            self.abort(cause)
 
-    def abort(self) -> None:
+    def check_alive(self, now_s: float, silence_s: float) -> None:
+        pass  # HTTP/1.1 has no question to ask
+
+    def abort(self, cause: ConnectionEnd) -> None:
         if self._transport is not None:
             self._transport.abort()
-            self._transport = None
-            self._unsent = None
-            self._owner.on_closed(self)
+            self._ended(cause)
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                sink.on_failure(UpstreamFailure(self._lost_reason(), "the upstream's connection was given up"))
 
     # -- asyncio.BufferedProtocol ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if hasattr(transport, "set_read_buffer_limits"):
+            # While reading is paused uvloop's TLS reads on, up to 512 KiB; and when it comes to the end of the
+            # connection it throws away what it has read. With 1 byte it stops with the next read.
+            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view
@@ -122,7 +166,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         sink, decoder = self._sink, self._decoder
         if sink is None or decoder is None:
             # Bytes that nobody asked for would be read as the answer to the next request.
-            self.abort()
+            self.abort(ConnectionEnd.EXTRA_DATA)
             return
         self._got_bytes = True
         had_head = decoder.head is not None
@@ -143,31 +187,36 @@ class Http1Connection(asyncio.BufferedProtocol):
             sink.on_reply(None if had_head else head, data, False)
 
     def eof_received(self) -> bool:
+        # TCP's FIN, or TLS's close_notify: after a FIN without that, uvloop calls connection_lost() only.
+        self._got_eof = True
+        if self._sink is None:
+            self._take_no_more(ConnectionEnd.CLOSED)
+        elif self._transport is not None:
+            self._transport.abort()  # not close(): that waits until the upstream has taken the rest of the request
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        was_open = self._transport is not None
-        self._transport = None
-        self._unsent = None
         sink, decoder = self._sink, self._decoder
         self._sink = None
-        if was_open:
-            self._owner.on_closed(self)
+        if self._transport is not None:
+            self._ended(ConnectionEnd.CLOSED if sink is None else ConnectionEnd.LOST)
         if sink is None or decoder is None:
             return
-        if decoder.eof() and exc is None:
+        # A reply that ends with the connection is whole if somebody said that it ends here: anyone on the way can cut
+        # a TLS connection, but only the upstream can say close_notify (RFC 9112 §9.8).
+        if decoder.eof() and exc is None and self._got_eof:
             had_head = decoder.head
             assert had_head is not None, "a reply can't end by close before its head"
             sink.on_reply(None, decoder.take_body(), True)
         elif decoder.head is not None:
-            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream cut its reply"))
+            sink.on_failure(UpstreamFailure(self._lost_reason(), "the upstream cut its reply"))
         else:
             # RFC 9110 §9.2.2 asks not to repeat a POST unless it was surely not begun. A connection that had idled and
             # is closed as soon as we write to it was closed by the upstream before it saw the request (F-10).
             age_s = self._loop.time() - self._sent_s
             stale = self._n_served > 0 and not self._got_bytes and age_s < STALE_WINDOW_S
             message = "the upstream closed the connection before it answered"
-            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=stale))
+            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE if stale else None))
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -189,12 +238,15 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._pump)
 
     def _end_exchange(self, decoder: ResponseDecoder) -> None:
+        n_unsent = self.n_unsent
         self._sink = None
         self._decoder = None
         self._n_served += 1
+        if decoder.surplus:
+            self.abort(ConnectionEnd.EXTRA_DATA)
         # An answer that came before the whole request was sent leaves the upstream reading a body: not usable.
-        if not decoder.keep_alive or self._unsent is not None or self._retired:
-            self.abort()
+        elif not decoder.keep_alive or n_unsent or self.end is not None:
+            self.abort(ConnectionEnd.LAST)
 
     def _offer_room(self) -> None:
         if self.has_room:
@@ -203,6 +255,21 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _fail(self, reason: Reason, message: str) -> None:
         sink = self._sink
         self._sink = None
-        self.abort()
+        self.abort(ConnectionEnd.PROTOCOL)
         if sink is not None:
             sink.on_failure(UpstreamFailure(reason, message))
+
+    def _lost_reason(self) -> Reason:
+        """Tell a reply that was cut from one that never began."""
+        began = self._decoder is not None and self._decoder.head is not None
+        return Reason.UPSTREAM_TRUNCATED if began else Reason.UPSTREAM_RESET
+
+    def _ended(self, cause: ConnectionEnd) -> None:
+        self._transport = None
+        self._unsent = None
+        self._take_no_more(cause)
+
+    def _take_no_more(self, cause: ConnectionEnd) -> None:
+        if self.end is None:
+            self.end = cause
+            self._owner.on_closed(self)

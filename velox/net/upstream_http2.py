@@ -14,83 +14,40 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
-from velox.net.upstream import SLICE_BYTES, ConnectionOwner, ReadBuffer, ReplySink, UpstreamFailure, UpstreamRequest
-from velox.protocol.http2 import Engine, EngineError, EngineHandler, EngineSettings
-from velox.types import NO_BODY_STATUSES, Header, ReplyHead
+from velox.net.upstream import (
+    SLICE_BYTES,
+    Address,
+    ConnectionOwner,
+    ReadBuffer,
+    ReplySink,
+    UpstreamFailure,
+    UpstreamRequest,
+)
+from velox.net.upstream_http2_pulse import PONG_WAIT_S, Pulse, Verdict
+from velox.net.upstream_http2_stream import Http2Stream, reply_head, request_head
+from velox.observe.series import ConnectionEnd, Retry
+from velox.protocol.http2 import (
+    CANCEL,
+    MAX_WINDOW,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    Engine,
+    EngineError,
+    EngineHandler,
+    EngineSettings,
+)
+from velox.types import NO_BODY_STATUSES, Header
 
-__all__ = ["Http2Connection", "Http2Stream"]
+__all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "EngineMaker", "Http2Connection"]
 
-# RFC 9113 §7.
-_CANCEL: Final = 0x8
-_REFUSED_STREAM: Final = 0x7
-_PROTOCOL_ERROR: Final = 0x1
 _MAX_STREAMS: Final = 512
 # Stream ids end at 2^31-1; leave long before, the pool replaces the connection.
 _LAST_STREAM_ID: Final = 2**30
-# RFC 9113 §8.2.2: these have no meaning in HTTP/2; a careless upstream's are not passed on.
-_CONNECTION_HEADERS: Final = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
-)
+DEFAULT_STREAM_WINDOW_BYTES: Final = 128 * 1024
+# A connection whose socket has taken nothing for so long, when somebody gives up a request on it, gets no more of them.
+_STUCK_S: Final = 0.5
 
 EngineMaker = Callable[[EngineHandler, EngineSettings, bool], Engine]
-
-
-class Http2Stream:
-    """One exchange. Gathers what a read brings, then tells the sink once."""
-
-    __slots__ = (
-        "_connection",
-        "_paused",
-        "began",
-        "chunks",
-        "ended",
-        "expected",
-        "has_body",
-        "head",
-        "held",
-        "id",
-        "received",
-        "sink",
-    )
-
-    def __init__(self, connection: Http2Connection, sink: ReplySink) -> None:
-        self._connection: Final = connection
-        self.sink: Final = sink
-        self.id = 0
-        self.head: ReplyHead | None = None
-        self.chunks: list[bytes] = []
-        self.ended = False
-        self.expected: int | None = None
-        self.received = 0
-        self.began = False
-        self.has_body = False
-        self.held = 0  # bytes delivered to a sink that was paused, and not yet acknowledged
-        self._paused = False
-
-    def pause(self) -> None:
-        self._paused = True
-
-    def resume(self) -> None:
-        self._paused = False
-        held, self.held = self.held, 0
-        self._connection.acknowledge(self.id, held)
-
-    def cancel(self) -> None:
-        self._connection.reset(self, _CANCEL)
-
-    def deliver(self) -> int:
-        """Tell the sink what has come since the last time; return the bytes to acknowledge now."""
-        head, self.head = self.head, None
-        data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-        self.chunks.clear()
-        self.sink.on_reply(head, data, self.ended)
-        # The sink may have paused in on_reply: what it holds is acknowledged when it resumes.
-        # An ended stream's bytes are acknowledged at once, for the connection's window.
-        n_bytes = self.held + len(data)
-        self.held = 0
-        if self._paused and not self.ended:
-            self.held, n_bytes = n_bytes, 0
-        return n_bytes
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -105,34 +62,43 @@ class Http2Connection(asyncio.BufferedProtocol):
         make_engine: EngineMaker,
         *,
         scheme: bytes,
+        stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES,
     ) -> None:
+        # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
+        # connection's window again when half of it has been taken, so the windows of all streams are that half.
+        self._stream_limit: Final = min(_MAX_STREAMS, MAX_WINDOW // (2 * stream_window_bytes))
+        windows = EngineSettings(
+            stream_window=stream_window_bytes, connection_window=2 * stream_window_bytes * self._stream_limit
+        )
         self.queued = False
         self._owner: Final = owner
         self._view: Final = buffer.view
         self._authority: Final = authority
         self._scheme: Final = scheme
         self._loop: Final = loop
-        self._engine: Final = make_engine(self, EngineSettings(), True)
+        self._engine = make_engine(self, windows, True)
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Http2Stream] = {}
         self._touched: list[Http2Stream] = []
-        self._write_paused = False
+        self._stuck_since_s = 0.0  # when the transport said that it is full; 0: it is not
         self._flush_queued = False
-        self._retired = False
-        self._last_id = 0
+        self.address: Address = ""
+        self.end: ConnectionEnd | None = None
+        self.is_settled = False
+        self.n_begun = 0
+        self._last_id = 0  # the last stream that was opened
+        self._written_id = 0  # the last stream of which something may have been written
+        self._last_taken_id = MAX_WINDOW  # streams above it are not processed, said a GOAWAY
+        self._pulse: Final = Pulse()
 
     def __repr__(self) -> str:
-        state = "closed" if self.is_closed else "retired" if self._retired else "open"
+        state = "closed" if self.is_closed else "retired" if self.end else "open"
         return f"<Http2Connection {self._authority.decode()} {state} streams={len(self._streams)}>"
 
     @property
     def has_room(self) -> bool:
         # The peer's limit is counted here: an engine would queue silently above it.
-        return (
-            self._transport is not None
-            and not self._retired
-            and len(self._streams) < min(_MAX_STREAMS, self._engine.peer_max_streams)
-        )
+        return self._transport is not None and self.end is None and len(self._streams) < self._max_streams()
 
     @property
     def is_closed(self) -> bool:
@@ -142,32 +108,36 @@ class Http2Connection(asyncio.BufferedProtocol):
     def n_streams(self) -> int:
         return len(self._streams)
 
+    @property
+    def n_rooms(self) -> int:
+        return max(0, self._max_streams() - len(self._streams)) if self.has_room else 0
+
     def open(self, request: UpstreamRequest, sink: ReplySink) -> Http2Stream:
         """Begin a stream; its frames leave at the end of this loop turn, together with those of its neighbours."""
-        headers: list[Header] = [
-            (b":method", request.method),
-            (b":scheme", self._scheme),
-            (b":authority", self._authority),
-            (b":path", request.target),
-        ]
-        headers += request.headers
-        body = request.body
-        if body is not None:
-            headers.append((b"content-length", b"%d" % len(body)))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self.retire(ConnectionEnd.CLOSED)
+            message = "the upstream has closed the connection"
+            raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
+        headers, body = request_head(request, self._scheme, self._authority), request.body
         stream = Http2Stream(self, sink)
         try:
             stream.id = self._engine.send_request(headers, not body)
         except EngineError as exc:
-            self.retire()
+            self.retire(ConnectionEnd.LAST)
             message = "the upstream's connection takes no more streams"
-            raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=True) from exc
+            raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.REFUSED) from exc
         stream.expected = -1 if request.method == b"HEAD" else None
+        if not self._streams:
+            self._pulse.leave_idle(self._loop.time())
+        self._last_id = stream.id
         self._streams[stream.id] = stream
+        self.n_begun += 1
         if body:
             stream.has_body = True
             self._engine.send_data(stream.id, cast(bytes, body), True)
         if stream.id >= _LAST_STREAM_ID:
-            self._retired = True
+            self.retire(ConnectionEnd.REQUESTS)
         self._flush_soon()
         return stream
 
@@ -183,18 +153,36 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._engine.reset(stream.id, error_code)
             if stream.held:
                 self._engine.acknowledge(stream.id, stream.held)
+            if self._stuck_since_s and self._loop.time() - self._stuck_since_s >= _STUCK_S:
+                # The upstream takes no bytes at all, so it does not hear of this reset either (F-38).
+                self._take_no_more(ConnectionEnd.LOST)
             self._flush()
             self._after_stream()
 
-    def retire(self) -> None:
-        self._retired = True
-        if not self._streams:
-            self.abort()
+    def n_unsent(self, stream_id: int) -> int:
+        """Bytes of a request's body that the upstream has not taken yet."""
+        return 0 if self._transport is None else self._engine.queued_bytes(stream_id)
 
-    def abort(self) -> None:
+    def retire(self, cause: ConnectionEnd) -> None:
+        self._take_no_more(cause)
+        if not self._streams:
+            self.abort(cause)
+
+    def check_alive(self, now_s: float, silence_s: float) -> None:
+        if self._transport is None:
+            return
+        self._engine.forgive()
+        verdict = self._pulse.check(now_s, silence_s)
+        if verdict is Verdict.DEAD:
+            self.abort(ConnectionEnd.PING)
+        elif verdict is Verdict.ASK:
+            self._engine.ping()
+            self._flush_soon()
+
+    def abort(self, cause: ConnectionEnd) -> None:
         if self._transport is not None:
             self._transport.abort()
-            self._closed()
+            self._closed(cause)
 
     # -- asyncio.BufferedProtocol ---------------------------------------------------------------
 
@@ -207,6 +195,9 @@ class Http2Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._transport is None:
+            return
+        self._pulse.n_reads += 1
         self._engine.receive(self._view[:nbytes])
         if self._touched:
             self._deliver_touched()
@@ -214,16 +205,20 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._flush_soon()
 
     def eof_received(self) -> bool:
+        if self._streams:
+            self.abort(ConnectionEnd.LOST)  # a half of a connection answers nobody
+        else:
+            self._take_no_more(ConnectionEnd.CLOSED)
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._closed()
+        self._closed(ConnectionEnd.LOST if self._streams else ConnectionEnd.CLOSED)
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._stuck_since_s = self._loop.time()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._stuck_since_s = 0.0
         self._flush_soon()
 
     # -- EngineHandler --------------------------------------------------------------------------
@@ -232,9 +227,9 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        head = _reply_head(headers)
+        head = reply_head(headers)
         if head is None:
-            self._fail_stream(stream, Reason.UPSTREAM_PROTOCOL, "the upstream's reply has no valid status")
+            self._fail_stream(stream, Reason.UPSTREAM_PROTOCOL, "the upstream's reply has no valid status or length")
             return
         stream.head = head
         stream.began = True
@@ -262,27 +257,31 @@ class Http2Connection(asyncio.BufferedProtocol):
             if not stream.chunks and stream.head is None:
                 self._touched.append(stream)
 
-    def on_reset(self, stream_id: int, error_code: int) -> None:
+    def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         stream = self._streams.get(stream_id)
         if stream is None or stream.ended:
             return  # after a whole reply it only says that the rest of the request is not wanted (RFC 9113 §8.1)
         self._deliver_rest(stream)
-        if error_code == _REFUSED_STREAM:
-            failure = UpstreamFailure(Reason.UPSTREAM_RESET, "the upstream refused the stream", unprocessed=True)
+        if error_code == REFUSED_STREAM and not stream.began:
+            refusal = Retry.GOAWAY if stream_id > self._last_taken_id else Retry.REFUSED
+            failure = UpstreamFailure(Reason.UPSTREAM_RESET, "the upstream refused the stream", unprocessed=refusal)
+        elif by_us and not stream.began:
+            failure = UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply broke HTTP/2")
         else:
             message = f"the upstream reset the stream (HTTP/2 error {error_code})"
-            failure = UpstreamFailure(_lost_reason(stream), message)
+            failure = UpstreamFailure(stream.lost_reason, message)
         if self._streams.pop(stream_id, None) is not None:
             stream.sink.on_failure(failure)
             self._after_stream()
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:
-        self._retired = True
-        self._owner.on_closed(self)
+        self._last_taken_id = last_stream_id
+        self._take_no_more(ConnectionEnd.GOAWAY)
         if not self._streams:
-            self._loop.call_soon(self.abort)
+            self._loop.call_soon(self.abort, ConnectionEnd.GOAWAY)
 
     def on_settings(self) -> None:
+        self.is_settled = True
         if self.has_room:
             self._owner.on_room(self)
 
@@ -290,11 +289,11 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._flush_soon()
 
     def on_pong(self) -> None:
-        pass
+        pass  # whatever is read is a sign of life
 
     def on_fatal(self, message: str) -> None:
         self._flush()
-        self.abort()
+        self.abort(ConnectionEnd.PROTOCOL)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             del self._streams[stream.id]
             if stream.has_body and self._engine.queued_bytes(stream.id):
                 # RFC 9113 §8.1: the reply came before the request's end; its rest would wait in the engine for ever.
-                self._engine.reset(stream.id, _CANCEL)
+                self._engine.reset(stream.id, CANCEL)
             n_bytes = stream.deliver()
             if n_bytes:
                 # Only the connection's window matters now, the stream is over.
@@ -331,16 +330,16 @@ class Http2Connection(asyncio.BufferedProtocol):
             stream.deliver()
 
     def _fail_stream(self, stream: Http2Stream, reason: Reason, message: str) -> None:
-        self.reset(stream, _PROTOCOL_ERROR)
+        self.reset(stream, PROTOCOL_ERROR)
         stream.sink.on_failure(UpstreamFailure(reason, message))
 
     def _after_stream(self) -> None:
         if self._transport is None:
             return
-        if self._retired:
+        if self.end is not None:
             if not self._streams:
                 # Not at once: the engine may be in the middle of a read.
-                self._loop.call_soon(self.abort)
+                self._loop.call_soon(self.abort, self.end)
         elif not self.queued and self.has_room:
             self._owner.on_room(self)
 
@@ -352,43 +351,44 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._flush_queued = False
         transport, engine = self._transport, self._engine
-        if transport is None or self._write_paused or not engine.has_output:
+        if transport is None or self._stuck_since_s or not engine.has_output:
             return
         transport.write(engine.take_output(SLICE_BYTES))
+        self._written_id = self._last_id
         if engine.has_output:
             self._flush_soon()
 
-    def _closed(self) -> None:
+    def _max_streams(self) -> int:
+        # One until the peer has said how many: what is above its limit would be refused, and sent again.
+        return min(self._stream_limit, self._engine.peer_max_streams) if self.is_settled else 1
+
+    def _take_no_more(self, cause: ConnectionEnd) -> None:
+        if self.end is None:
+            self.end = cause
+            self._owner.on_closed(self)
+
+    def _drop_engine(self) -> None:
+        """Break the cycle with the engine, so that both are freed now: a worker seldom collects garbage."""
+        del self._engine
+
+    def _closed(self, cause: ConnectionEnd) -> None:
         if self._transport is None:
             return
         self._transport = None
-        self._owner.on_closed(self)
+        self._loop.call_soon(self._drop_engine)  # not at once: it may be in the middle of a read
+        self._take_no_more(cause)
         # Also what the last read brought: a reply that came whole is whole.
         self._deliver_touched()
+        # A first request can't meet a connection that idled for too long.
+        has_served = self.n_begun > len(self._streams)
+        is_stale = cause is ConnectionEnd.LOST and has_served and self._pulse.was_stale(self._loop.time())
         streams, self._streams = self._streams, {}
+        message = "the upstream's connection was lost"
+        if cause is ConnectionEnd.PING:
+            message = f"the upstream gave no sign of life within {PONG_WAIT_S:g} s of being asked for one"
         for stream in streams.values():
-            message = "the upstream's connection was lost"
-            stream.sink.on_failure(UpstreamFailure(_lost_reason(stream), message))
-
-
-def _lost_reason(stream: Http2Stream) -> Reason:
-    """Tell a reply that was cut from one that never began."""
-    return Reason.UPSTREAM_TRUNCATED if stream.began else Reason.UPSTREAM_RESET
-
-
-def _reply_head(headers: Sequence[Header]) -> ReplyHead | None:
-    """Split the pseudo header off; None when the status is missing or no number (RFC 9113 §8.3.2)."""
-    status = 0
-    content_length: int | None = None
-    kept: list[Header] = []
-    for header in headers:
-        name, value = header
-        if name == b":status":
-            status = int(value) if value.isdigit() and len(value) == 3 else 0
-        elif name == b"content-length":
-            if not value.isdigit():
-                return None
-            content_length = int(value)
-        elif name not in _CONNECTION_HEADERS:
-            kept.append(header)
-    return ReplyHead(status, kept, content_length) if 200 <= status <= 599 else None
+            unprocessed = Retry.STALE if is_stale or stream.id > self._written_id else None
+            reason = stream.lost_reason
+            if cause is ConnectionEnd.PROTOCOL and len(streams) == 1 and not stream.began:
+                reason = Reason.UPSTREAM_PROTOCOL  # it was alone, so it was its reply (F-29)
+            stream.sink.on_failure(UpstreamFailure(reason, message, unprocessed=unprocessed))

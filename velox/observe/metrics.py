@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.observe import series
-from velox.observe.series import Attempt, Decision, Phase, StreamEnd
+from velox.observe.series import Attempt, ConnectionEnd, Decision, DnsResult, Phase, Retry, RetryDenied, StreamEnd
 from velox.types import Route
 
 __all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "WorkerMetrics"]
@@ -93,6 +93,30 @@ class WorkerMetrics:
         """Count log lines that were dropped."""
         self._cells[series.LOG_DROPPED.first] += n
 
+    def count_retry(self, cause: Retry) -> None:
+        """Count one further attempt at a request."""
+        self._cells[series.RETRIES.first + cause] += 1
+
+    def count_retry_denied(self, by: RetryDenied) -> None:
+        """Count one request that was not tried again."""
+        self._cells[series.RETRIES_DENIED.first + by] += 1
+
+    def count_connection_end(self, cause: ConnectionEnd) -> None:
+        """Count one upstream connection that takes no more requests."""
+        self._cells[series.CONNECTION_ENDS.first + cause] += 1
+
+    def count_dns_refresh(self, result: DnsResult) -> None:
+        """Count one look-up of an upstream's name."""
+        self._cells[series.DNS_REFRESH.first + result] += 1
+
+    def count_stream_error(self) -> None:
+        """Count one error event inside an upstream's stream."""
+        self._cells[series.STREAM_ERRORS.first] += 1
+
+    def count_auth_failure(self) -> None:
+        """Count one 401 or 403 of an upstream."""
+        self._cells[series.AUTH_FAILURES.first] += 1
+
     def observe_duration(self, route: Route, ns: int) -> None:
         """Record how long a request took, from its first byte in to its last byte out."""
         self._observe(_DURATION + route * _DURATION_STRIDE, _DURATION_NS, ns)
@@ -125,6 +149,10 @@ class WorkerMetrics:
         """Set the number of usable upstream connections, and of exchanges on them."""
         self._cells[series.POOL_READY.first] = ready
         self._cells[series.POOL_STREAMS.first] = streams
+
+    def set_upstreams_out(self, n: int) -> None:
+        """Set the number of upstreams that this worker passes over because they fail."""
+        self._cells[series.UPSTREAMS_OUT.first] = n
 
     def _observe(self, first: int, bounds_ns: tuple[int, ...], ns: int) -> None:
         cells = self._cells

@@ -24,13 +24,19 @@ __all__ = [
     "COUNTERS",
     "GAUGES",
     "HISTOGRAMS",
+    "SHED_REASONS",
     "Attempt",
+    "ConnectionEnd",
     "Counter",
     "Decision",
+    "DnsResult",
     "Gauge",
     "Histogram",
+    "Phase",
+    "Retry",
+    "RetryDenied",
+    "StreamEnd",
 ]
-__all__ += ["SHED_REASONS", "Phase", "StreamEnd"]
 
 # A label and all the values that it can have.
 Label: TypeAlias = tuple[str, tuple[str, ...]]
@@ -78,6 +84,53 @@ class Decision(enum.IntEnum):
     GRANTED = 0
     WAITED = 1
     REFUSED = 2
+
+
+class Retry(enum.IntEnum):
+    """Why a request was tried again."""
+
+    CONNECT = 0
+    STALE = 1
+    REFUSED = 2
+    GOAWAY = 3
+    RESET = 4
+    TIMEOUT = 5
+    RATE_LIMITED = 6
+    STATUS = 7
+
+
+class RetryDenied(enum.IntEnum):
+    """Why a request that could have been tried again was not."""
+
+    BUDGET = 0
+    WAIT = 1
+    DEADLINE = 2
+
+
+class ConnectionEnd(enum.IntEnum):
+    """Why an upstream connection takes no more requests."""
+
+    CLOSED = 0  # by the upstream, between two requests
+    LOST = 1  # by the upstream, inside a reply
+    LAST = 2  # the reply said so, or came before the request's end
+    GOAWAY = 3
+    EXTRA_DATA = 4
+    PROTOCOL = 5
+    CANCELLED = 6
+    AGE = 7
+    REQUESTS = 8
+    IDLE = 9
+    PING = 10
+    MOVED = 11
+    SHUTDOWN = 12
+
+
+class DnsResult(enum.IntEnum):
+    """What a look-up of an upstream's name brought."""
+
+    SAME = 0
+    CHANGED = 1
+    FAILED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +274,50 @@ LIMIT: Final = Counter(
 )
 WARM_FAILURES: Final = Counter("velox_upstream_warm_failures", "Warm-ups of a connection that failed.", LIMIT.end)
 LOG_DROPPED: Final = Counter("velox_log_dropped", "Log lines dropped.", WARM_FAILURES.end)
+RETRIES: Final = Counter(
+    "velox_retries",
+    "Further attempts at a request, by what the one before ended in.",
+    LOG_DROPPED.end,
+    (("cause", _names(Retry)),),
+)
+RETRIES_DENIED: Final = Counter(
+    "velox_retries_denied",
+    "Requests that could have been tried again and were not, by what forbade it.",
+    RETRIES.end,
+    (("by", _names(RetryDenied)),),
+)
+CONNECTION_ENDS: Final = Counter(
+    "velox_upstream_connections_ended",
+    "Upstream connections that take no more requests, by why.",
+    RETRIES_DENIED.end,
+    (("cause", _names(ConnectionEnd)),),
+)
+DNS_REFRESH: Final = Counter(
+    "velox_dns_refresh",
+    "Look-ups of an upstream's name, by result.",
+    CONNECTION_ENDS.end,
+    (("result", _names(DnsResult)),),
+)
+STREAM_ERRORS: Final = Counter(
+    "velox_stream_error_events", "Error events of upstreams inside streams, passed on unchanged.", DNS_REFRESH.end
+)
+AUTH_FAILURES: Final = Counter(
+    "velox_upstream_auth_failures", "Replies 401 and 403 of upstreams: look at their key.", STREAM_ERRORS.end
+)
 
-QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", LOG_DROPPED.end)
+QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", AUTH_FAILURES.end)
 INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
 CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
 POOL_READY: Final = Gauge("velox_upstream_connections", "Upstream connections ready for use.", CONNECTIONS.end)
 POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream connections.", POOL_READY.end)
+UPSTREAMS_OUT: Final = Gauge(
+    "velox_upstreams_out", "Upstreams passed over because they fail, counted in each worker.", POOL_STREAMS.end
+)
 
 DURATION: Final = Histogram(
     "gen_ai_server_request_duration_seconds",
     "Time from the moment a request is whole to the end of its reply.",
-    POOL_STREAMS.end,
+    UPSTREAMS_OUT.end,
     _DURATION_NS,
     _ROUTE,
     sparse=True,
@@ -255,7 +341,21 @@ LOOP_LAG: Final = Histogram(
     "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, _OVERHEAD_NS
 )
 
-COUNTERS: Final = (REQUESTS, ATTEMPTS, STREAM_ENDS, SHED, LIMIT, WARM_FAILURES, LOG_DROPPED)
-GAUGES: Final = (QUEUE_DEPTH, INFLIGHT, CONNECTIONS, POOL_READY, POOL_STREAMS)
+COUNTERS: Final = (
+    REQUESTS,
+    ATTEMPTS,
+    STREAM_ENDS,
+    SHED,
+    LIMIT,
+    WARM_FAILURES,
+    LOG_DROPPED,
+    RETRIES,
+    RETRIES_DENIED,
+    CONNECTION_ENDS,
+    DNS_REFRESH,
+    STREAM_ERRORS,
+    AUTH_FAILURES,
+)
+GAUGES: Final = (QUEUE_DEPTH, INFLIGHT, CONNECTIONS, POOL_READY, POOL_STREAMS, UPSTREAMS_OUT)
 HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG)
 CELLS: Final = LOOP_LAG.end

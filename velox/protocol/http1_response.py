@@ -64,6 +64,7 @@ class ResponseDecoder:
 
     head: the final head, None until it is whole; interim replies (1xx) are skipped.
     complete: the reply is whole. keep_alive: once complete, whether another exchange may follow.
+    surplus: more came than the reply; the next one would begin with it.
     """
 
     __slots__ = (
@@ -73,11 +74,11 @@ class ResponseDecoder:
         "_n_interim",
         "_parser",
         "_silent",
-        "_surplus",
         "_until_close",
         "complete",
         "head",
         "keep_alive",
+        "surplus",
     )
 
     def __init__(self, *, head_request: bool) -> None:
@@ -87,8 +88,8 @@ class ResponseDecoder:
         self._early = b""  # the head so far
         self._n_interim = 0
         self._silent = 0
-        self._surplus = False
         self._until_close = False
+        self.surplus = False
         self.head: ReplyHead | None = None
         self.complete = False
         self.keep_alive = False
@@ -100,7 +101,9 @@ class ResponseDecoder:
     def feed(self, data: bytes | memoryview) -> None:
         """Read what the upstream sent. Raises ResponseError; the connection is of no more use then."""
         if self.complete:
-            self.keep_alive = self.keep_alive and not data
+            if data:
+                self.surplus = True
+                self.keep_alive = False
         elif self.head is None:
             self._read_head(self._early + data if self._early else bytes(data))
         else:
@@ -141,8 +144,8 @@ class ResponseDecoder:
         if self._head_request:
             self._until_close = False
             self.complete = True
-            self._surplus = len(data) > end
-        self.keep_alive = self.keep_alive and not self._surplus and not self._until_close
+            self.surplus = len(data) > end
+        self.keep_alive = self.keep_alive and not self.surplus and not self._until_close
 
     def _check_partial(self, data: bytes) -> None:
         """Refuse what more bytes can't mend, so that a bad upstream is found now and not by a time-out."""
@@ -172,7 +175,7 @@ class ResponseDecoder:
             # What came after a whole reply spoils the connection, not the reply (R-POOL-1).
             if not self._collector.complete:
                 raise ResponseError("reply is malformed") from None
-            self._surplus = True
+            self.surplus = True
             self.keep_alive = False
         self.complete = self._collector.complete
 
@@ -205,4 +208,4 @@ class ResponseDecoder:
             self.keep_alive = self.keep_alive and b"close" not in members
         self._until_close = coding is None and length is None and status not in NO_BODY_STATUSES
         headers = [field for field in fields if field[0] not in removed]
-        return ReplyHead(status, headers, None if length is None else int(length))
+        return ReplyHead(status, headers, None if length is None else int(length), self._until_close)

@@ -26,8 +26,11 @@ __all__ = [
     "CANCEL",
     "ENHANCE_YOUR_CALM",
     "FRAME_SIZE_ERROR",
+    "LARGE_UPDATE",
+    "MAX_IDLE_FRAMES",
     "MAX_INTERIM",
     "MAX_OUTPUT",
+    "MAX_WINDOW",
     "NEVER_INDEXED",
     "NO_ERROR",
     "PING_DATA",
@@ -57,6 +60,12 @@ MAX_INTERIM: Final = 10
 # RFC 7541 §7.1.3: what must not sit in a compression table, where its length could be probed.
 NEVER_INDEXED: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"cookie", b"set-cookie"})
 PING_DATA: Final = b"velox-up"
+# RFC 9113 §6.9.1.
+MAX_WINDOW: Final = 2**31 - 1
+# Frames in a row that bring nothing (PING, SETTINGS, empty DATA, ...); as many answers as libnghttp2 would queue.
+MAX_IDLE_FRAMES: Final = 1_000
+# A WINDOW_UPDATE of at least so many bytes is none of those: the window's own limit bounds how often it can come.
+LARGE_UPDATE: Final = 1_024
 
 
 class EngineError(Exception):
@@ -79,8 +88,8 @@ class EngineHandler(Protocol):
     def on_stream_end(self, stream_id: int) -> None:
         """The message ended with trailers, which are dropped."""
 
-    def on_reset(self, stream_id: int, error_code: int) -> None:
-        """The stream is gone without a proper end.
+    def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
+        """The stream is gone without a proper end. by_us: the peer broke a rule on it, and the engine has reset it.
 
         REFUSED_STREAM: the peer did no work on it (RFC 9113 §8.7), which GOAWAY may say as well.
         A client hears nothing of it when the reply was whole: then only the rest of the request is not wanted
@@ -112,6 +121,8 @@ class EngineSettings:
     max_header_list: bytes of one header list as RFC 9113 §6.5.2 counts them; above it the connection ends.
     max_headers: fields of one header list; above it the stream is reset. Counted as decoded, since that is
     what an attacker multiplies: one byte may refer to a long field.
+
+    What a peer sends that brings nothing has its own limit, MAX_IDLE_FRAMES, above which the connection ends.
     """
 
     stream_window: int = 8 << 20
@@ -162,6 +173,13 @@ class Engine(Protocol):
 
     def ping(self) -> None:
         """Ask the peer for a sign of life, which comes as on_pong."""
+
+    def forgive(self) -> None:
+        """Begin to count anew what the peer sends that brings nothing; for an owner who has a clock, now and then.
+
+        A head or a body's byte does the same: without this, a peer that sends PING for hours in between would be taken
+        for a flood.
+        """
 
     def goaway(self) -> None:
         """Tell the peer to open no more streams; those that are open go on."""

@@ -3,9 +3,9 @@
 Knows: h2's calls, events and gaps. Does not know: sockets, what an exchange means.
 
 About 20 times dearer than ngh2. What h2 leaves to us:
-- Cutting bodies to frames and windows, and what a GOAWAY or an overlong frame means: see http2_h2_wire.py.
-- It has no budget for control frames, and no limit on the number of header fields.
-A rule broken on one stream ends the whole connection, and events that came in the same read are lost with it.
+- Cutting bodies to frames and windows, whose rule was broken (a stream's or the connection's), floods, and what a
+  GOAWAY or an overlong frame means: see http2_h2_wire.py.
+- It has no limit on answers to PING and SETTINGS, none on the number of header fields.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ __all__ = ["H2Engine"]
 
 # PING and SETTINGS that a peer may send between two writes of ours: each queues an answer. Like libnghttp2.
 _MAX_UNANSWERED: Final = 1_000
+# Bytes of frames that wait to be written: heads of requests, and what the peer is owed. Bodies wait elsewhere.
+_MAX_READY: Final = 1 << 20
 _DEFAULT_WINDOW: Final = 65_535  # RFC 9113 §6.9.2
 
 
@@ -114,21 +116,28 @@ class H2Engine:
     def receive(self, data: bytes | memoryview) -> None:
         if self._is_dead:
             return
-        try:
-            events = self._connection.receive_data(data)
-        except H2Error as error:
-            self._die(f"{type(error).__name__}: {error}")
-            return
-        for event in events:
+        for event in self._connection.receive_data(data):
             if isinstance(event, DataReceived):
                 self._on_data(event)
             elif isinstance(event, ResponseReceived | RequestReceived):
                 self._on_head(event)
             else:
                 self._on_rare(event)
-        if self._connection.awaits_overlong_frame:
+        self._look_at_connection()
+
+    def _look_at_connection(self) -> None:
+        """After a read: did the connection break in it?"""
+        connection = self._connection
+        if self._is_dead:
+            pass  # since an event of this read
+        elif connection.fault is not None:
+            self._die(f"{type(connection.fault).__name__}: {connection.fault}")
+        elif connection.awaits_overlong_frame:
             self._outbox.goaway(FRAME_SIZE_ERROR)
             self._die("the peer sent an overlong frame, or no HTTP/2 at all")
+        elif self._outbox.n_ready > _MAX_READY:
+            self._outbox.goaway(ENHANCE_YOUR_CALM)
+            self._die("the peer takes no answers and asks for more")
 
     def send_request(self, headers: Headers, end_stream: bool) -> int:
         if self._is_dead or self._is_leaving:
@@ -182,6 +191,9 @@ class H2Engine:
         if not self._is_dead:
             self._connection.ping(PING_DATA)
 
+    def forgive(self) -> None:
+        self._connection.n_idle = 0
+
     def goaway(self) -> None:
         if not self._is_dead:
             self._is_leaving = True
@@ -233,7 +245,7 @@ class H2Engine:
             if (stream := self._streams.get(event.stream_id)) is not None:
                 self._forget(event.stream_id)
                 if not (self._client and stream.remote_ended):
-                    handler.on_reset(event.stream_id, int(event.error_code))
+                    handler.on_reset(event.stream_id, int(event.error_code), not event.remote_reset)
         elif isinstance(event, InformationalResponseReceived):
             if (stream := self._streams.get(event.stream_id)) is not None:
                 stream.n_interim += 1
@@ -256,14 +268,17 @@ class H2Engine:
         self._is_leaving = True
         self._handler.on_goaway(last_stream_id, error_code)
         if self._client:
-            for stream_id in [stream_id for stream_id in self._streams if stream_id > last_stream_id]:
-                self.reset(stream_id, CANCEL)
-                self._handler.on_reset(stream_id, REFUSED_STREAM)
+            for stream_id, stream in [*self._streams.items()]:
+                # The handler may reset another one from on_reset; of a whole reply it hears nothing more.
+                if stream_id > last_stream_id and stream_id in self._streams:
+                    self.reset(stream_id, CANCEL)
+                    if not stream.remote_ended:
+                        self._handler.on_reset(stream_id, REFUSED_STREAM)
 
     def _refuse(self, stream_id: int) -> None:
         """End a stream on which the peer went over a limit of ours."""
         self.reset(stream_id, PROTOCOL_ERROR)
-        self._handler.on_reset(stream_id, PROTOCOL_ERROR)
+        self._handler.on_reset(stream_id, PROTOCOL_ERROR, True)
 
     def _count_unanswered(self) -> None:
         self._n_unanswered += 1

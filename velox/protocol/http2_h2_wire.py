@@ -6,28 +6,124 @@ Knows: h2's frames, its windows, and whose turn it is to send. Does not know: wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
+from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, Event
-from h2.exceptions import H2Error
-from hyperframe.frame import Frame, GoAwayFrame
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event, StreamReset
+from h2.exceptions import DenialOfServiceError, FlowControlError, H2Error, ProtocolError, TooManyStreamsError
+from h2.stream import StreamClosedBy, StreamState
+from hpack import HPACKError
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from velox.protocol.http2 import SendQueue
+from velox.protocol.http2 import LARGE_UPDATE, MAX_IDLE_FRAMES, SendQueue
+
+if TYPE_CHECKING:  # not installed with h2
+    from typing_extensions import Buffer
 
 __all__ = ["Outbox", "WireConnection"]
 
 
+# What h2 raises for a head that can't be decoded. After that no head of the connection can (RFC 9113 §4.3).
+_UNDECODABLE: Final = (HPACKError, IndexError, TypeError, UnicodeDecodeError)
+# Rules of the connection, whichever frame breaks them. A stream's own window may end either (RFC 9113 §6.9.1).
+_OF_THE_CONNECTION: Final = (DenialOfServiceError, FlowControlError, TooManyStreamsError)
+
+
+class _FloodError(ProtocolError):
+    """The peer sent too much that brings nothing."""
+
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
+
+
 class WireConnection(H2Connection):
-    """h2's connection, which stays open after a GOAWAY and remembers fewer streams that are over."""
+    """h2's connection, which
+
+    - stays open after a GOAWAY, and remembers fewer streams that are over,
+    - resets the stream on which a rule was broken, where h2 would end the connection (RFC 9113 §5.4.2, §8.1.1),
+    - does not answer what was on its way when a stream was reset,
+    - keeps what it read before the connection broke: receive_data() raises nothing, see `fault`,
+    - counts frames that bring nothing: n_idle, in a row.
+    """
 
     MAX_CLOSED_STREAMS = 1_000  # 200 bytes each
+
+    def __init__(self, config: H2Configuration) -> None:
+        super().__init__(config)
+        self.fault: H2Error | None = None
+        self.n_idle = 0
+        self._came: list[Event] = []
+        self._is_reset = False  # the stream of the frame that is being read has been reset
+
+    def receive_data(self, data: Buffer) -> list[Event]:
+        """Return what came, also before a fault."""
+        came = self._came = []
+        try:
+            super().receive_data(data)
+        except H2Error as error:
+            self.fault = error
+        return came
 
     @property
     def awaits_overlong_frame(self) -> bool:
         """True when a frame has begun that may not be so long; h2 would take all of it (16 MiB) before it says so."""
         length = self.incoming_buffer._data[:3]
         return len(length) == 3 and int.from_bytes(length) > self.max_inbound_frame_size
+
+    def _receive_frame(self, frame: Frame) -> list[Event]:
+        stream = self.streams.get(frame.stream_id)
+        # What was on its way when a stream was reset is no fault (RFC 9113 §5.1). h2 answers each frame with another
+        # RST_STREAM, and servers count those: they take it for a rapid reset attack.
+        self._is_reset = (stream is None or stream.closed) and self._stream_is_closed_by_reset(frame.stream_id)
+        try:
+            events = super()._receive_frame(frame)
+        except ProtocolError as error:
+            is_of_stream = stream is not None and isinstance(frame, HeadersFrame | DataFrame)
+            if not is_of_stream or isinstance(error, _OF_THE_CONNECTION) or isinstance(error.__cause__, _UNDECODABLE):
+                raise
+            events = [self._reset_after(frame, error.error_code)]
+        self._is_reset = False
+        self._came += events
+        self._count_idle(frame, events)
+        return events
+
+    def _reset_after(self, frame: Frame, error_code: int) -> StreamReset:
+        """Reset the stream on which `frame` broke a rule. By hand: h2 holds it for closed already."""
+        stream_id = frame.stream_id
+        machine = self.streams[stream_id].state_machine
+        machine.state = StreamState.CLOSED
+        machine.stream_closed_by = StreamClosedBy.SEND_RST_STREAM
+        self._prepare_for_sending([RstStreamFrame(stream_id, error_code)])
+        if isinstance(frame, DataFrame) and frame.flow_controlled_length:
+            self.acknowledge_received_data(frame.flow_controlled_length, stream_id)
+        event = StreamReset(stream_id=stream_id)
+        event.error_code = error_code
+        event.remote_reset = False
+        return event
+
+    def _count_idle(self, frame: Frame, events: list[Event]) -> None:
+        kind = type(frame)
+        if kind is DataFrame:
+            # For a stream that is over it counts too: what answers it may cost is limited elsewhere.
+            brings = bool(cast(DataFrame, frame).data)
+        elif kind is WindowUpdateFrame:
+            if cast(WindowUpdateFrame, frame).window_increment >= LARGE_UPDATE:
+                return
+            brings = False
+        else:
+            brings = (kind is HeadersFrame or kind is RstStreamFrame) and bool(events)  # of a stream that is open
+        if brings:
+            self.n_idle = 0
+            return
+        self.n_idle += 1
+        if self.n_idle > MAX_IDLE_FRAMES:
+            raise _FloodError("too many frames that bring nothing")
+
+    def _prepare_for_sending(self, frames: list[Frame]) -> None:
+        if self._is_reset:
+            frames = [frame for frame in frames if not isinstance(frame, RstStreamFrame)]
+        super()._prepare_for_sending(frames)
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         # h2 goes to CLOSED here and drops its output: every frame after it would be a protocol error, though
@@ -49,6 +145,12 @@ class Outbox:
 
     def __repr__(self) -> str:
         return f"<Outbox output={len(self._output)} queues={len(self._queues)}>"
+
+    @property
+    def n_ready(self) -> int:
+        """Bytes of frames that wait to be taken."""
+        self._collect()
+        return len(self._output)
 
     @property
     def has_output(self) -> bool:

@@ -17,7 +17,7 @@ What ngh2 leaves to us:
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from ngh2 import (
     Configuration,
@@ -43,10 +43,14 @@ from ngh2 import (
 
 from velox.protocol.http2 import (
     CANCEL,
+    ENHANCE_YOUR_CALM,
+    LARGE_UPDATE,
+    MAX_IDLE_FRAMES,
     MAX_INTERIM,
     MAX_OUTPUT,
     PING_DATA,
     PROTOCOL_ERROR,
+    REFUSED_STREAM,
     EngineError,
     EngineHandler,
     EngineSettings,
@@ -62,6 +66,16 @@ _EARLY: Final = 16 << 10
 # While a caller can't write no more than this is serialised; then libnghttp2's own limit on answers counts.
 _MAX_EARLY: Final = 64 << 10
 _UNLIMITED: Final = 2**32 - 1  # RFC 9113 §6.5.2: what settings without a limit on streams mean
+# Events that can't be had without end: each needs a stream, or ends the connection.
+_BOUNDED: Final = frozenset(
+    {
+        StreamClosed,
+        StreamReset,
+        TrailersReceived,
+        InformationalResponseReceived,
+        ConnectionClosed,
+    }
+)
 # NeverIndexedHeader's own constructor is a Python function and costs twice as much.
 _mark: Final = partial(tuple.__new__, NeverIndexedHeader)
 
@@ -84,6 +98,7 @@ class Ngh2Engine:
         self._is_client: Final = client
         self._has_settings = False
         self._early = b""
+        self._n_idle = 0  # frames in a row that brought nothing
         self._is_dead = False
 
     def __repr__(self) -> str:
@@ -91,7 +106,10 @@ class Ngh2Engine:
 
     @property
     def has_output(self) -> bool:
-        return bool(self._early) or self._connection.want_write
+        try:
+            return bool(self._early) or self._connection.want_write
+        except NGH2Error:
+            return False  # over, see Engine
 
     def start(self) -> None:
         ours = self._settings
@@ -120,11 +138,13 @@ class Ngh2Engine:
         streams = self._streams
         on_data = self._handler.on_data
         is_client = self._is_client
+        n_idle = self._n_idle
         for event in connection.events():
             if type(event) is DataReceived:
                 stream_id = event.stream_id
                 held = streams.get(stream_id)
                 body = event.data
+                n_idle = 0 if body else n_idle + 1
                 if held is not None:
                     streams[stream_id] = held + len(body)
                     end_stream = event.end_stream
@@ -134,11 +154,17 @@ class Ngh2Engine:
                 else:
                     self._give_back(stream_id, len(body))
             elif type(event) is ResponseReceived or type(event) is RequestReceived:
+                n_idle = 0
                 self._on_head(event)
             elif type(event) is StreamClosed:
                 self._on_closed(event.stream_id, event.error_code)
             else:
+                n_idle += _is_idle(event)
                 self._on_rare(event)
+            if n_idle > MAX_IDLE_FRAMES:
+                self._calm()
+                break
+        self._n_idle = n_idle
         if failure:
             self._die(failure)
 
@@ -188,6 +214,9 @@ class Ngh2Engine:
         except NGH2Error:
             pass  # over, see Engine
 
+    def forgive(self) -> None:
+        self._n_idle = 0
+
     def goaway(self) -> None:
         try:
             self._connection.send_goaway()
@@ -225,15 +254,16 @@ class Ngh2Engine:
     def _on_closed(self, stream_id: int, error_code: int) -> None:
         if stream_id in self._streams:
             if error_code:
-                self._lose(stream_id, error_code)
+                # A reset by the peer came as StreamReset before; what is refused by its GOAWAY comes as this alone.
+                self._lose(stream_id, error_code, by_us=error_code != REFUSED_STREAM)
             else:
                 self._forget(stream_id)
 
-    def _lose(self, stream_id: int, error_code: int) -> None:
+    def _lose(self, stream_id: int, error_code: int, *, by_us: bool = False) -> None:
         is_whole = stream_id in self._whole
         self._forget(stream_id)
         if not is_whole:
-            self._handler.on_reset(stream_id, error_code)
+            self._handler.on_reset(stream_id, error_code, by_us)
 
     def _on_rare(self, event: Event) -> None:
         handler = self._handler
@@ -274,7 +304,14 @@ class Ngh2Engine:
         """End a stream on which the peer went over a limit of ours."""
         if stream_id in self._streams:
             self.reset(stream_id, PROTOCOL_ERROR)
-            self._handler.on_reset(stream_id, PROTOCOL_ERROR)
+            self._handler.on_reset(stream_id, PROTOCOL_ERROR, True)
+
+    def _calm(self) -> None:
+        try:
+            self._connection.terminate_connection(ENHANCE_YOUR_CALM)
+        except NGH2Error:
+            pass  # over, see Engine
+        self._die("the peer sent too many frames that bring nothing")
 
     def _die(self, message: str) -> None:
         if not self._is_dead:
@@ -296,3 +333,11 @@ class Ngh2Engine:
                 self._connection.acknowledge_received_data(n_bytes, stream_id)
             except NGH2Error:
                 pass  # over, see Engine
+
+
+def _is_idle(event: Event) -> bool:
+    """True for a frame that brings nothing, of which a peer may send as many as it likes."""
+    kind = type(event)
+    if kind is WindowUpdated:
+        return cast(WindowUpdated, event).increment < LARGE_UPDATE
+    return kind not in _BOUNDED

@@ -47,12 +47,14 @@ def worker(
     return run_worker(slot, settings, segment, listeners[slot], channel, notify, sim_origin=sim_origin)
 
 
-def admin(segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket]) -> int:
-    """Serve the admin listener until SIGTERM."""
+def admin(
+    segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket], *, requires_upstream: bool
+) -> int:
+    """Serve the admin listener until SIGTERM. requires_upstream: for readiness()."""
     listeners.close_others(None)
     app = AdminApp(
         metrics=partial(metrics_page.render, segment),
-        ready=partial(_readiness, segment),
+        ready=partial(_readiness, segment, requires_upstream=requires_upstream),
         collect=partial(collect, channels),
     )
     admin_main.run(sock, app)
@@ -74,11 +76,12 @@ def _simulate(listeners: Listeners, sock: socket, port: int) -> int:
     return 0
 
 
-def _readiness(segment: Segment) -> Readiness:
+def _readiness(segment: Segment, *, requires_upstream: bool) -> Readiness:
     now_ns = time.monotonic_ns()
     workers = []
     for slot in range(segment.workers):
         status = WorkerStatus(segment, slot)
         age_s = (now_ns - status.heartbeat_ns) / 1e9 if status.heartbeat_ns else 0.0
         workers.append(WorkerHealth(status.state, status.upstream_ready, age_s))
-    return readiness(workers, draining=GatewayStatus(segment).draining)
+    draining = GatewayStatus(segment).draining
+    return readiness(workers, draining=draining, requires_upstream=requires_upstream)

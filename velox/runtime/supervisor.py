@@ -234,7 +234,10 @@ class Supervisor:
         if sock is None:
             return
         ends = [pair[0] for pair in self._channels]
-        self._admin_pid = self._fork(lambda: children.admin(self._segment, self._listeners, sock, ends))
+        requires_upstream = self._settings.ready_requires_upstream
+        self._admin_pid = self._fork(
+            lambda: children.admin(self._segment, self._listeners, sock, ends, requires_upstream=requires_upstream)
+        )
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -273,7 +276,7 @@ class Supervisor:
         self._logger.info("drained; bye")
 
     def _announce(self) -> None:
-        upstream = self._sim_origin or str(self._settings.upstream_origin)
+        upstream = self._sim_origin or ", ".join(map(str, self._settings.upstream_origins))
         admin = "off" if self._settings.admin_listen is None else str(self._admin_address())
         took_ms = (time.monotonic_ns() - self._gateway.started_ns) / 1e6
         self._logger.info(

@@ -26,17 +26,22 @@ from velox.gateway.intake import Gateway
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.application import ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.net.dialer import Dialer, DialTarget
 from velox.net.ingress import Ingress
-from velox.net.pool import UpstreamPool
+from velox.net.pool import Upkeep, UpstreamPool
+from velox.net.resolver import Resolver
 from velox.net.tls import upstream_context
 from velox.net.upstream import ReadBuffer
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.policy.admission import AdmissionQueue
+from velox.policy.breaker import Breaker
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
 from velox.policy.token_bucket import BucketRate
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
@@ -75,8 +80,8 @@ def run_worker(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        origin = settings.upstream_origin if sim_origin is None else parse_origin(sim_origin)
-        worker = Worker(slot, settings, segment, origin, runner.get_loop())
+        origins = settings.upstream_origins if sim_origin is None else (parse_origin(sim_origin),)
+        worker = Worker(slot, settings, segment, origins, runner.get_loop())
         runner.run(worker.run(listener, channel, notify))
     return 0
 
@@ -85,7 +90,12 @@ class Worker:
     """The object graph of one worker process."""
 
     def __init__(
-        self, slot: int, settings: Settings, segment: Segment, origin: Origin, loop: asyncio.AbstractEventLoop
+        self,
+        slot: int,
+        settings: Settings,
+        segment: Segment,
+        origins: tuple[Origin, ...],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings: Final = settings
         self._loop: Final = loop
@@ -97,6 +107,12 @@ class Worker:
         self._lag_due_s = 0.0
         self._n_ticks = 0
 
+        self._upstreams: Final = Upstreams([self._make_upstream(slot, origin) for origin in origins])
+        self._gateway: Final = self._make_gateway(slot, segment)
+        self._ingress: Final = self._make_ingress(slot)
+
+    def _make_upstream(self, slot: int, origin: Origin) -> Upstream:
+        settings = self._settings
         forwarder = Forwarder(
             OPENAI,
             base_path=origin.base_path,
@@ -104,26 +120,34 @@ class Worker:
             key=None if settings.openai_api_key is None else settings.openai_api_key.reveal(),
             client_keys_are_ours=bool(settings.api_key_digests),
         )
-        self._pool: Final = self._make_pool(slot, origin, forwarder)
-        self._gateway: Final = self._make_gateway(slot, segment, forwarder)
-        self._ingress: Final = self._make_ingress(slot)
+        return Upstream(str(origin), forwarder, self._make_pool(slot, origin, forwarder), Breaker())
 
     def _make_pool(self, slot: int, origin: Origin, forwarder: Forwarder) -> UpstreamPool:
         settings = self._settings
-        context = (
-            upstream_context(settings.upstream_http2, settings.upstream_ca_file) if origin.scheme == "https" else None
-        )
+        context = None
+        if origin.scheme == "https":
+            files = (settings.upstream_ca_file, settings.upstream_cert_file, settings.upstream_key_file)
+            context = upstream_context(settings.upstream_http2, *files)
         target = DialTarget(
             host=origin.host,
-            port=origin.port,
             host_header=origin.host_header,
             http2=settings.upstream_http2,
             context=context,
             connect_timeout_s=settings.upstream_connect_timeout_s,
             tls_timeout_s=settings.upstream_tls_timeout_s,
+            unix_path=origin.unix_path,
+            stream_window_bytes=settings.upstream_stream_window_bytes,
         )
-        dialer = Dialer(target, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
-        return UpstreamPool(
+        resolver = Resolver(
+            origin.host,
+            origin.port,
+            self._loop,
+            refresh_s=settings.dns_refresh_s,
+            on_result=self._metrics.count_dns_refresh,
+            on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
+        )
+        dialer = Dialer(target, resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
+        pool = UpstreamPool(
             dialer.dial,
             forwarder.warmup(settings.upstream_warmup_path),
             warm_connections=max(1, share(settings.egress_pool_connections, settings.workers, slot)),
@@ -132,9 +156,17 @@ class Worker:
             warmup_timeout_s=settings.upstream_first_byte_timeout_s,
             on_change=self._on_pool_change,
             on_warm_failure=self._on_warm_failure,
+            on_end=self._metrics.count_connection_end,
+            upkeep=Upkeep(
+                max_age_s=settings.egress_max_age_s,
+                max_requests=settings.egress_max_requests,
+                idle_timeout_s=settings.egress_idle_timeout_s,
+                ping_interval_s=settings.egress_ping_interval_s,
+            ),
         )
+        return pool
 
-    def _make_gateway(self, slot: int, segment: Segment, forwarder: Forwarder) -> Gateway:
+    def _make_gateway(self, slot: int, segment: Segment) -> Gateway:
         settings = self._settings
         queue: AdmissionQueue[Exchange] = AdmissionQueue(
             share(settings.queue_depth, settings.workers, slot),
@@ -148,8 +180,9 @@ class Worker:
             reader=BodyReader(),
             queue=queue,
             bucket=SharedBucket(segment, rate, slot),
-            forwarder=forwarder,
-            pool=self._pool,
+            upstreams=self._upstreams,
+            retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
+            retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
             recorder=Recorder(self._metrics, self._log, self._logger, secrets.token_hex(4)),
             limits=GatewayLimits(
                 max_inflight=share(settings.max_inflight, settings.workers, slot),
@@ -160,6 +193,10 @@ class Worker:
                 + settings.upstream_tls_timeout_s,
                 first_byte_timeout_s=settings.upstream_first_byte_timeout_s,
                 idle_timeout_s=settings.upstream_idle_timeout_s,
+                write_timeout_s=settings.upstream_write_timeout_s,
+                total_timeout_s=settings.upstream_total_timeout_s,
+                stream_timeout_s=settings.stream_timeout_s,
+                sse_keepalive_s=settings.sse_keepalive_s,
             ),
         )
         return Gateway(parts, self._loop)
@@ -187,7 +224,8 @@ class Worker:
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
         ProfileAgent(channel, self._loop).start()
-        self._pool.start()
+        for upstream in self._upstreams:
+            upstream.pool.start()
         self._ingress.start()
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
@@ -220,7 +258,8 @@ class Worker:
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
             await self._wait_for_clients(_FLUSH_S)
         self._ingress.stop()
-        self._pool.close()
+        for upstream in self._upstreams:
+            upstream.pool.close()
         self._log.flush()
 
     async def _wait_for_clients(self, timeout_s: float) -> bool:
@@ -246,10 +285,12 @@ class Worker:
         self._n_ticks += 1
         if self._n_ticks % _TICKS_PER_SWEEP == 0:
             self._gateway.sweep(self._loop.time())
+            for upstream in self._upstreams:
+                upstream.pool.tick(self._loop.time())
             self._metrics.set_connections(len(self._ingress.connections))
 
     def _on_pool_change(self) -> None:
-        self._status.upstream_ready = self._pool.is_warm
+        self._status.upstream_ready = any(upstream.pool.is_warm for upstream in self._upstreams)
 
     def _on_warm_failure(self, failure: VeloxError) -> None:
         self._metrics.count_warm_failure()

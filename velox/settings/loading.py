@@ -20,7 +20,8 @@ from velox.settings.cores import available_cores
 from velox.settings.file import read_file
 from velox.settings.model import Settings
 from velox.settings.problems import Problem, SettingsError, quoted
-from velox.settings.variables import CORES, VARIABLES, Variable
+from velox.settings.variable import CORES, Variable
+from velox.settings.variables import VARIABLES
 
 __all__ = ["load"]
 
@@ -67,6 +68,7 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *,
         _read_value(reading, variable, n_cores)
     _add_key_file(reading)
     reading.problems += _unusable_ca_file(reading)
+    reading.problems += _unusable_certificate(reading)
     reading.problems += _contradictions(reading.values)
     if reading.problems:
         raise SettingsError(reading.problems)
@@ -153,6 +155,34 @@ def _unusable_ca_file(reading: _Reading) -> Iterable[Problem]:
         except OSError as exc:  # ssl.SSLError is one
             why = exc.strerror or "no certificate in it"
             yield Problem("VELOX_UPSTREAM_CA_FILE", quoted(path), f"expected a PEM file of certificates ({why})")
+
+
+def _unusable_certificate(reading: _Reading) -> Iterable[Problem]:
+    """Check the client certificate before a handshake does: it and its key are read, belong together, and are used."""
+    cert, key = reading.values.get("upstream_cert_file"), reading.values.get("upstream_key_file")
+    if not isinstance(cert, str):
+        if isinstance(key, str):
+            expected = "expected VELOX_UPSTREAM_CERT_FILE with it: the certificate that the key belongs to"
+            yield Problem("VELOX_UPSTREAM_KEY_FILE", quoted(key), expected)
+        return
+    for name, path in (("VELOX_UPSTREAM_CERT_FILE", cert), ("VELOX_UPSTREAM_KEY_FILE", key)):
+        if isinstance(path, str):
+            try:
+                Path(path).read_bytes()
+            except OSError as exc:
+                yield Problem(name, quoted(path), f"expected a file that can be read ({exc.strerror})")
+                return
+    try:
+        # An empty password: a key that has one must be an error, and not ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key if isinstance(key, str) else None, "")
+    except ssl.SSLError as exc:
+        why = (exc.reason or "no certificate in it").replace("_", " ").lower()
+        expected = f"expected a PEM certificate and its own private key without a password ({why})"
+        yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
+    origins = reading.values.get("upstream_origins")
+    if isinstance(origins, tuple) and all(origin.scheme != "https" for origin in origins):
+        expected = "expected an https origin in VELOX_UPSTREAM_ORIGIN: no other one is shown a certificate"
+        yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:

@@ -26,7 +26,8 @@ class Settings:
     admin_listen: Address | None  # None: off
     workers: int
     pin_cpus: bool
-    upstream_origin: Origin
+    # The first one is used while it works; the others, in their order, when it does not.
+    upstream_origins: tuple[Origin, ...]
     upstream_request_path: str
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...]
@@ -34,6 +35,9 @@ class Settings:
     http2_engine: Literal["ngh2", "h2"]
     upstream_http2: Literal["auto", "on", "off"]
     upstream_ca_file: str | None  # None: the system's trust store
+    upstream_cert_file: str | None  # what the upstream is shown if it asks for a client certificate (mTLS)
+    upstream_key_file: str | None
+    upstream_stream_window_bytes: int
     egress_pool_connections: int
     rate_limit_rpm: int  # 0: off
     rate_limit_burst: int
@@ -61,5 +65,20 @@ class Settings:
     upstream_tls_timeout_s: float
     upstream_first_byte_timeout_s: float
     upstream_idle_timeout_s: float
+    upstream_write_timeout_s: float
+    upstream_total_timeout_s: float  # of a reply that is no stream; 0: none
+    stream_timeout_s: float  # of a stream; 0: none
+    sse_keepalive_s: float  # 0: off
+    egress_max_age_s: float
+    egress_max_requests: int
+    egress_idle_timeout_s: float
+    egress_ping_interval_s: float
+    dns_refresh_s: float
+    ready_requires_upstream: bool
+    retries: int
+    retry_statuses: frozenset[int]
+    retry_max_wait_s: float
+    retry_budget_percent: int
+    retry_budget_per_s: int
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]

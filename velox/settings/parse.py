@@ -24,10 +24,12 @@ __all__ = [
     "key_digests",
     "one_of",
     "origin",
+    "origins",
     "path",
     "prefixes",
     "secret",
     "size",
+    "statuses",
     "switch",
 ]
 
@@ -139,7 +141,12 @@ def address_or_off(text: str) -> Address | None:
 
 
 def origin(text: str) -> Origin:
-    """Parse http(s)://HOST[:PORT][/BASE]. User info, query and fragment are refused: none would be sent."""
+    """Parse http(s)://HOST[:PORT][/BASE] or unix:PATH.
+
+    User info, query and fragment are refused: none would be sent.
+    """
+    if text.startswith("unix:"):
+        return Origin("http", "localhost", 80, "", b"localhost", unix_path=address(text).path)
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -160,6 +167,21 @@ def origin(text: str) -> Origin:
     named = f"[{host}]" if ":" in host else host
     host_header = named if port in {None, usual_port} else f"{named}:{port}"
     return Origin(scheme, host, usual_port if port is None else port, base_path, host_header.encode("ascii"))
+
+
+def origins(text: str) -> tuple[Origin, ...]:
+    """Parse origins with commas between them: where requests go first, and where next when it fails."""
+    found = tuple(origin(item.strip()) for item in text.split(","))
+    if len(set(map(str, found))) != len(found):
+        raise ValueError("expected each origin once")
+    return found
+
+
+def statuses(text: str) -> frozenset[int]:
+    """Parse `none`, or HTTP statuses from 400 to 599 with commas between them."""
+    if text == "none":
+        return frozenset()
+    return frozenset(integer(400, 599)(item.strip()) for item in text.split(","))
 
 
 def path(text: str) -> str:

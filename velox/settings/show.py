@@ -45,7 +45,9 @@ def _shown(field: str, value: object) -> str:
     if isinstance(value, Secret):
         return "hidden"
     if isinstance(value, tuple):
-        return "*" if value == ("/",) else ",".join(value)
+        return "*" if value == ("/",) else ",".join(map(str, value))
+    if isinstance(value, frozenset):
+        return ",".join(map(str, sorted(value))) or "none"
     if isinstance(value, float):
         return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
     if isinstance(value, int) and field.endswith("_bytes"):

@@ -34,15 +34,21 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where requests go. base_path is "" or "/x", never "/x/"; an IPv6 host has no brackets."""
+    """Where requests go. base_path is "" or "/x", never "/x/"; an IPv6 host has no brackets.
+
+    unix_path: the socket to connect to instead of host and port, which then only fill the Host header.
+    """
 
     scheme: Literal["http", "https"]
     host: str
     port: int
     base_path: str
     host_header: bytes
+    unix_path: str = ""
 
     def __str__(self) -> str:
+        if self.unix_path:
+            return f"unix:{self.unix_path}"
         return f"{self.scheme}://{self.host_header.decode('ascii')}{self.base_path}"
 
 

@@ -72,7 +72,7 @@ class WorkerStatus:
 
     @property
     def upstream_ready(self) -> bool:
-        """True while the worker has a warm connection to its upstream. Written by the worker."""
+        """True while the worker can reach an upstream: a warm-up was answered. Written by the worker."""
         return bool(self._cells[StatusCell.UPSTREAM_READY])
 
     @upstream_ready.setter

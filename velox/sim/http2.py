@@ -178,7 +178,7 @@ class Http2Connection(asyncio.Protocol):
         if stream is not None and stream.player is None:
             stream.answer(self._stage)
 
-    def on_reset(self, stream_id: int, error_code: int) -> None:
+    def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._held.pop(stream, None)

@@ -1,0 +1,79 @@
+"""What tests of an exchange's attempts share: scripts, and a client that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import uvloop
+
+from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, request_head
+from velox.errors import Reason
+from velox.gateway.exchange import Exchange
+from velox.gateway.intake import Gateway
+from velox.net.upstream import UpstreamFailure
+from velox.observe.series import Retry
+from velox.policy.retry import RetryRules
+from velox.types import Header, ReplyHead
+
+__all__ = ["BODY", "RULES", "SILENT", "ask", "attempts", "broken", "run", "status_of", "submit", "until", "whole"]
+
+BODY: Final = b'{"model":"m","messages":[]}'
+RULES: Final = RetryRules(1, frozenset({429, 500, 503}), 10.0)
+
+
+def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Run a test on the loop of production; what nobody retrieves fails it."""
+    complaints: list[dict[str, object]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+        await main()
+        gc.collect()
+
+    uvloop.run(watched())
+    assert not complaints, complaints
+
+
+def whole(status: int = 200, body: bytes = b"ok", *headers: Header) -> list[Step]:
+    return [(ReplyHead(status, list(headers), len(body)), body, True)]
+
+
+def broken(reason: Reason = Reason.UPSTREAM_RESET, unprocessed: Retry | None = None) -> list[Step]:
+    return [UpstreamFailure(reason, "broken", unprocessed=unprocessed)]
+
+
+SILENT: Final[list[Step]] = []
+
+
+def submit(made: Gateway, client: FakeClient, *headers: Header) -> Exchange:
+    head = request_head()
+    head.headers += headers
+    exchange = made.submit(client, head, BODY, "")
+    assert exchange is not None
+    return exchange
+
+
+async def ask(made: Gateway, *headers: Header) -> FakeClient:
+    client = FakeClient()
+    submit(made, client, *headers)
+    async with asyncio.timeout(10):
+        await client.finished.wait()
+    assert made.n_active == 0
+    return client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def status_of(client: FakeClient) -> int:
+    return int(client.written.split(b" ", 2)[1])
+
+
+def attempts(*upstreams: ScriptedUpstream) -> list[int]:
+    return [len(upstream.opened_s) for upstream in upstreams]

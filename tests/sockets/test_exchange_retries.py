@@ -1,0 +1,265 @@
+"""Which attempts a request gets, where, and what is left of it however it ends: a real loop, scripted upstreams."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.sockets.core_attempts import (
+    RULES,
+    SILENT,
+    ask,
+    attempts,
+    broken,
+    run,
+    status_of,
+    submit,
+    until,
+    whole,
+)
+from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway
+from velox.errors import Reason
+from velox.gateway.retries import Retries
+from velox.net.upstream import UpstreamFailure
+from velox.observe.series import Retry
+from velox.policy.deadline import ClientTerms
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
+from velox.types import Header, ReplyHead
+
+
+@pytest.mark.parametrize(("cause", "most"), [(Retry.REFUSED, 10), (Retry.GOAWAY, 10), (Retry.STALE, 2)])
+def test_work_that_was_surely_not_begun_is_tried_again_for_free(cause: Retry, most: int) -> None:
+    """R-RETRY-1: whatever the settings and the budget say, and not for ever."""
+
+    async def main() -> None:
+        free = broken(unprocessed=cause)
+        good, bad = ScriptedUpstream(*[free] * most, whole()), ScriptedUpstream(free)
+        with gateway(good.dial, budget=RetryBudget(0, 0.0)) as made:
+            assert status_of(await ask(made)) == 200
+        with gateway(bad.dial, budget=RetryBudget(0, 0.0)) as made:
+            assert status_of(await ask(made)) == 502
+        assert attempts(good, bad) == [most + 1, most + 1]
+
+    run(main)
+
+
+def test_connection_that_was_waited_for_in_vain_is_not_waited_for_again() -> None:
+    """F-2: a black hole costs one connect time-out, unless there is another upstream; a refusal may be a moment's."""
+
+    async def main() -> None:
+        failure = UpstreamFailure(Reason.UPSTREAM_CONNECT, "time-out", unprocessed=Retry.CONNECT)
+        lone, other = ScriptedUpstream(whole()), ScriptedUpstream(whole())
+        with gateway(lone.dial) as made:
+            upstream = made.parts.upstreams.first(100.0)
+            retries = Retries(made.parts, ClientTerms(), math.inf)
+            assert retries.after_failure(failure, upstream, 100.0, 100.1) is not None
+            assert retries.after_failure(failure, upstream, 100.1, 103.1) is None
+        with gateway(lone.dial, other.dial) as made:
+            first, second = made.parts.upstreams
+            again = Retries(made.parts, ClientTerms(), math.inf).after_failure(failure, first, 100.0, 103.0)
+            assert again is not None and again.upstream is second
+
+    run(main)
+
+
+def test_free_retry_goes_to_the_next_upstream() -> None:
+    """The second is asked once the first has refused, and the first one stays the preferred."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(broken(unprocessed=Retry.REFUSED), whole()), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial) as made:
+            assert [status_of(await ask(made)) for _ in range(2)] == [200, 200]
+        assert attempts(first, second) == [2, 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("script", [whole(500), whole(503), whole(429), broken()], ids=["500", "503", "429", "reset"])
+def test_counted_retry_goes_to_the_next_upstream_at_once(script: list[Step]) -> None:
+    """R-RETRY-2, even if the first asks for an hour: that is its own hour."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(script), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            assert status_of(await ask(made)) == 200
+        assert attempts(first, second) == [1, 1]
+        assert second.opened_s[0] - first.opened_s[0] < 0.2
+
+    run(main)
+
+
+def test_refused_reply_is_never_mixed_into_the_next() -> None:
+    """Not a byte of the first attempt's status, headers or body reaches the client, however late it comes."""
+
+    async def main() -> None:
+        late: list[Step] = [
+            (ReplyHead(500, [(b"x-first", b"1")], None), b"first", False),
+            (None, b"more of the first", False),
+        ]
+        first, second = ScriptedUpstream(late), ScriptedUpstream(whole(200, b"second"))
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            client = await ask(made)
+        assert client.written.startswith(b"HTTP/1.1 200 ") and client.written.endswith(b"second")
+        assert b"first" not in client.written
+        assert (first.n_open, first.n_cancelled) == (0, 1), "what is left of it is dropped"
+
+    run(main)
+
+
+def test_same_upstream_is_asked_again_after_the_wait_it_asked_for() -> None:
+    """R-RETRY-3, F-22: not before."""
+
+    async def main() -> None:
+        upstream = ScriptedUpstream(whole(429, b"slow down", (b"retry-after-ms", b"150")), whole())
+        with gateway(upstream.dial, rules=RULES) as made:
+            assert status_of(await ask(made)) == 200
+        assert upstream.opened_s[1] - upstream.opened_s[0] >= 0.149
+
+    run(main)
+
+
+def test_wait_is_read_anew_at_each_attempt() -> None:
+    """The second refusal's Retry-After counts for the third attempt."""
+
+    async def main() -> None:
+        refusals = [whole(503, b"", (b"retry-after-ms", b"%d" % ms)) for ms in (20, 120)]
+        upstream = ScriptedUpstream(*refusals, whole())
+        with gateway(upstream.dial, rules=replace(RULES, retries=2)) as made:
+            assert status_of(await ask(made)) == 200
+        first, second, third = upstream.opened_s
+        assert 0.019 <= second - first < 0.119 <= third - second
+
+    run(main)
+
+
+def unchanged(client: FakeClient, status: int, body: bytes) -> bool:
+    return status_of(client) == status and client.written.endswith(b"\r\n\r\n" + body)
+
+
+@pytest.mark.parametrize(
+    ("script", "headers", "rules"),
+    [
+        (whole(429, b"mine", (b"retry-after", b"11")), (), RULES),
+        (whole(500, b"mine", (b"x-should-retry", b"false")), (), RULES),
+        (whole(500, b"mine"), ((b"x-stainless-retry-count", b"1"),), RULES),
+        (whole(500, b"mine"), (), replace(RULES, retries=0)),
+        (whole(500, b"mine"), (), replace(RULES, statuses=frozenset())),
+        (whole(429, b"mine", (b"retry-after", b"2")), ((b"x-request-timeout-ms", b"1000"),), RULES),
+        (whole(400, b"mine", (b"x-should-retry", b"true")), (), RULES),
+    ],
+    ids=["wait", "upstream forbids", "sdk retries", "none allowed", "not this status", "deadline", "4xx"],
+)
+def test_reply_that_may_not_be_tried_again_passes_unchanged(
+    script: list[Step], headers: tuple[Header, ...], rules: RetryRules
+) -> None:
+    """Status and body are the upstream's own, after one attempt."""
+
+    async def main() -> None:
+        upstream = ScriptedUpstream(script)
+        with gateway(upstream.dial, rules=rules) as made:
+            head = script[0]
+            assert isinstance(head, tuple) and head[0] is not None
+            assert unchanged(await ask(made, *headers), head[0].status, b"mine")
+        assert attempts(upstream) == [1]
+
+    run(main)
+
+
+def test_last_attempts_reply_passes_unchanged() -> None:
+    """F-24, S04: the client sees what the upstream said, after one retry."""
+
+    async def main() -> None:
+        upstream = ScriptedUpstream(whole(503, b"one", (b"retry-after", b"0")), whole(503, b"two"))
+        with gateway(upstream.dial, rules=RULES) as made:
+            assert unchanged(await ask(made), 503, b"two")
+        assert attempts(upstream) == [2]
+
+    run(main)
+
+
+def test_empty_budget_ends_counted_retries() -> None:
+    """R-RETRY-2: one spare retry, then none."""
+
+    async def main() -> None:
+        upstream = ScriptedUpstream(whole(503, b"", (b"retry-after", b"0")))
+        with gateway(upstream.dial, rules=RULES, budget=RetryBudget(0, 0.001)) as made:
+            for _ in range(3):
+                assert status_of(await ask(made)) == 503
+        assert attempts(upstream) == [4]
+
+    run(main)
+
+
+def test_nothing_is_tried_again_once_the_client_has_a_byte() -> None:
+    """A reset inside the reply cuts it, though the next upstream is there."""
+
+    async def main() -> None:
+        cut: list[Step] = [(ReplyHead(200, [], None), b"some", False), *broken()]
+        first, second = ScriptedUpstream(cut), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            client = await ask(made)
+        assert client.cuts and attempts(first, second) == [1, 0]
+
+    run(main)
+
+
+@pytest.mark.parametrize("n_upstreams", [1, 2])
+def test_silent_upstream_is_not_asked_again_but_the_next_one_is(n_upstreams: int) -> None:
+    """F-21, S06: it may be at work on the request still."""
+
+    async def main() -> None:
+        upstreams = [ScriptedUpstream(SILENT), ScriptedUpstream(whole())][:n_upstreams]
+        with gateway(*(upstream.dial for upstream in upstreams), rules=RULES) as made:
+            client = FakeClient()
+            submit(made, client)
+            await until(lambda: upstreams[0].n_open == 1)
+            now_s = asyncio.get_running_loop().time()
+            made.sweep(now_s + 59.0)
+            assert upstreams[0].n_open == 1
+            made.sweep(now_s + 61.0)
+            async with asyncio.timeout(10):
+                await client.finished.wait()
+            assert status_of(client) == (504 if n_upstreams == 1 else 200)
+            assert attempts(*upstreams) == [1, 1][:n_upstreams]
+            assert upstreams[0].n_open == 0
+
+    run(main)
+
+
+def test_failing_upstream_is_passed_over_and_found_again() -> None:
+    """F-27: after five faults in a row it is left alone; its next probe's success brings it back."""
+
+    async def main() -> None:
+        first = ScriptedUpstream(*[whole(500)] * 5, whole())
+        second = ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            for _ in range(8):
+                assert status_of(await ask(made)) == 200
+            assert attempts(first, second) == [5, 8]
+            breaker = next(iter(made.parts.upstreams)).breaker
+            loop = asyncio.get_running_loop()
+            assert made.parts.upstreams.n_out(loop.time()) == 1
+            await until(lambda: breaker.allows(loop.time()))
+            for _ in range(3):
+                assert status_of(await ask(made)) == 200
+            assert attempts(first, second) == [8, 8]
+
+    run(main)
+
+
+def test_upstreams_that_are_all_out_are_used_all_the_same() -> None:
+    """S16: no request is refused for what Velox believes of an upstream."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(*[whole(500)] * 5, whole()), ScriptedUpstream(whole(500))
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            for _ in range(5):
+                assert status_of(await ask(made)) == 500
+            assert made.parts.upstreams.n_out(asyncio.get_running_loop().time()) == 2
+            assert status_of(await ask(made)) == 200
+
+    run(main)

@@ -1,0 +1,324 @@
+"""One reply on its way down: refused heads, silence, comments, and bytes that stay as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sockets.core_gateway import FakeClient, request_head
+from tests.unit import virtual_time
+from velox.errors import Reason
+from velox.gateway.reply import Reply
+from velox.net.upstream import UpstreamFailure
+from velox.types import Header, ReplyHead
+
+KEY: Final = b"sk-ours-0123456789"
+SSE: Final[Header] = (b"content-type", b"text/event-stream")
+PING: Final = b"8\r\n: ping\n\n\r\n"
+
+
+def head(status: int = 200, *headers: Header, length: int | None = None) -> ReplyHead:
+    return ReplyHead(status, list(headers), length)
+
+
+def reply_for(
+    client: FakeClient, *, method: bytes = b"POST", path: bytes = b"/v1/chat/completions", http_1_0: bool = False
+) -> Reply:
+    request = request_head(method, path)
+    request.http_1_0 = http_1_0
+    reply = Reply(client, request, b"vx-1", asyncio.get_running_loop())
+    reply.begin()
+    return reply
+
+
+def body_of(client: FakeClient) -> bytes:
+    """Return the body without its chunks' frames."""
+    first, _, rest = client.written.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" not in first:
+        return rest
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return body
+
+
+class Stream:
+    """An upstream's stream that counts how often it is given up."""
+
+    n_unsent = 0
+
+    def __init__(self) -> None:
+        self.n_cancelled = 0
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None:
+        self.n_cancelled += 1
+
+
+def on_a_loop(test: Callable[[FakeClient], Awaitable[None]]) -> None:
+    """Run a test whose waiting takes no time."""
+
+    async def main() -> None:
+        await test(FakeClient())
+
+    virtual_time.run(main())
+
+
+# -- heads that are refused ---------------------------------------------------------------------------------------
+
+
+def test_refused_head_leaves_nothing_for_the_client() -> None:
+    """The attempt ends at once with its status, its rest is given up, and the next one's reply is whole and unmixed."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream, asked = reply_for(client), Stream(), []
+
+        def verdict(answer: ReplyHead) -> bool:
+            asked.append(answer.status)
+            return answer.status == 503
+
+        reply.begin(verdict, KEY)
+        reply.attach(stream)
+        reply.on_reply(head(503, (b"x-which", b"first")), b"busy", False)
+        with pytest.raises(UpstreamFailure) as caught:
+            await reply.done
+        reply.on_reply(None, b"more", False)
+        reply.detach()
+        assert (caught.value.reason, caught.value.status) == (Reason.UPSTREAM_STATUS, 503)
+        assert (client.written, reply.started, stream.n_cancelled) == (b"", False, 1)
+
+        reply.begin(verdict, KEY)
+        reply.on_reply(head(200, (b"x-which", b"second"), length=2), b"ok", True)
+        await reply.done
+        assert asked == [503, 200]
+        assert client.written.endswith(b"\r\n\r\nok") and b"first" not in client.written
+        assert b"x-which: second" in client.written
+
+    on_a_loop(test)
+
+
+def test_refused_head_that_is_whole_frees_its_connection() -> None:
+    """A refused reply that came in one read has ended: its connection is another's by now."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream = reply_for(client), Stream()
+        reply.begin(lambda _head: True)
+        reply.attach(stream)
+        reply.on_reply(head(429, length=0), b"", True)
+        reply.detach()
+        assert stream.n_cancelled == 0
+        with pytest.raises(UpstreamFailure):
+            await reply.done
+
+    on_a_loop(test)
+
+
+def test_redirect_is_no_matter_of_opinion() -> None:
+    """F-28: a redirect is an error of its own, whatever the verdict would be."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.begin(lambda _head: pytest.fail("nobody asks"))
+        reply.on_reply(head(307), b"", True)
+        with pytest.raises(UpstreamFailure) as caught:
+            await reply.done
+        assert caught.value.reason is Reason.UPSTREAM_REDIRECT
+
+    on_a_loop(test)
+
+
+# -- silence and comments -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "piece", "counts"),
+    [
+        ([SSE], b"data: 1\n\n", True),
+        ([SSE], b": ka\n\n", False),
+        ([SSE], b"\r\n", False),
+        ([(b"content-type", b"Text/Event-Stream; charset=utf-8")], b": ka\n\n", False),
+        ([SSE, (b"content-encoding", b"gzip")], b": ka\n\n", True),
+        ([(b"content-type", b"application/json")], b": ka\n\n", True),
+        ([], b"\n", True),
+    ],
+)
+def test_only_data_of_an_event_stream_ends_its_silence(headers: list[Header], piece: bytes, counts: bool) -> None:
+    """F-19: comments and blank lines don't hide a stalled model; where there are no events, each byte counts."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, *headers), b"data: 0\n\n", False)
+        began_s = reply.last_s
+        await asyncio.sleep(5)
+        reply.on_reply(None, piece, False)
+        assert reply.last_s - began_s == (5 if counts else 0)
+        assert body_of(client) == b"data: 0\n\n" + piece
+
+    on_a_loop(test)
+
+
+def test_comments_are_sent_in_a_silence_only() -> None:
+    """R-STREAM-3: one for each 15 s in which the client got nothing, of the upstream or of ours."""
+
+    async def test(client: FakeClient) -> None:
+        reply, loop = reply_for(client), asyncio.get_running_loop()
+        reply.on_reply(head(200, SSE), b"", False)
+        client.written = b""
+        pings = []
+        for second in range(1, 61):
+            await asyncio.sleep(1)
+            if second == 20:
+                reply.on_reply(None, b"data: 1\n\n", False)
+            if second == 40:
+                reply.on_reply(None, b": theirs\n\n", False)
+            before = client.written
+            reply.keep_alive(loop.time(), 15.0)
+            if client.written != before:
+                assert client.written == before + PING
+                pings.append(second)
+        assert pings == [15, 35, 55]
+
+    on_a_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "is_sse", "paused"),
+    [
+        (b"data: half", None, True, False),
+        (b"data: 1\n", None, True, False),
+        (b"data: 1\n\n", 1000, True, False),
+        (b"data: 1\n\n", None, False, False),
+        (b"data: 1\n\n", None, True, True),
+    ],
+)
+def test_no_comment_where_it_would_be_in_the_way(data: bytes, length: int | None, is_sse: bool, paused: bool) -> None:
+    """Not inside an event, nor in bytes that were counted, nor in what is no stream, nor to who does not read."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, *([SSE] if is_sse else []), length=length), data, False)
+        client.is_write_paused = paused
+        before = client.written
+        reply.keep_alive(asyncio.get_running_loop().time() + 100, 15.0)
+        assert client.written == before
+
+    on_a_loop(test)
+
+
+def test_no_comment_before_the_head_nor_after_the_end() -> None:
+    """R-STREAM-3: the status is not committed for it, and a reply that is whole stays as it is."""
+
+    async def test(client: FakeClient) -> None:
+        reply, late_s = reply_for(client), asyncio.get_running_loop().time() + 100
+        reply.keep_alive(late_s, 15.0)
+        assert client.written == b""
+        reply.on_reply(head(200, SSE), b"data: 1\n\n", False)
+        reply.on_reply(None, b"", True)
+        before = client.written
+        reply.keep_alive(late_s, 15.0)
+        assert client.written == before and before.endswith(b"0\r\n\r\n")
+
+    on_a_loop(test)
+
+
+def test_comment_to_a_client_of_http_1_0_has_no_frame() -> None:
+    """Where the connection's close ends the reply, bytes go as they are."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client, http_1_0=True)
+        reply.on_reply(head(200, SSE), b"data: 1\n\n", False)
+        reply.keep_alive(asyncio.get_running_loop().time() + 100, 15.0)
+        assert client.written.endswith(b"\r\n\r\ndata: 1\n\n: ping\n\n")
+
+    on_a_loop(test)
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+EVENTS: Final = (
+    b'data: {"id":"1","x":"caf\xc3\xa9 \xe2\x80\xa8 \xf0\x9f\x98\x80"}\n\n: c\n\ndata: {broken\r\n\r\n'
+    b'event: error\ndata: {"type":"error","error":{}}\n\ndata: {"error":{"message":"mine"}}\n\ndata: [DONE]\n\n'
+)
+
+
+@given(places=st.lists(st.integers(1, len(EVENTS) - 1), max_size=len(EVENTS)))
+def test_any_split_of_a_stream_gives_the_same_bytes(places: list[int]) -> None:
+    """R-STREAM-2, F-14 to F-17: nothing is decoded, gathered or dropped; errors inside are counted all the same."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        cuts = sorted({0, len(EVENTS), *places})
+        reply.on_reply(head(200, SSE), b"", False)
+        for start, end in itertools.pairwise(cuts):
+            reply.on_reply(None, EVENTS[start:end], end == len(EVENTS))
+        await reply.done
+        assert client.written.endswith(b"0\r\n\r\n")
+        assert body_of(client) == EVENTS
+        assert (reply.bytes_out, reply.n_stream_errors) == (len(EVENTS), 2)
+
+    on_a_loop(test)
+
+
+@given(cut_at=st.integers(0, len(EVENTS)))
+def test_error_event_stands_for_itself_wherever_a_stream_is_cut(cut_at: int) -> None:
+    """F-13, F-14: what came, then a blank line unless one was there, then the error; no last chunk."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, SSE), EVENTS[:cut_at], False)
+        reply.cut(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut"))
+        ((last, reset),) = client.cuts
+        client.written += last
+        kept, rest = body_of(client)[:cut_at], body_of(client)[cut_at:]
+        between = not kept or re.sub(rb"\r\n?", b"\n", kept).endswith(b"\n\n")
+        assert kept == EVENTS[:cut_at]
+        assert rest.startswith((b"" if between else b"\n\n") + b'data: {"error":{"message":"cut"')
+        assert rest.endswith(b"}\n\n") and not reset
+        assert not client.written.endswith(b"0\r\n\r\n")
+
+    on_a_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        (b"/v1/messages", b'event: error\ndata: {"type":"error","error":{'),
+        (b"/anthropic/v1/messages", b'event: error\ndata: {"type":"error","error":{'),
+        (b"/v1/threads/t/messages", b'data: {"error":{'),
+        (b"/v1/chat/completions", b'data: {"error":{'),
+    ],
+)
+def test_error_event_is_in_the_dialect_of_the_path(path: bytes, first: bytes) -> None:
+    """R-STREAM-1: the Anthropic SDK reads `event: error`, OpenAI's read `data.error`."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client, path=path)
+        reply.on_reply(head(200, SSE), b"data: 1\n\n", False)
+        reply.cut(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, "silent"))
+        ((last, _),) = client.cuts
+        assert last.partition(b"\r\n")[2].startswith(first)
+
+    on_a_loop(test)
+
+
+def test_compressed_stream_is_cut_without_a_word() -> None:
+    """Plain bytes inside a compressed stream would be a decoder's error, or worse, text."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, SSE, (b"content-encoding", b"gzip")), b"\x1f\x8b", False)
+        reply.cut(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut"))
+        assert client.cuts == [(b"", False)]
+
+    on_a_loop(test)

@@ -1,0 +1,49 @@
+"""What a client says of its patience."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from velox.errors import Reason, VeloxError
+from velox.policy.deadline import MAX_TIMEOUT_MS, client_terms
+from velox.types import Headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "timeout_s"),
+    [
+        ([], math.inf),
+        ([(b"x-request-timeout-ms", b"1500")], 1.5),
+        ([(b"x-request-timeout-ms", b"%d" % MAX_TIMEOUT_MS)], 86_400.0),
+        ([(b"x-stainless-read-timeout", b"600")], 600.0),
+        ([(b"x-stainless-read-timeout", b"0.5")], 0.5),
+        ([(b"x-stainless-timeout", b"30")], 30.0),
+        ([(b"x-stainless-timeout", b"30"), (b"x-stainless-read-timeout", b"20.0")], 20.0),
+        ([(b"x-request-timeout-ms", b"90000"), (b"x-stainless-read-timeout", b"5")], 90.0),
+        *(
+            ([(b"x-stainless-read-timeout", value)], math.inf)
+            for value in (b"", b"0", b"0.0", b"-1", b"None", b"NOT_GIVEN", b"inf", b"nan", b"1e9", b"\xff", b"9" * 40)
+        ),
+    ],
+)
+def test_client_timeout_is_read(headers: Headers, timeout_s: float) -> None:
+    """Its own header first, then the SDKs'; what an SDK sends and can't be read is passed over."""
+    assert client_terms(headers).timeout_s == timeout_s
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1s", b"soon", b"%d" % (MAX_TIMEOUT_MS + 1), b"9" * 40])
+def test_client_timeout_that_is_none_is_refused(value: bytes) -> None:
+    """The client counts on it: 400 with the header's name, and without the value."""
+    with pytest.raises(VeloxError) as caught:
+        client_terms([(b"x-request-timeout-ms", value)])
+    assert (caught.value.reason, caught.value.param) == (Reason.BAD_REQUEST, "x-request-timeout-ms")
+
+
+@pytest.mark.parametrize(
+    ("value", "itself"), [(b"0", False), (b"00", False), (b"1", True), (b"12", True), (b"", False), (b"x", False)]
+)
+def test_sdk_says_that_it_retries_itself(value: bytes, itself: bool) -> None:
+    """`x-stainless-retry-count`: 0 is its first try."""
+    assert client_terms([(b"x-stainless-retry-count", value)]).retries_itself is itself

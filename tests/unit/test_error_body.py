@@ -1,0 +1,124 @@
+"""F-26: no error of an upstream shows the key that it was sent, however the error is cut into pieces."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velox.gateway.error_body import ErrorBody
+from velox.types import Header, ReplyHead
+
+KEY = b"sk-ours-0123456789"
+JSON: Header = (b"content-type", b"application/json")
+HELD = 64 * 1024
+
+
+def feed(body: bytes, places: list[int], *headers: Header) -> tuple[ErrorBody, bytes, bool]:
+    """Feed a body cut at `places`; return what passed on, and whether all of it did."""
+    error = ErrorBody(ReplyHead(401, list(headers), len(body)), KEY)
+    cuts = sorted({0, len(body), *(place for place in places if place < len(body))})
+    passed = b""
+    for start, end in itertools.pairwise(cuts):
+        piece = error.feed(body[start:end], end == len(body))
+        if piece is None:
+            return error, passed, False
+        passed += piece
+    return error, passed, True
+
+
+@given(before=st.binary(max_size=40), after=st.binary(max_size=40), places=st.lists(st.integers(0, 100), max_size=20))
+def test_key_is_found_however_it_is_cut(before: bytes, after: bytes, places: list[int]) -> None:
+    """Nothing of a body that shows the key goes on, up to 64 KiB."""
+    _, passed, whole = feed(before + KEY + after, places)
+
+    assert (passed, whole) == (b"", False)
+
+
+@given(body=st.binary(min_size=1, max_size=100), places=st.lists(st.integers(0, 100), max_size=20))
+def test_other_errors_pass_unchanged(body: bytes, places: list[int]) -> None:
+    """R-STREAM-2 for errors: bytes in are bytes out."""
+    _, passed, whole = feed(body, places)
+
+    assert whole and passed == body
+
+
+@pytest.mark.parametrize("at", [HELD - len(KEY) - 1, HELD - 3, HELD, HELD + 1, 3 * HELD])
+@pytest.mark.parametrize("piece", [1000, 16 * 1024, 10 * HELD])
+def test_key_far_into_a_long_error_does_not_pass(at: int, piece: int) -> None:
+    """Behind what is held, the rest is searched as it passes; of the key not one byte goes on."""
+    body = b"x" * at + KEY + b"y" * HELD
+
+    _, passed, whole = feed(body, list(range(0, len(body), piece)))
+
+    assert not whole
+    assert set(passed) <= {ord("x")}
+
+
+@pytest.mark.parametrize("n_bytes", range(1, len(KEY)))
+def test_no_part_of_a_key_that_is_cut_passes(n_bytes: int) -> None:
+    """The last bytes of what came may be the key's first: they wait for the next ones."""
+    body = b"x" * HELD + KEY
+
+    _, passed, whole = feed(body, [HELD + n_bytes])
+
+    assert not whole
+    assert set(passed) == {ord("x")}
+
+
+def test_long_error_passes_whole_and_is_not_hoarded() -> None:
+    """An error of megabytes holds 64 KiB and a piece at most."""
+    error = ErrorBody(ReplyHead(500, [], None), KEY)
+    pieces = [bytes([65 + number % 26]) * 10_000 for number in range(300)]
+    passed, given, held = b"", 0, 0
+    for piece in pieces:
+        got = error.feed(piece, False)
+        assert got is not None
+        passed, given = passed + got, given + len(piece)
+        held = max(held, given - len(passed))
+    last = error.feed(b"end", True)
+    assert last is not None
+    assert passed + last == b"".join(pieces) + b"end"
+    assert held < HELD + 10_000
+
+
+def test_replacement_says_what_happened_and_shows_nothing() -> None:
+    """The status and what tells of a retry stay; what described the body goes, and any header that shows the key."""
+    headers: list[Header] = [
+        (b"content-encoding", b"identity"),
+        (b"retry-after", b"2"),
+        (b"www-authenticate", b'Bearer error="' + KEY + b'"'),
+        (b"etag", b'"1"'),
+        JSON,
+    ]
+    error, _, whole = feed(b'{"error":{"message":"bad key ' + KEY + b'"}}', [], *headers)
+
+    head, body = error.replacement()
+
+    assert not whole
+    assert head.headers == [JSON, (b"retry-after", b"2")]
+    assert (head.status, head.content_length) == (401, len(body))
+    told = json.loads(body)["error"]
+    assert (told["type"], told["code"]) == ("authentication_error", "upstream_status")
+    assert KEY not in body and "replaced" in told["message"]
+
+
+def test_header_that_shows_the_key_is_dropped_though_the_body_does_not() -> None:
+    """The body passes as it came."""
+    error, passed, whole = feed(b"no", [], (b"www-authenticate", KEY), (b"x-other", b"1"))
+
+    assert whole and passed == b"no"
+    assert error.head.headers == [(b"x-other", b"1")]
+
+
+def test_compressed_error_is_not_inflated() -> None:
+    """F-32: a bomb costs nothing, and the bytes pass as they came."""
+    body = gzip.compress(KEY + b"0" * 100_000)
+
+    _, passed, whole = feed(body, [], (b"content-encoding", b"gzip"))
+
+    assert whole and passed == body

@@ -1,0 +1,66 @@
+"""What a client says of time and of its own retries, in the headers of its request.
+
+Knows: the headers, and what of them is believed. Does not know: a clock, or what happens at the deadline.
+
+`x-request-timeout-ms` is Velox's own: a value that can't be read is refused, because the client counts on it. The SDKs
+(openai-python, openai-node and their kin) send their time-out and which try this is without being asked; what can't be
+read there is passed over.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.types import Headers
+
+__all__ = ["ClientTerms", "client_terms"]
+
+TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
+MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
+_SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
+_SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
+_MS: Final = re.compile(rb"[0-9]{1,9}")
+_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTerms:
+    """timeout_s: how long the client waits for the reply's first byte; infinite if it does not say.
+
+    retries_itself: this request is a retry of the client's SDK already.
+    """
+
+    timeout_s: float = math.inf
+    retries_itself: bool = False
+
+
+_NONE: Final = ClientTerms()
+
+
+def client_terms(headers: Headers) -> ClientTerms:
+    """Read them. Raises VeloxError(BAD_REQUEST) for an x-request-timeout-ms that is no time-out."""
+    own_s = sdk_s = math.inf
+    retries_itself = False
+    for name, value in headers:
+        if name == TIMEOUT_HEADER:
+            own_s = _own_s(value)
+        elif name in _SDK_TIMEOUTS:
+            # Node's SDK rounds down: 0 is less than a second, not no time at all.
+            if _SECONDS.fullmatch(value) and float(value) > 0:
+                sdk_s = min(sdk_s, float(value))
+        elif name == _SDK_RETRY_COUNT:
+            retries_itself = value.isdigit() and value.strip(b"0") != b""
+    timeout_s = own_s if own_s < math.inf else sdk_s
+    return ClientTerms(timeout_s, retries_itself) if retries_itself or timeout_s < math.inf else _NONE
+
+
+def _own_s(value: bytes) -> float:
+    if _MS.fullmatch(value) is None or not 1 <= int(value) <= MAX_TIMEOUT_MS:
+        name = TIMEOUT_HEADER.decode()
+        message = f"header {name} is no time-out: expected milliseconds, a whole number from 1 to {MAX_TIMEOUT_MS}"
+        raise VeloxError(Reason.BAD_REQUEST, message, param=name)
+    return int(value) / 1000.0
