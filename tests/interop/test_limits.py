@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.e2e.recording import JSON, SSE, Call
 from tests.interop.conftest import PLACES, Place
@@ -17,22 +15,10 @@ from tests.interop.servers import SERVERS
 
 LIMITS = Limits(requests=5)
 N_REQUESTS = 200
-# No more than a connection takes: a request that is refused again and again is given up after the second time.
-N_AT_ONCE = 4
-# Caddy has no count: it leaves after replies chosen at random, so that a request can be refused three times in a row.
-refused_too_often = pytest.mark.xfail(reason="a request is sent again twice at most (R-RETRY-1)", strict=False)
-
-
-def limited_places() -> Iterator[ParameterSet]:
-    """Yield the servers that can limit a connection, with each way to speak with them."""
-    for param in PLACES:
-        name, engine = param.values[0]
-        if SERVERS[name].is_proxy:
-            marks = [refused_too_often] if name == "Caddy" and engine != "http1" else []
-            yield pytest.param(param.values[0], id=param.id, marks=marks)
-
-
-only_proxies = pytest.mark.parametrize("place", list(limited_places()), indirect=True)
+N_AT_ONCE = 12
+only_proxies = pytest.mark.parametrize(
+    "place", [param for param in PLACES if SERVERS[param.values[0][0]].is_proxy], indirect=True
+)
 
 
 async def repeat(call: Call) -> None:
