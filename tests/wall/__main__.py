@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from tests.wall.table import FaultTable
-from tests.wall.ways import KINDS
+from tests.wall.ways import ALL_KINDS
 
 _WHERE: Final = ("tests/wall", "tests/e2e")
 _BEGIN: Final = "<!-- faults -->"
@@ -28,7 +28,7 @@ def main() -> int:
     """Run, print, and write if told to."""
     parser = argparse.ArgumentParser(prog="python -m tests.wall")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this file of Markdown")
-    parser.add_argument("--column", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--column", choices=ALL_KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     arguments, others = parser.parse_known_args()
     if arguments.column:
@@ -43,15 +43,15 @@ def main() -> int:
 
 
 def run_columns(table: FaultTable, options: Sequence[str]) -> int:
-    """Run a pytest for each column, side by side, since most tests wait; return the worst exit code."""
+    """Run a pytest for each way to speak, side by side, since most tests wait; return the worst exit code."""
     with tempfile.TemporaryDirectory() as folder:
         children = {}
-        for kind in KINDS:
+        for kind in ALL_KINDS:
             command = [sys.executable, "-m", "tests.wall", "--column", kind, "--results", f"{folder}/{kind}", *options]
             with Path(folder, f"{kind}.log").open("wb") as log:
                 children[kind] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         codes = [child.wait() for child in children.values()]
-        for kind in KINDS:
+        for kind in ALL_KINDS:
             print(f"-- {kind}\n{Path(folder, f'{kind}.log').read_text()}")
             results = Path(folder, kind)
             if results.exists():
@@ -60,7 +60,7 @@ def run_columns(table: FaultTable, options: Sequence[str]) -> int:
 
 
 def run_column(kind: str, results: Path, options: Sequence[str]) -> int:
-    """Run the tests of one column here; leave the results in a file."""
+    """Run the tests of one way to speak here; leave the results in a file."""
     table = FaultTable(kind)
     where = [] if any(Path(option.partition("::")[0]).exists() for option in options) else _WHERE
     code = pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", "-m", "fault", *where, *options], plugins=[table])

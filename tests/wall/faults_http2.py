@@ -34,11 +34,14 @@ def _link(call: Call) -> tuple[Http2Call, Http2Connection]:
 
 
 async def goaway_in_stream(call: Call, nth: int) -> None:
-    """Begin a stream, say goodbye with its id as the last, wait for a step, end it properly."""
+    """Begin a stream, say goodbye with its id as the last, wait for a step, end it properly.
+
+    The words come after the GOAWAY: whoever has them knows that the gateway has read it.
+    """
     this, _ = _link(call)
     await this.head(200, SSE)
-    await this.data(_WORDS)
     this.goaway(this.stream_id)
+    await this.data(_WORDS)
     await this.step()
     await this.data(b"data: [DONE]\n\n")
     await this.end()
@@ -78,14 +81,17 @@ async def refuse_once(call: Call, nth: int) -> None:
 
 
 def limit_streams(n: int) -> Fault:
-    """Lower MAX_CONCURRENT_STREAMS of this connection while this stream is open; end it at a step."""
+    """Lower MAX_CONCURRENT_STREAMS of this connection while this stream is open; end it at a step.
+
+    The words come after it: whoever has them knows that the gateway has read it.
+    """
 
     async def script(call: Call, nth: int) -> None:
         this, link = _link(call)
         await this.head(200, SSE)
-        await this.data(_WORDS)
         link.h2.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: n})
         link.flush()
+        await this.data(_WORDS)
         await this.step()
         await this.data(b"data: [DONE]\n\n")
         await this.end()

@@ -92,7 +92,10 @@ _NONE: Final = "n/a"
 
 
 class FaultTable:
-    """Gathers results by row and column. only: run the tests of this column alone; http1 has those without a column."""
+    """Gathers results by row and column.
+
+    only: run the tests of this way to speak alone; http1-tls, which has few, takes those without a way, too.
+    """
 
     def __init__(self, only: str = "") -> None:
         self._only: Final = only
@@ -104,9 +107,9 @@ class FaultTable:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Note to which cells each test belongs."""
         if self._only:
-            others = [item for item in items if _kinds(item)[0] != self._only]
-            config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if _kinds(item)[0] == self._only]
+            others = {item for item in items if _way(item) != self._only}
+            config.hook.pytest_deselected(items=list(others))
+            items[:] = [item for item in items if item not in others]
         for item in items:
             ids = [row for marker in item.iter_markers("fault") for row in marker.args]
             unknown = [row for row in ids if row not in _FAULTS and row not in _SCENARIOS]
@@ -156,8 +159,17 @@ class FaultTable:
         return wanted if "passed" in outcomes else "skipped"
 
 
+def _ways(item: pytest.Item) -> Sequence[str]:
+    """Return the ways to speak that a test names."""
+    spec = getattr(item, "callspec", None)
+    return [] if spec is None else [value for value in spec.params.values() if value in ALL_KINDS]
+
+
+def _way(item: pytest.Item) -> str:
+    """Return with which way to speak a test is run."""
+    return next(iter(_ways(item)), ALL_KINDS[-1])
+
+
 def _kinds(item: pytest.Item) -> Sequence[str]:
     """Return the columns of a test."""
-    spec = getattr(item, "callspec", None)
-    found = [] if spec is None else [value for value in spec.params.values() if value in ALL_KINDS]
-    return [kind.removesuffix("-tls") for kind in found] or KINDS
+    return [way.removesuffix("-tls") for way in _ways(item)] or KINDS
