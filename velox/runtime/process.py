@@ -13,9 +13,12 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["pin_to_core", "spawn"]
+__all__ = ["pin_to_core", "return_large_blocks", "spawn"]
 
 _PR_SET_PDEATHSIG: Final = 1
+_M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
+# glibc's own first value. uvloop reads a TLS connection into 256 KiB; nearly all that a request needs is smaller.
+_LARGE_BYTES: Final = 128 * 1024
 
 
 def spawn(work: Callable[[], int]) -> int:
@@ -54,3 +57,14 @@ def pin_to_core(slot: int) -> int:
     core = cores[slot % len(cores)]
     os.sched_setaffinity(0, {core})
     return core
+
+
+def return_large_blocks() -> None:
+    """Let malloc give a large block back to the system as soon as it is freed.
+
+    glibc otherwise raises the size from which it does so to that of the first large block that is freed, and from then
+    on the buffers of TLS connections that come and go lie scattered over its heap (docs/decisions/0014).
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # musl has none, and nothing to be told
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

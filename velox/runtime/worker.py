@@ -48,6 +48,7 @@ from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI
+from velox.runtime.process import return_large_blocks
 from velox.runtime.shares import share
 from velox.settings import Origin, Settings
 from velox.settings.parse import origin as parse_origin
@@ -79,6 +80,7 @@ def run_worker(
     """Run one worker to its end; return the exit code. notify: a pipe that wakes the supervisor."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         origins = settings.upstream_origins if sim_origin is None else (parse_origin(sim_origin),)
         worker = Worker(slot, settings, segment, origins, runner.get_loop())
