@@ -154,9 +154,9 @@ class Story:
         if not wire.is_closed:
             wire.pump()
             self.check()
+        if not wire.is_closed:  # it may have ended by what was left to say
             engine_ids = set(connection._engine._streams)  # type: ignore[attr-defined]
-            assert wire.is_closed or engine_ids == set(self.live()), (self.done, engine_ids)
-        if not wire.is_closed:
+            assert engine_ids == set(self.live()), (self.done, engine_ids)
             wire.lose()
         wire.loop.turn()
         wire.loop.turn()

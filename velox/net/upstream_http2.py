@@ -350,8 +350,11 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flush_queued = False
-        transport, engine = self._transport, self._engine
-        if transport is None or self._stuck_since_s or not engine.has_output:
+        transport = self._transport
+        if transport is None:
+            return  # and there is no engine any more
+        engine = self._engine
+        if self._stuck_since_s or not engine.has_output:
             return
         transport.write(engine.take_output(SLICE_BYTES))
         self._written_id = self._last_id
