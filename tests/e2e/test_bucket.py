@@ -119,10 +119,13 @@ def pushes() -> dict[str, Push]:
 
 @pytest.mark.parametrize("run", ["steady", "killed"])
 def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict[str, Push], run: str) -> None:
-    """RPM 600, burst 20, 3 workers, 8 connections: between 99 % and 101 % of burst + rate x time, a death included."""
+    """RPM 600, burst 20, 3 workers, 8 connections: between 99 % and 101 % of burst + rate x time, a death included.
+
+    A request that waited for its token in the worker that died has taken one, and did not get to the upstream.
+    """
     push = pushes[run]
     print(f"{run}: {push.admitted} admitted in {push.seconds:.2f} s, {push.expected:.1f} expected; {push}")
-    assert 0.99 * push.expected <= push.admitted <= 1.01 * push.expected
+    assert 0.99 * push.expected - push.broken <= push.admitted <= 1.01 * push.expected
     assert push.statuses[429] > 0, "the limit was reached"
     assert set(push.statuses) == {200, 429}
     assert (push.broken > 0) == (run == "killed")

@@ -40,7 +40,8 @@ def wait_replaced(velox: VeloxProcess, victim: int, n_workers: int, timeout_s: f
 
     def all_up() -> bool:
         up = [velox.metric(f'velox_worker_up{{worker="{slot}"}}') for slot in range(n_workers)]
-        return sum(up) == n_workers and victim not in velox.worker_pids()
+        pids = velox.worker_pids()  # the supervisor may not have heard of the death yet
+        return sum(up) == n_workers == len(pids) and victim not in pids
 
     until(all_up, "the worker is replaced", timeout_s)
 

@@ -91,7 +91,7 @@ def test_collect_again_gives_the_second_profile_alone() -> None:
 
         first, second = uvloop.run(twice())
 
-    assert first.n_samples > 10
+    assert first.n_samples > 0
     assert cpu_in(second, "worker 0", "busy_work") < 0.6
 
 
