@@ -77,9 +77,11 @@ def test_collect_busy_and_idle_worker_both_answer() -> None:
         took = time.monotonic() - started
 
     assert profile.missing == ()
-    assert took < 1.6
-    assert cpu_in(profile, "worker 0", "busy_work") > 0.3
-    assert sum(cost.cpu_ns for cost in profile.workers["worker 1"].values()) < 50_000_000
+    assert took < 1 + GRACE_S, "nobody was waited for in vain"
+    # What each had of the processor is the machine's choice.
+    idle_s = sum(cost.cpu_ns for cost in profile.workers["worker 1"].values()) / 1e9
+    assert cpu_in(profile, "worker 0", "busy_work") > 5 * idle_s
+    assert idle_s < 0.05
 
 
 def test_collect_again_gives_the_second_profile_alone() -> None:
