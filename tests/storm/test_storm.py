@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+from tests.e2e.harness import REPOSITORY
 from tests.storm.cancels import cancels
 from tests.storm.client import Outcome, judge
 from tests.storm.faults import storm
@@ -37,6 +40,18 @@ def test_clients_that_leave_in_any_phase_take_their_requests_along(kind: Kind) -
     assert cancelled.problems() == []
     # The promise is 100 ms; this machine may have other things to do.
     assert cancelled.late(1000.0, 0.5) == []
+
+
+def test_command_prints_its_tables() -> None:
+    """`python -m tests.storm` ends with 0 when nothing was broken."""
+    command = ["-m", "tests.storm", "--streams", "60", "--cancels", "0", "--kinds", "http1", "--seed", str(SEED)]
+
+    run = subprocess.run(
+        [sys.executable, *command], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "| all | 60 |" in run.stdout and run.stdout.rstrip().endswith("0 problems")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,10 @@ RUN_BY = {
     ),
     "make test": ".ci/run: make test",
     ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
+    ".venv/bin/python -m tests.wall --write docs/faults.md": (
+        "tests/wall/test_command.py::test_command_runs_the_tests_of_a_fault_and_writes_their_row"
+    ),
+    ".venv/bin/python -m tests.storm": "tests/storm/test_storm.py::test_command_prints_its_tables",
     "make lint": ".ci/run: make --keep-going lint",
     "make bench": ".ci/run: make bench",
     ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
