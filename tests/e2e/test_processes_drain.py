@@ -113,7 +113,7 @@ def test_sigterm_with_requests_on_idle_connections_answers_those_that_came_befor
         with Client(velox) as client:
             wait_admitted(client, upstream, 1)
             sigterm(velox)
-            until(lambda: velox.admin("/readyz").status == 503, "draining", 2)
+            until(lambda: is_refused(velox), "the worker has heard of it", 2)
             upstream.step()
             reply = client.read()
             assert (reply.status, reply.header("connection")) == (200, "close")

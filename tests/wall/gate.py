@@ -42,6 +42,8 @@ _ENV: Final[Mapping[str, str]] = {
     "VELOX_WORKERS": "1",
     "VELOX_ACCESS_LOG": "all",
     "VELOX_RATE_LIMIT_RPM": "0",
+    # Nearly every request here meets a fault: the usual budget is for a few of them.
+    "VELOX_RETRY_BUDGET_MIN": "1000",
     "VELOX_EGRESS_POOL_CONNECTIONS": "1",
     "VELOX_UPSTREAM_CONNECT_TIMEOUT": f"{CONNECT_S}s",
     "VELOX_UPSTREAM_TLS_TIMEOUT": f"{CONNECT_S}s",
