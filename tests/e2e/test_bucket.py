@@ -58,8 +58,13 @@ class Push:
 
     @property
     def expected(self) -> float:
-        """What a perfect bucket admits."""
+        """What a perfect bucket may admit."""
         return BURST + RPM / 60 * self.seconds
+
+    @property
+    def least(self) -> float:
+        """What it admits for sure: pushed for SECONDS, which are read a little later."""
+        return BURST + RPM / 60 * min(SECONDS, self.seconds)
 
 
 async def push_connection(port: int, until_s: float, push: Push) -> None:
@@ -125,7 +130,7 @@ def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict
     """
     push = pushes[run]
     print(f"{run}: {push.admitted} admitted in {push.seconds:.2f} s, {push.expected:.1f} expected; {push}")
-    assert 0.99 * push.expected - push.broken <= push.admitted <= 1.01 * push.expected
+    assert 0.99 * push.least - push.broken <= push.admitted <= 1.01 * push.expected
     assert push.statuses[429] > 0, "the limit was reached"
     assert set(push.statuses) == {200, 429}
     assert (push.broken > 0) == (run == "killed")

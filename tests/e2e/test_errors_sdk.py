@@ -187,7 +187,7 @@ def test_wrong_key_is_an_authentication_error(upstream: RecordingUpstream) -> No
 
 def test_empty_bucket_is_a_rate_limit_error_and_the_sdk_waits_as_told(upstream: RecordingUpstream) -> None:
     """429 with the exact time: an SDK that may retry waits that long and passes."""
-    limit = {"VELOX_RATE_LIMIT_RPM": "300", "VELOX_RATE_LIMIT_BURST": "1", "VELOX_RATE_LIMIT_MAX_WAIT": "0s"}
+    limit = {"VELOX_RATE_LIMIT_RPM": "60", "VELOX_RATE_LIMIT_BURST": "1", "VELOX_RATE_LIMIT_MAX_WAIT": "0s"}
 
     with VeloxProcess({**upstream.env(), **ONE_WORKER, **limit}) as velox:
         sdk = velox.openai()
@@ -199,7 +199,7 @@ def test_empty_bucket_is_a_rate_limit_error_and_the_sdk_waits_as_told(upstream: 
         assert caught.value.code == "rate_limited"
         assert caught.value.type == "rate_limit_error"
         check_headers(caught.value, "rate_limited", should_retry=None)
-        assert headers["retry-after"] == "1" and 0 < int(headers["retry-after-ms"]) <= 200
+        assert headers["retry-after"] == "1" and 0 < int(headers["retry-after-ms"]) <= 1000
         assert headers["x-ratelimit-limit-requests"] == "1"
         assert ask(velox.openai(max_retries=1)).choices
         assert n_requests(velox, "rate_limited") == 2

@@ -27,7 +27,7 @@ __all__ = ["Storm", "ask_all", "storm"]
 ENV: Final = {
     "VELOX_WORKERS": "2",
     "VELOX_EGRESS_POOL_CONNECTIONS": "4",
-    "VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT": "1s",
+    "VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT": "2s",
     "VELOX_UPSTREAM_IDLE_TIMEOUT": "1s",
     "VELOX_EGRESS_IDLE_TIMEOUT": "1s",
     # Less than there are clients: some wait in the queue.
