@@ -46,7 +46,10 @@ def test_egress_max_age_replaces_connections_and_a_running_reply_goes_on(http2: 
 @pytest.mark.parametrize("http2", [False, True])
 def test_egress_max_requests_replaces_a_connection_that_has_carried_so_many(http2: bool) -> None:
     """Nine to eleven, with the warm-up; no request fails when its turn comes."""
-    with RecordingUpstream(http2=http2) as upstream, before(upstream, egress_max_requests="10") as velox:
+    with (
+        RecordingUpstream(http2=http2) as upstream,
+        before(upstream, egress_max_requests="10", egress_idle_timeout="1s") as velox,
+    ):
         for _ in range(7):
             assert velox.request("GET", "/v1/models").status == 200
         assert (upstream.n_connections, velox.metric(ENDED % "requests")) == (1, 0)

@@ -415,8 +415,10 @@ def test_ended_connections_are_freed_without_the_collector(authority: trustme.CA
             before = n_held()
             for turns in range(20):
                 await once(dialer, turns)
+            # uvloop leaves a cycle behind when it is cancelled in one certain turn of the handshake, once in some 250.
+            n_left = 3 if end == "cancel" else 0
             async with asyncio.timeout(5):  # what is aborted ends some turns of the loop later
-                while n_held() > before:
+                while n_held() > before + n_left:
                     await asyncio.sleep(0.01)
         finally:
             server.close()
