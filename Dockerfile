@@ -19,12 +19,15 @@ RUN /opt/velox/bin/python -m compileall -q /opt/velox/lib/python3.11/site-packag
 FROM python:3.11-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    # For VELOX_LISTEN=unix:/run/velox/velox.sock: a new volume that is mounted here takes its owner over.
+    && install -d -o 10001 -g 10001 -m 0755 /run/velox
 COPY --from=build /opt/velox /opt/velox
 ENV PATH=/opt/velox/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     VELOX_LISTEN=0.0.0.0:8080
-# A number, so that Kubernetes can see that it isn't root. Nothing in the image belongs to it: a read-only root will do.
+# A number, so that Kubernetes can see that it isn't root. Of the image only /run/velox belongs to it: a read-only root
+# will do.
 USER 10001:10001
 WORKDIR /
 EXPOSE 8080

@@ -2,17 +2,26 @@
 # run by root installs the servers and tools that the tests drive (tests/install-tools.sh).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Tests run side by side, file by file: most of their time they wait for servers.
+JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: run test bench lint ruff format-check mypy imports lock clean
+.PHONY: run test fuzz fuzz-tools bench lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
 
-test: $(INSTALLED)  ## All tests, against real servers
+test: $(INSTALLED) fuzz-tools  ## All tests, against real servers
 	@tests/install-tools.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+fuzz: $(INSTALLED) fuzz-tools  ## Fuzz each target for a minute, or as ARGS says
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+fuzz-tools: $(INSTALLED)
+	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
 
 bench: $(INSTALLED)  ## Side by side with nginx, in one run
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.side_by_side $(ARGS)

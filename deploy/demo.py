@@ -34,7 +34,7 @@ def main() -> int:
     try:
         settings = load(environ)
         for name, address in (
-            ("VELOX_LISTEN", settings.listen),
+            ("VELOX_LISTEN", settings.listen[0]),
             ("VELOX_ADMIN_LISTEN", settings.admin_listen),
         ):
             if address and settings.origins[name] == "default" and not is_free(address):
@@ -43,8 +43,8 @@ def main() -> int:
     except SettingsError as exc:
         say(f"{exc}\n")
         return 2
-    if settings.listen.kind != "tcp":
-        say("the demo needs VELOX_LISTEN=IP:PORT\n")
+    if settings.listen[0].kind != "tcp" or settings.tls_cert_file:
+        say("the demo needs VELOX_LISTEN=IP:PORT, and no TLS\n")
         return 2
     # SIGTERM leaves through the `with` too: no gateway stays behind.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
@@ -60,7 +60,7 @@ def main() -> int:
             say(f"\nno answer: {exc}\n")
             return 1
         if os.environ.get("VELOX_DEMO_KEEP") == "1" or (sys.stdin.isatty() and sys.stdout.isatty()):
-            say(f"Running at http://{settings.listen}/v1, admin at {admin_url(settings)}. Ctrl-C stops it.\n")
+            say(f"Running at http://{settings.listen[0]}/v1, admin at {admin_url(settings)}. Ctrl-C stops it.\n")
             return wait(process)
     return 0
 
@@ -105,7 +105,7 @@ def is_ready(settings: Settings) -> bool:
     admin = settings.admin_listen
     try:
         if admin is None or admin.kind != "tcp":
-            socket.create_connection((reachable(settings.listen), settings.listen.port), timeout=1).close()
+            socket.create_connection((reachable(settings.listen[0]), settings.listen[0].port), timeout=1).close()
             return True
         connection = http.client.HTTPConnection(reachable(admin), admin.port, timeout=1)
         try:
@@ -120,8 +120,8 @@ def is_ready(settings: Settings) -> bool:
 def stream_answer(settings: Settings, environ: dict[str, str]) -> None:
     """Ask QUESTION and print the answer token by token, as it arrives."""
     key = environ.get("VELOX_API_KEYS", "").partition(",")[0].strip() or "none-needed"
-    host = reachable(settings.listen)
-    base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen.port}/v1"
+    host = reachable(settings.listen[0])
+    base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen[0].port}/v1"
     # trust_env: a proxy in the environment is for the internet, not for this machine.
     with openai.OpenAI(
         base_url=base_url, api_key=key, max_retries=0, http_client=openai.DefaultHttpxClient(trust_env=False)

@@ -45,7 +45,7 @@ STEPS: Final = (
         ("The client's key, the path, the body's type:", "decided before a byte of the body is read."),
         "Gateway.check_head()",
         (
-            "401 auth_missing, auth_invalid",
+            "401 auth_invalid",
             "404 unknown_route",
             "415 unsupported_media, unsupported_encoding",
         ),
@@ -66,7 +66,7 @@ STEPS: Final = (
         "read",
         ("One look: model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
         "Exchange.read(), protocol/body.py",
-        ("400 invalid_json, duplicate_key, bad_request",),
+        ("400 invalid_json, duplicate_key, bad_request", "403 forbidden"),
     ),
     Step(
         "gate",
@@ -307,7 +307,13 @@ def _legend() -> list[str]:
             "A bug of Velox's, in any step: 500 internal.",
             "soft",
         ),
-        _text(24, y + 52, "The upstream's own 4xx and 5xx pass unchanged (upstream_status).", "soft"),
+        _text(
+            24,
+            y + 52,
+            "The upstream's own 4xx and 5xx pass unchanged (upstream_status). "
+            "A WebSocket that stands still or lasts too long ends (tunnel_timeout).",
+            "soft",
+        ),
     ]
     for x, kind, text in (
         (24, "request", "the request"),

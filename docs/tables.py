@@ -1,4 +1,4 @@
-"""Writes the tables that stand in README.md and docs/errors.md: `python -m docs.tables`.
+"""Writes the tables that stand in README.md, docs/errors.md and docs/metrics.md: `python -m docs.tables`.
 
 Knows: what each reason means in words, and the markers that a table stands between. The rest comes from
 velox/errors.py and velox/settings; a test compares the pages with what this makes.
@@ -6,13 +6,17 @@ velox/errors.py and velox/settings; a test compares the pages with what this mak
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Final
 
+from velox.admin import metrics_page
 from velox.errors import Reason, error_type
+from velox.observe.series import CELLS
 from velox.settings.show import markdown
+from velox.shm.segment import Segment
 
-__all__ = ["MEANING", "TABLES", "fill", "reasons_by_status", "reasons_in_full"]
+__all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full"]
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -22,7 +26,8 @@ MEANING: Final = {
     Reason.HEADER_TOO_LARGE: "the head is over 32 KiB, 16 KiB a line, 100 fields, or 8 KiB of target (then 414)",
     Reason.HEADER_TIMEOUT: "the head did not come in time (`VELOX_HEADER_TIMEOUT`)",
     Reason.BODY_TOO_LARGE: "the body is over `VELOX_MAX_BODY`",
-    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`); as 504: the upstream took none of it"
+    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`), or came in a trickle"
+    " (`VELOX_CLIENT_MIN_RATE`); as 504: the upstream took none of it"
     " (`VELOX_UPSTREAM_WRITE_TIMEOUT`)",
     Reason.INVALID_JSON: "the body is not a JSON object; the message says where",
     Reason.DUPLICATE_KEY: "a field that Velox acts on is in the body twice; `param` names it",
@@ -30,16 +35,21 @@ MEANING: Final = {
     Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
-    Reason.AUTH_MISSING: "no key was given and one is needed",
-    Reason.AUTH_INVALID: "the key is none of ours",
+    Reason.AUTH_INVALID: "no key was given, or none of ours: the two are not told apart",
+    Reason.FORBIDDEN: "the key is limited to other models ([keys.md](keys.md#models))",
     Reason.RATE_LIMITED: "the bucket is empty; `retry-after-ms` says when a request passes",
     Reason.CLIENT_CLOSED: "the client left before its reply was whole; only in log and metric",
-    Reason.CLIENT_SLOW: "the client read nothing of its reply for too long (`VELOX_CLIENT_WRITE_TIMEOUT`)",
+    Reason.CLIENT_SLOW: "the client read nothing of its reply, or too little, for too long"
+    " (`VELOX_CLIENT_WRITE_TIMEOUT`)",
+    Reason.TUNNEL_TIMEOUT: "a WebSocket stood still (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its longest life"
+    " (`VELOX_TUNNEL_TIMEOUT`); its Close frame says 1001",
     Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`)",
     Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`)",
-    Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`)",
+    Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`, `VELOX_MAX_CONNECTIONS_PER_ADDRESS`, open"
+    " files), or WebSockets (`VELOX_MAX_TUNNELS`)",
     Reason.DRAINING: "the gateway is shutting down",
-    Reason.OVERLOAD_MEMORY: "no memory for this body came free (`VELOX_BODY_BUDGET`)",
+    Reason.OVERLOAD_MEMORY: "no memory for this body came free (`VELOX_BODY_BUDGET`), or the worker is short of it"
+    " (`VELOX_MEMORY_SOFT`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",
     Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
@@ -55,7 +65,7 @@ MEANING: Final = {
 }
 
 # These end an exchange without a reply of Velox's own.
-_NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.UPSTREAM_STATUS)
+_NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.TUNNEL_TIMEOUT, Reason.UPSTREAM_STATUS)
 
 
 def reasons_by_status() -> str:
@@ -80,11 +90,28 @@ def reasons_in_full() -> str:
     return "\n".join(lines) + "\n"
 
 
+def most_series() -> str:
+    """Return the sentence that says how many series there can be: those of a page on which everything was counted."""
+    first, second = _count_series(1), _count_series(2)
+    fixed, per_worker = 2 * first - second, second - first
+    return f"There are {fixed:,} series at most, {per_worker} more for each worker and 3 more for each process.\n"
+
+
+def _count_series(workers: int) -> int:
+    segment = Segment(workers, CELLS)
+    for cells in (segment.gateway(), *map(segment.status, range(workers)), *map(segment.metrics, range(workers))):
+        cells[:] = memoryview(array("Q", [1] * len(cells)))
+    # Without a /proc no process has series of its own.
+    page = metrics_page.render(segment, ROOT / "no-such-folder").decode()
+    return sum(1 for line in page.splitlines() if not line.startswith("#"))
+
+
 # (page, name of the markers, what makes the table)
 TABLES: Final = (
     ("README.md", "settings", markdown),
     ("README.md", "reasons", reasons_by_status),
     ("docs/errors.md", "reasons", reasons_in_full),
+    ("docs/metrics.md", "series", most_series),
 )
 
 

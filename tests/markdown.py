@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGES", "ROOT", "anchors", "blocks", "commands", "links"]
+__all__ = ["PAGES", "ROOT", "anchors", "blocks", "commands", "links", "put_between"]
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -40,3 +40,13 @@ def anchors(page: Path) -> set[str]:
     """Return the names by which the page's headings can be linked to, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def put_between(page: Path, mark: str, text: str) -> None:
+    """Put text between the marks `<!-- mark -->` and `<!-- /mark -->` of a page, at its end if it has none."""
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    old = page.read_text() if page.exists() else ""
+    if begin not in old:
+        old += f"\n{begin}\n{end}\n"
+    before, _, rest = old.partition(begin)
+    page.write_text(f"{before}{begin}\n{text.rstrip()}\n{end}{rest.partition(end)[2]}")

@@ -30,6 +30,10 @@ class Memo(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<Memo {len(self._known)} of {self._limit}>"
 
+    def clear(self) -> None:
+        """Forget everything: what the results were a function of has changed."""
+        self._known.clear()
+
     def put(self, key: K, value: V) -> V:
         """Keep a result, and return it."""
         if len(self._known) >= self._limit:

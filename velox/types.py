@@ -6,10 +6,21 @@ Knows: shapes. Does not know: how a value was read or where it goes.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-__all__ = ["NO_BODY_STATUSES", "Header", "Headers", "Peek", "ReplyHead", "RequestHead", "Route"]
+__all__ = [
+    "ANYONE",
+    "NO_BODY_STATUSES",
+    "Caller",
+    "Header",
+    "Headers",
+    "Peek",
+    "ReplyHead",
+    "RequestHead",
+    "Route",
+    "WebSocketOffer",
+]
 
 # Names are lower-case; order and duplicates are kept.
 Header: TypeAlias = tuple[bytes, bytes]
@@ -19,6 +30,18 @@ Headers: TypeAlias = list[Header]
 NO_BODY_STATUSES: Final = frozenset({204, 304})
 
 
+@dataclass(frozen=True, slots=True)
+class WebSocketOffer:
+    """What a client that asks for a WebSocket offers, after every check of its handshake.
+
+    key: as it came. protocols: a browser's may hold a key of the API. extensions: the field's value, b"" for none.
+    """
+
+    key: bytes
+    protocols: tuple[bytes, ...] = field(repr=False)
+    extensions: bytes
+
+
 @dataclass(slots=True)
 class RequestHead:
     """The head of a client's request, after every framing check.
@@ -26,6 +49,7 @@ class RequestHead:
     target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
     content_length: None when the body is chunked or absent (`chunked` tells which).
     key: heads with the same key are equal but for content_length; None when nothing is known of that.
+    offer: this is the opening handshake of a WebSocket, whose own fields are then not among the headers.
     """
 
     method: bytes
@@ -39,6 +63,7 @@ class RequestHead:
     chunked: bool
     expect_continue: bool
     key: bytes | None = None
+    offer: WebSocketOffer | None = None
 
     @property
     def has_body(self) -> bool:
@@ -76,6 +101,22 @@ class Peek:
     user: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as far as its key tells.
+
+    name: as the log shows it: the name of the key, or the start of its digest; "" where no key is asked for.
+    models: what the key is limited to, each with `*` for any text; none: every model.
+    """
+
+    name: str
+    models: tuple[str, ...] = ()
+
+
+# The caller of a gateway that asks for no key.
+ANYONE: Final = Caller("")
+
+
 class Route(enum.IntEnum):
     """What a path is for. Labels of metrics come from this closed list, never from a request."""
 
@@ -92,3 +133,4 @@ class Route(enum.IntEnum):
     BATCHES = 10
     VECTOR_STORES = 11
     MESSAGES = 12
+    REALTIME = 13

@@ -29,10 +29,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import httpx
 import openai
 
 from tests.e2e.raw_http import RawReply, is_closed, read_reply
 from tests.e2e.watching import LineLog, socket_inodes, start_time, until
+from tests.secret_watch import WATCH
 
 __all__ = [
     "KEY",
@@ -95,6 +97,8 @@ class VeloxProcess:
         """Start the gateway; return when it says that it is ready. Raises AssertionError with its log if it is not."""
         env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         env |= {"VELOX_LISTEN": "127.0.0.1:0", "VELOX_ADMIN_LISTEN": "127.0.0.1:0", **self.env}
+        WATCH.settings(env)
+        written = [WATCH.open(stream) for stream in ("stdout", "stderr")]  # first: what follows leaves a process behind
         self.process = subprocess.Popen(
             [*self.launcher, sys.executable, "-m", "velox", *self.args],
             cwd=REPOSITORY,
@@ -105,8 +109,8 @@ class VeloxProcess:
             start_new_session=True,  # a group of its own: what is left of it can be ended as one
         )
         assert self.process.stdout is not None and self.process.stderr is not None, "both are pipes"
-        self.stdout = LineLog(self.process.stdout, "velox-stdout")
-        self.stderr = LineLog(self.process.stderr, "velox-stderr")
+        self.stdout = LineLog(self.process.stdout, "velox-stdout", written[0])
+        self.stderr = LineLog(self.process.stderr, "velox-stderr", written[1])
         try:
             line = self.stderr.wait(lambda line: _READY.search(line) is not None, START_S)
         except BaseException:
@@ -254,6 +258,7 @@ class VeloxProcess:
     ) -> RawReply:
         """One exchange on a connection of its own. A body gets a Content-Length and, unless given, a JSON type."""
         given = {"host": "velox.test", **(headers or {})}
+        WATCH.request(target, given, body)
         if body is not None:
             given.setdefault("content-type", "application/json")
             given.setdefault("content-length", str(len(body)))
@@ -265,7 +270,9 @@ class VeloxProcess:
     def openai(self, *, max_retries: int = 0, timeout_s: float = 20.0, api_key: str = KEY) -> openai.OpenAI:
         """Return the real SDK pointed at this gateway; closed when the gateway is stopped."""
         # trust_env False: no proxy of the machine stands between.
-        transport = openai.DefaultHttpxClient(trust_env=False, timeout=timeout_s)
+        hooks = {"response": [_keep_error]}
+        transport = openai.DefaultHttpxClient(trust_env=False, timeout=timeout_s, event_hooks=hooks)
+        WATCH.secret(api_key, "the key of an SDK")
         client = openai.OpenAI(
             base_url=f"{self.base_url}/v1", api_key=api_key, max_retries=max_retries, http_client=transport
         )
@@ -283,6 +290,12 @@ class VeloxProcess:
         assert self.request("GET", path).status == 200
 
 
+def _keep_error(reply: httpx.Response) -> None:
+    """Keep an error of Velox's own for the watch. An upstream's is none of its business."""
+    if "x-velox-reason" in reply.headers:
+        WATCH.note("error", str(reply.headers).encode(), reply.read())
+
+
 def _get(url: str, path: str, headers: Mapping[str, str]) -> RawReply:
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=70)
@@ -290,6 +303,8 @@ def _get(url: str, path: str, headers: Mapping[str, str]) -> RawReply:
         connection.request("GET", path, headers=dict(headers))
         reply = connection.getresponse()
         fields = [(name.lower(), value) for name, value in reply.getheaders()]
-        return RawReply(reply.status, fields, reply.read())
+        body = reply.read()
+        WATCH.note(f"admin {path.partition('?')[0]}", body)
+        return RawReply(reply.status, fields, body)
     finally:
         connection.close()

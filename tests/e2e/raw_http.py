@@ -11,6 +11,8 @@ import socket
 import time
 from dataclasses import dataclass
 
+from tests.secret_watch import WATCH
+
 __all__ = ["RawReply", "is_closed", "read_reply"]
 
 
@@ -65,6 +67,8 @@ def read_reply(sock: socket.socket, *, head_request: bool = False, start: bytes 
         body = reader.exactly(int(fields["content-length"]))
     else:
         body = reader.to_eof()
+    if "x-velox-reason" in fields:
+        WATCH.note("error", head, body)
     return RawReply(status, headers, body, head)
 
 

@@ -21,7 +21,9 @@ from tests.e2e.upstreams import chat_chunk
 from tests.markdown import PAGES, ROOT, blocks, commands
 
 README = ROOT / "README.md"
-CURL = sorted({command for page in PAGES for command in commands(page) if command.startswith("curl ")})
+CURL = sorted(
+    {command for page in PAGES for command in commands(page) if command.startswith("curl ") and "$" not in command}
+)
 BASE_ENV = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -91,6 +92,31 @@ def test_body_timeout_ends_a_body_that_stops_coming() -> None:
         refused = client.read()
         assert (refused.status, reason(refused)) == (408, "body_timeout")
         assert 0.45 <= time.monotonic() - began_s < LATE_S
+
+
+@covers("VELOX_CLIENT_MIN_RATE")
+@pytest.mark.parametrize(("min_rate", "ends"), [("1KiB", True), ("0", False)])
+def test_client_min_rate_ends_a_body_that_comes_in_a_trickle(min_rate: str, *, ends: bool) -> None:
+    """F-46: never silent for long, but after 10 s in hand it is over; without a rate it goes on."""
+    body = CHAT + b" " * 4096
+    with simulated(body_timeout="2s", client_min_rate=min_rate) as velox, Client(velox) as client:
+        began_s = time.monotonic()
+        client.sock.sendall(request_bytes("POST", "/v1/chat/completions", body)[:-4096])
+        client.sock.settimeout(0.25)
+        sent = 0
+        while time.monotonic() - began_s < 10 + LATE_S:
+            client.sock.sendall(b" ")
+            sent += 1
+            with contextlib.suppress(TimeoutError):  # the client is slow: this is what the test is about
+                refused = client.read()
+                assert ends and (refused.status, reason(refused)) == (408, "body_timeout")
+                assert "VELOX_CLIENT_MIN_RATE" in str(refused.error()["message"])
+                assert time.monotonic() - began_s >= 10
+                return
+        assert not ends
+        client.sock.sendall(b" " * (4096 - sent))
+        client.sock.settimeout(10)
+        assert client.read().status == 200
 
 
 @covers("VELOX_KEEPALIVE_TIMEOUT")

@@ -88,7 +88,7 @@ def test_api_keys_let_in_who_presents_one(upstream: RecordingUpstream, tmp_path:
     settings = {"VELOX_API_KEYS": f"sk-one,sha256:{digest}", "VELOX_API_KEYS_FILE": str(file)}
     with VeloxProcess({**upstream.env(), **settings, "VELOX_WORKERS": "1"}) as velox, upstream.playing(healthy):
         missing = ask(velox)
-        assert (missing.status, reason(missing)) == (401, "auth_missing")
+        assert (missing.status, reason(missing)) == (401, "auth_invalid")
         for wrong in ("sk-four", digest, "# the third team"):
             refused = ask(velox, {"authorization": f"Bearer {wrong}"})
             assert (refused.status, reason(refused)) == (401, "auth_invalid"), wrong
@@ -160,7 +160,7 @@ def test_config_file_gives_what_the_environment_does_not(upstream: RecordingUpst
     with VeloxProcess(settings) as velox:
         assert len(velox.worker_pids()) == 1
         key = {"authorization": "Bearer sk-file"}
-        assert reason(ask(velox)) == "auth_missing"
+        assert reason(ask(velox)) == "auth_invalid"
         assert ask(velox, key).status == 200
         assert reason(velox.request("GET", "/v1/files", headers=key)) == "unknown_route"
     file.write_text("workers: 2\nworkerz: 3\n")

@@ -27,8 +27,10 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> 
 class LineLog:
     """The lines that a pipe has brought, gathered by a thread; wait() blocks until the wanted one is there."""
 
-    def __init__(self, pipe: IO[bytes], name: str) -> None:
+    def __init__(self, pipe: IO[bytes], name: str, copy: IO[bytes] | None = None) -> None:
+        """copy: gets every byte too; it is closed at the end."""
         self._pipe: Final = pipe
+        self._copy: Final = copy
         self._changed: Final = threading.Condition()
         self._lines: list[str] = []
         self._ended = False
@@ -63,9 +65,13 @@ class LineLog:
 
     def _read(self) -> None:
         for line in self._pipe:
+            if self._copy is not None:
+                self._copy.write(line)
             with self._changed:
                 self._lines.append(line.decode("utf-8", "replace").rstrip("\n"))
                 self._changed.notify_all()
+        if self._copy is not None:
+            self._copy.close()
         with self._changed:
             self._ended = True
             self._changed.notify_all()

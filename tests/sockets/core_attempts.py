@@ -16,7 +16,7 @@ from velox.gateway.intake import Gateway
 from velox.net.upstream import UpstreamFailure
 from velox.observe.series import Retry
 from velox.policy.retry import RetryRules
-from velox.types import Header, ReplyHead
+from velox.types import ANYONE, Header, ReplyHead
 
 __all__ = ["BODY", "RULES", "SILENT", "ask", "attempts", "broken", "run", "status_of", "submit", "until", "whole"]
 
@@ -51,7 +51,7 @@ SILENT: Final[list[Step]] = []
 def submit(made: Gateway, client: FakeClient, *headers: Header) -> Exchange:
     head = request_head()
     head.headers += headers
-    exchange = made.submit(client, head, BODY, "")
+    exchange = made.submit(client, head, BODY, ANYONE)
     assert exchange is not None
     return exchange
 

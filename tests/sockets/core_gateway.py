@@ -17,6 +17,7 @@ from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.upstreams import Upstream, Upstreams
+from velox.net.client_http1_reply import Http1Replies
 from velox.net.pool import UpstreamPool
 from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.access_log import AccessLog
@@ -38,12 +39,14 @@ __all__ = ["LIMITS", "NO_RETRIES", "FakeClient", "ScriptedUpstream", "Step", "ga
 Dial = Callable[[ConnectionOwner], Awaitable[UpstreamConnection]]
 
 
-class FakeClient:
-    """A client's connection that notes what it is told."""
+class FakeClient(Http1Replies):
+    """A client's connection that notes what it is told, framed as HTTP/1.1."""
 
     will_close = True
+    is_http_1_0 = False
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_write_paused = False
         self.written = b""
         self.finished: Final = asyncio.Event()
@@ -52,10 +55,10 @@ class FakeClient:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    def finish(self, *, close: bool) -> None:
+    def finish(self, *, close: bool = False) -> None:
         self.finished.set()
 
-    def cut(self, last: bytes, *, reset: bool) -> None:
+    def cut_off(self, last: bytes, *, reset: bool) -> None:
         self.cuts.append((last, reset))
         self.finished.set()
 
@@ -108,7 +111,7 @@ def gateway(
     upstreams = Upstreams([_upstream(str(number), dial) for number, dial in enumerate(dials)])
     parts = Parts(
         routes=Routes(("*",)),
-        auth=Authenticator(frozenset()),
+        auth=Authenticator(()),
         reader=BodyReader(),
         queue=queue,
         bucket=SharedBucket(segment, rate, 0),

@@ -13,7 +13,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.net.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
-from velox.types import RequestHead
+from velox.types import ANYONE, Caller, RequestHead
 
 __all__ = ["App", "Exchange", "Server", "eventually", "serve"]
 
@@ -28,8 +28,10 @@ class Exchange:
         self.gone: Final = asyncio.Event()
         self.paused: Final = asyncio.Event()
         self.n_resumed = 0
+        self.stalled = False
 
-    def client_gone(self) -> None:
+    def client_gone(self, *, stalled: bool = False) -> None:
+        self.stalled = stalled
         self.gone.set()
 
     def client_paused(self) -> None:
@@ -40,8 +42,8 @@ class Exchange:
 
     def answer(self, body: bytes = b"ok") -> None:
         """Reply as a whole, and finish."""
-        self.client.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-        self.client.finish(close=False)
+        self.client.begin_reply(200, [], len(body), body, True, has_body=True)
+        self.client.finish()
 
 
 class App:
@@ -50,12 +52,13 @@ class App:
     def __init__(self, on_request: Callable[[Exchange], None] | None = None) -> None:
         self.exchanges: Final[list[Exchange]] = []
         self.errors: Final[list[VeloxError]] = []
+        self.crashes: Final[list[Exception]] = []
         self._on_request: Final = on_request
 
-    def check_head(self, head: RequestHead) -> str:
-        return "caller"
+    def check_head(self, head: RequestHead) -> Caller:
+        return ANYONE
 
-    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str) -> Exchange:
+    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller) -> Exchange:
         exchange = Exchange(client, head, body)
         self.exchanges.append(exchange)
         if self._on_request is not None:
@@ -64,21 +67,33 @@ class App:
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         self.errors.append(error)
-        close = error.close or client.will_close
-        client.write(b"HTTP/1.1 %d \r\ncontent-length: 0\r\n\r\n" % error.status)
-        client.finish(close=close)
+        client.answer(error.status, [], b"", with_body=True, close=error.close)
+
+    def crashed(self, exc: Exception) -> None:
+        self.crashes.append(exc)
 
 
 class Server:
     """An ingress that listens, and the clients that a test connects to it. crashes: what the loop had to report."""
 
-    def __init__(self, app: App, *, write_s: float, budget: int, max_connections: int) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        write_s: float,
+        budget: int,
+        max_connections: int,
+        min_rate: int,
+        header_s: float = 5.0,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.app: Final = app
         self.crashes: Final[list[dict[str, object]]] = []
         loop.set_exception_handler(lambda _loop, context: self.crashes.append(context))
         self.budget: Final = BodyBudget(budget, 0.5, loop.time)
-        timeouts = ClientTimeouts(header_s=5.0, body_s=5.0, keepalive_s=5.0, write_s=write_s)
+        timeouts = ClientTimeouts(
+            header_s=header_s, body_s=5.0, keepalive_s=5.0, write_s=write_s, min_rate_bytes=min_rate
+        )
         self.ingress: Final = Ingress(app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections)
         self.address: tuple[str, int] = ("127.0.0.1", 0)
 
@@ -101,9 +116,9 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serve(
-    app: App, *, write_s: float = 5.0, budget: int = 1 << 20, max_connections: int = 100
+    app: App, *, write_s: float = 5.0, budget: int = 1 << 20, max_connections: int = 100, min_rate: int = 0
 ) -> AsyncIterator[Server]:
-    server = Server(app, write_s=write_s, budget=budget, max_connections=max_connections)
+    server = Server(app, write_s=write_s, budget=budget, max_connections=max_connections, min_rate=min_rate)
     server.ingress.start()
     listening = await asyncio.get_running_loop().create_server(server.ingress.connection, "127.0.0.1", 0)
     server.address = listening.sockets[0].getsockname()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -17,21 +18,24 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.watching import until
 from tests.sockets.profile_workers import busy_work, start_worker, stop_worker
 from velox.admin import main
 from velox.admin.health import Readiness
+from velox.admin.pprof import ProfilePage
 from velox.admin.server import MAX_CONNECTIONS, AdminApp
 from velox.profiling.remote import collect
 from velox.profiling.samples import Profile
 
 Address = tuple[str, int]
+PAGE = b"# TYPE velox_up gauge\nvelox_up 1.0\n"
 
 
 def broken_page() -> bytes:
     raise RuntimeError("a bug in the metrics page")
 
 
-def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: bool = False) -> int:
+def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: bool = False, page: bytes = PAGE) -> int:
     """Fork an admin process over real channels; return its id."""
     pid = os.fork()
     if pid:
@@ -41,9 +45,9 @@ def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: b
         return await collect(channels, seconds, hz)
 
     app = AdminApp(
-        metrics=broken_page if broken else lambda: b"# TYPE velox_up gauge\nvelox_up 1.0\n",
+        metrics=broken_page if broken else lambda: page,
         ready=lambda: Readiness(alive=not broken, ready=not broken, reasons=("a reason",) if broken else ()),
-        collect=take,
+        profiles=ProfilePage(take),
     )
     code = 1
     try:
@@ -161,17 +165,71 @@ def test_head_never_finished_is_408(admin: Address) -> None:
     assert 4.5 < time.monotonic() - started < 7.5
 
 
-def test_connections_over_the_limit_are_503_and_free_again(admin: Address) -> None:
-    """64 idle connections are held, the next is told, and once they leave all is well."""
-    held = [socket.create_connection(admin, timeout=10) for _ in range(MAX_CONNECTIONS)]
-    time.sleep(0.2)
-    over = raw(admin, b"")
-    for sock in held:
-        sock.close()
-    time.sleep(0.2)
+def test_crowd_of_idle_connections_keeps_no_probe_out(admin: Address) -> None:
+    """1,000 that send nothing, or a byte now and then: each that comes drops the oldest, and a probe is answered."""
+    held = []
+    try:
+        for n in range(1000):
+            sock = socket.create_connection(admin, timeout=10)
+            held.append(sock)
+            if n % 2:
+                sock.sendall(b"GET /metrics HT")
+            if n % 100 == 99:
+                assert get(admin, "/healthz")[0].status == 200
+                assert get(admin, "/metrics")[0].status == 200
+        assert sum(is_dropped(sock) for sock in held) >= 1000 - MAX_CONNECTIONS
+    finally:
+        for sock in held:
+            sock.close()
+    assert get(admin, "/healthz")[0].status == 200
+
+
+def is_dropped(sock: socket.socket) -> bool:
+    """Tell whether the other side has ended a connection, or does before long."""
+    sock.settimeout(0.01)
+    try:
+        return not sock.recv(1)
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_over_the_limit_are_503_when_each_is_being_answered() -> None:
+    """64 that don't read a page of 16 MiB have the room; the next one is told, and is served once they have left."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        pid = start_admin(sock, [], page=b"#" * 2**24)
+        address = sock.getsockname()
+        try:
+            with contextlib.ExitStack() as held:
+                for _ in range(MAX_CONNECTIONS):
+                    client = held.enter_context(socket.create_connection(address, timeout=10))
+                    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert client.recv(12) == b"HTTP/1.1 200"
+                over = raw(address, b"")
+            until(lambda: get(address, "/healthz")[0].status == 200, "there is room again")
+        finally:
+            stop_worker(pid)
 
     assert over.startswith(b"HTTP/1.1 503")
-    assert get(admin, "/healthz")[0].status == 200
+
+
+def test_unix_socket_serves_the_same_pages(tmp_path: Path) -> None:
+    """`VELOX_ADMIN_LISTEN=unix:PATH`: who may open the file may ask."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "admin.sock"))
+        sock.listen()
+        pid = start_admin(sock, [])
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(10)
+                client.connect(str(tmp_path / "admin.sock"))
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                reply = client.recv(65536)
+        finally:
+            stop_worker(pid)
+
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n") and reply.endswith(b"\r\n\r\nok\n")
 
 
 @pytest.mark.parametrize("seconds", ["0", "61", "99999", "x"])

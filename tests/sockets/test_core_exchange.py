@@ -16,7 +16,7 @@ from velox.errors import Reason
 from velox.gateway.reply import Reply
 from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import ConnectionEnd, Retry
-from velox.types import Header, ReplyHead
+from velox.types import ANYONE, Header, ReplyHead
 
 
 class Body(bytearray):
@@ -102,7 +102,7 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
             client = FakeClient()
             body = Body(b'{"model":"m","messages":[]}')
             watched = weakref.ref(body)
-            exchange = made.submit(client, request_head(), body, "")
+            exchange = made.submit(client, request_head(), body, ANYONE)
             assert exchange is not None
             del body
             if ends == "gone":
@@ -129,7 +129,7 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
 
 def reply_for(client: FakeClient, method: bytes = b"GET", *, http_1_0: bool = False) -> Reply:
     request = request_head(method)
-    request.http_1_0 = http_1_0
+    request.http_1_0 = client.is_http_1_0 = http_1_0
     return Reply(client, request, b"vx-1", asyncio.get_running_loop())
 
 
@@ -213,7 +213,7 @@ def test_client_that_leaves_with_its_whole_answer_was_served() -> None:
     async def main() -> None:
         with gateway(Upstream((head(), b"ok", True)).dial) as made:
             client = HastyClient()
-            exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), "")
+            exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), ANYONE)
             assert exchange is not None
             client.leave = exchange.client_gone
             async with asyncio.timeout(5):

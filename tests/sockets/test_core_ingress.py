@@ -55,7 +55,10 @@ def test_client_that_reads_slowly_but_steadily_is_not_cut() -> None:
     """F-45: the timer is for a client that takes nothing, not for one that takes its time."""
 
     async def main() -> None:
-        app = App(lambda exchange: exchange.client.write(bytes(6 * MIB)))  # and it is not finished
+        def answer(exchange: Exchange) -> None:  # and it is not finished
+            exchange.client.begin_reply(200, [], None, bytes(6 * MIB), False, has_body=True)
+
+        app = App(answer)
         async with serve(app, write_s=0.4) as server:
             loop = asyncio.get_running_loop()
             client = await server.connect(receive_bytes=4096)
@@ -78,8 +81,7 @@ def test_half_closed_client_is_gone_at_once_though_it_has_not_read() -> None:
 
     async def main() -> None:
         def answer(exchange: Exchange) -> None:
-            exchange.client.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-            exchange.client.write(b"400000\r\n" + bytes(4 * MIB))
+            exchange.client.begin_reply(200, [], None, bytes(4 * MIB), False, has_body=True)
 
         app = App(answer)
         async with serve(app) as server:

@@ -25,7 +25,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.policy.token_bucket import BucketRate
-from velox.types import ReplyHead
+from velox.types import ANYONE, ReplyHead
 
 # -- ends in the middle of it ---------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ def test_whole_reply_has_a_limit_of_its_kind(stream: bool, sse: bool) -> None:
         with gateway(upstream.dial, limits=limits) as made:
             client = FakeClient()
             body = b'{"model":"m","stream":true}' if stream else BODY
-            assert made.submit(client, request_head(), body, "") is not None
+            assert made.submit(client, request_head(), body, ANYONE) is not None
             await until(lambda: client.written != b"")
             now_s = asyncio.get_running_loop().time()
             total_s = 20.0 if stream or sse else 10.0

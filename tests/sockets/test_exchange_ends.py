@@ -23,6 +23,7 @@ from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.upstreams import Upstream, Upstreams
+from velox.net.client_http1_reply import Http1Replies
 from velox.net.pool import UpstreamPool
 from velox.net.upstream import ConnectionOwner
 from velox.observe.access_log import AccessLog
@@ -36,26 +37,27 @@ from velox.protocol.body import BodyReader
 from velox.providers.openai import OPENAI
 from velox.shm.bucket import SharedBucket
 from velox.shm.segment import Segment
-from velox.types import RequestHead
+from velox.types import ANYONE, RequestHead
 
 
-class FakeClient:
+class FakeClient(Http1Replies):
     """A client's connection that notes what it is told."""
 
     is_write_paused = False
     will_close = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.written = b""
         self.finished = 0
 
     def write(self, data: bytes) -> None:
         self.written += data
 
-    def finish(self, *, close: bool) -> None:
+    def finish(self, *, close: bool = False) -> None:
         self.finished += 1
 
-    def cut(self, last: bytes, *, reset: bool) -> None:
+    def cut_off(self, last: bytes, *, reset: bool) -> None:
         raise AssertionError("no reply has begun")
 
     def release_body(self) -> None:
@@ -82,7 +84,7 @@ class Bench:
         )
         parts = Parts(
             routes=Routes(("/",)),
-            auth=Authenticator(frozenset()),
+            auth=Authenticator(()),
             reader=BodyReader(),
             queue=queue,
             bucket=self.bucket,
@@ -107,7 +109,7 @@ class Bench:
             chunked=False,
             expect_continue=False,
         )
-        exchange = self.gateway.submit(client, head, None, "")
+        exchange = self.gateway.submit(client, head, None, ANYONE)
         assert exchange is not None, "the queue has room"
         return exchange
 

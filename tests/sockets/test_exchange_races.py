@@ -23,7 +23,7 @@ from velox.gateway.intake import Gateway
 from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Retry
 from velox.policy.breaker import FAULTS, PROBE_EVERY_S
-from velox.types import ReplyHead
+from velox.types import ANYONE, ReplyHead
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)
 TOOK_S: Final = 0.02
@@ -152,7 +152,7 @@ def test_body_is_let_go_of_at_the_end_without_the_collector(how: str) -> None:
             gc.collect()
             gc.disable()
             try:
-                made.submit(client, request_head(), body, "")
+                made.submit(client, request_head(), body, ANYONE)
                 del body
                 async with asyncio.timeout(10):
                     await client.finished.wait()

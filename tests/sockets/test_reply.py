@@ -32,7 +32,7 @@ def reply_for(
     client: FakeClient, *, method: bytes = b"POST", path: bytes = b"/v1/chat/completions", http_1_0: bool = False
 ) -> Reply:
     request = request_head(method, path)
-    request.http_1_0 = http_1_0
+    request.http_1_0 = client.is_http_1_0 = http_1_0
     reply = Reply(client, request, b"vx-1", asyncio.get_running_loop())
     reply.begin()
     return reply

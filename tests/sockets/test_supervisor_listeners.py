@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -24,27 +25,27 @@ def is_listening(port: int) -> bool:
 
 def test_tcp_listeners_share_one_port_that_the_kernel_chose() -> None:
     """Each slot has a socket of its own, all on one port; nobody else gets that port meanwhile."""
-    listeners = Listeners(LOOPBACK, 3)
+    listeners = Listeners([LOOPBACK], 3)
     try:
-        ports = {listeners[slot].getsockname()[1] for slot in range(3)}
+        ports = {listeners[slot][0].getsockname()[1] for slot in range(3)}
         assert ports == {port_of(listeners)}
-        assert len({listeners[slot].fileno() for slot in range(3)}) == 3
+        assert len({listeners[slot][0].fileno() for slot in range(3)}) == 3
         with pytest.raises(BindError, match="Address already in use; is another Velox running there"):
-            Listeners(Address(kind="tcp", host="127.0.0.1", port=port_of(listeners)), 2)
+            Listeners([Address(kind="tcp", host="127.0.0.1", port=port_of(listeners))], 2)
     finally:
         listeners.close()
 
 
 def test_tcp_listeners_take_connections_on_every_socket() -> None:
     """A connection lands in the queue of one of the sockets, whichever process is alive: none is refused."""
-    listeners = Listeners(LOOPBACK, 2)
+    listeners = Listeners([LOOPBACK], 2)
     clients = [socket.create_connection(("127.0.0.1", port_of(listeners))) for _ in range(40)]
     try:
         accepted = [0, 0]
         for slot in range(2):
             while True:
                 try:
-                    listeners[slot].accept()[0].close()
+                    listeners[slot][0].accept()[0].close()
                 except BlockingIOError:
                     break
                 accepted[slot] += 1
@@ -58,9 +59,9 @@ def test_tcp_listeners_take_connections_on_every_socket() -> None:
 @pytest.mark.parametrize("kept", [0, 2, None])
 def test_child_keeps_no_socket_but_its_own(kept: int | None) -> None:
     """A socket that a child holds by mistake takes connections that nobody will ever serve; the last one counts too."""
-    listeners = Listeners(LOOPBACK, 3)
+    listeners = Listeners([LOOPBACK], 3)
     port = port_of(listeners)
-    sockets = [listeners[slot] for slot in range(3)]
+    sockets = [listeners[slot][0] for slot in range(3)]
     listeners.close_others(kept)
     assert [sock.fileno() >= 0 for sock in sockets] == [slot == kept for slot in range(3)]
     listeners.close()
@@ -70,24 +71,24 @@ def test_child_keeps_no_socket_but_its_own(kept: int | None) -> None:
 def test_unix_listener_is_one_socket_for_all_and_kept_by_a_worker(tmp_path: Path) -> None:
     """Every slot has the same socket, so a worker keeps it and the admin process lets it go."""
     path = tmp_path / "velox.sock"
-    listeners = Listeners(Address(kind="unix", host="", port=0, path=str(path)), 3)
-    assert listeners[0] is listeners[2]
+    listeners = Listeners([Address(kind="unix", path=str(path))], 3)
+    assert listeners[0][0] is listeners[2][0]
     assert listeners.url == f"unix:{path}"
     listeners.close_others(1)
-    assert listeners[1].fileno() >= 0
+    assert listeners[1][0].fileno() >= 0
     listeners.close_others(None)
-    assert listeners[1].fileno() < 0
+    assert listeners[1][0].fileno() < 0
     listeners.close()
 
 
 def test_unix_listener_closed_twice_leaves_its_successors_path_alone(tmp_path: Path) -> None:
     """The supervisor closes at each turn of a drain; by then, the path may be another gateway's."""
     address = Address(kind="unix", host="", port=0, path=str(tmp_path / "velox.sock"))
-    first = Listeners(address, 1)
+    first = Listeners([address], 1)
     with pytest.raises(BindError):
-        Listeners(address, 1)
+        Listeners([address], 1)
     first.close()
-    second = Listeners(address, 1)
+    second = Listeners([address], 1)
     first.close()
     assert Path(address.path).exists()
     second.close()
@@ -109,8 +110,23 @@ def test_unix_listener_replaces_a_dead_socket_but_no_other_file(tmp_path: Path) 
 def test_ipv6_listener_says_where_it_is() -> None:
     """Brackets in the address that people copy into a browser."""
     try:
-        listeners = Listeners(Address(kind="tcp", host="::1", port=0), 1)
+        listeners = Listeners([Address(kind="tcp", host="::1", port=0)], 1)
     except BindError as exc:
         pytest.skip(f"no IPv6 here: {exc}")
     assert listeners.url.startswith("http://[::1]:")
+    listeners.close()
+
+
+def test_accepted_connections_hold_little_of_a_reply_in_the_kernel() -> None:
+    """R-MEM-1: a client that reads nothing costs 0.3 MB of kernel memory at most, not tcp_wmem's 4 MiB."""
+    listeners = Listeners([LOOPBACK], 1)
+    with socket.create_connection(("127.0.0.1", port_of(listeners))):
+        listeners[0][0].setblocking(True)
+        accepted, _ = listeners[0][0].accept()
+        accepted.setblocking(False)
+        n_taken = 0
+        with accepted, contextlib.suppress(BlockingIOError):
+            while n_taken < 8 << 20:
+                n_taken += accepted.send(bytes(65536))
+        assert n_taken < 512 * 1024
     listeners.close()

@@ -63,6 +63,50 @@ def test_line_is_one_json_object_with_controls_escaped(pipe: tuple[int, int]) ->
     assert set(fields) == set(AccessRecord.__slots__)
 
 
+def written(record: AccessRecord) -> bytes:
+    """Log one record; return what the descriptor got."""
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    log = AccessLog(writer, "all", Dropped())
+    log.write(record)
+    log.flush()
+    got = os.read(reader, 65536)
+    os.close(reader), os.close(writer)
+    return got
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x00\x1b[31m\x7f",
+        "\u0085\u2028\u2029",
+        "\u202eexe.txt",
+        "\ud800",
+        "h\u00e9",
+        "\U0001f30d",
+        '"}\n{"status":200}',
+    ],
+    ids=ascii,
+)
+def test_line_is_printable_ascii_whatever_a_text_holds(text: str) -> None:
+    """R-LOG-1: no control character, line separator, direction mark or lone surrogate stands there as it is."""
+    line = written(record(model=text, path=text))
+
+    assert line.endswith(b"\n") and line[:-1].decode("ascii").isprintable()
+    assert json.loads(line)["model"] == text
+
+
+def test_line_fits_a_pipe_whatever_its_texts_need() -> None:
+    """A line over PIPE_BUF would mix with another worker's: 12 bytes for each character make the texts shorter."""
+    astral = "\U0001f30d" * 300
+
+    line = written(record(model=astral, path=astral, caller=astral))
+
+    fields = json.loads(line)
+    assert len(line) <= 4096
+    assert astral.startswith(fields["model"]) and len(fields["model"]) >= 40
+    assert len(json.loads(written(record(model=astral)))["model"]) == 256, "where there is room, it is used"
+
+
 @pytest.mark.parametrize(
     ("level", "reason", "wanted"),
     [("off", "internal", False), ("errors", "ok", False), ("errors", "internal", True), ("all", "ok", True)],

@@ -232,7 +232,7 @@ def test_profile_head_takes_no_profile() -> None:
 
 def test_index_page_shows_commands_for_the_host_that_was_asked() -> None:
     """The commands on the page can be pasted as they are."""
-    page = index_page(AdminRequest("GET", "/", "", "127.0.0.1:6061", {})).body
+    page = index_page(AdminRequest("GET", "/", "", "127.0.0.1:6061", {}), with_profiles=True).body
 
     assert page is not None
     assert b"go tool pprof -top 'http://127.0.0.1:6061/debug/pprof/profile?seconds=10'" in page

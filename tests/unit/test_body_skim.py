@@ -65,6 +65,16 @@ def test_large_body_is_read_as_a_small_one(content: bytes) -> None:
     assert read(body) == read(bytearray(body)) == Peek(model="m", stream=True, max_tokens=7, user="u")
 
 
+def test_texts_that_count_are_read_in_slices_as_at_once() -> None:
+    """The longest model there is, each of its characters 12 bytes; a `user` that is too long to be one is none."""
+    model = "\\ud83c\\udf0d" * 256
+    longest, longer = "u" * 256, "u" * 5000
+    for user, wanted in ((longest, longest), (longer, None)):
+        body = b'{"model":"%b","user":"%b","a":"%b"}' % (model.encode(), user.encode(), CONTENTS["base64"])
+
+        assert read(body) == BodyReader().read(body) == Peek(model="\U0001f30d" * 256, user=wanted)
+
+
 def test_long_string_is_walked_in_slices_and_left_out() -> None:
     """Between two slices of 64 KiB the loop has a turn; what is parsed at the end is small."""
     body = chat(CONTENTS["base64"])
@@ -129,7 +139,7 @@ PIECES = st.lists(
     st.one_of(
         st.text(max_size=30),
         st.sampled_from(
-            ["x" * 1536, "x" * 1537, '"' * 40, "\\" * 41, "ä" * 2000, "\n\t" * 900, "🙂" * 700, "\ud800" * 300]
+            ["x" * 3072, "x" * 3073, '"' * 40, "\\" * 41, "ä" * 2000, "\n\t" * 900, "🙂" * 700, "\ud800" * 300]
         ),
     ),
     max_size=6,

@@ -47,6 +47,17 @@ def test_check_says_who_may_come_in(environ: dict[str, str], door: str, capsys: 
     assert capsys.readouterr().out.splitlines()[-1] == door
 
 
+def test_check_says_what_a_worker_can_need_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    """Memory and connections, from the settings and this machine's limit on open files."""
+    assert main(["check"], {"VELOX_MAX_CONNECTIONS": "100", "VELOX_WORKERS": "1"}) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    (memory,) = [line for line in lines if line.startswith("memory: at most ")]
+    (connections,) = [line for line in lines if line.startswith("connections: ")]
+    assert " a worker: " in memory and "request bodies 288 MiB" in memory
+    assert connections.startswith("connections: a worker takes 100 of clients, of ")
+
+
 @pytest.mark.parametrize("command", ["check", "serve"])
 def test_wrong_settings_are_all_printed_and_nothing_starts(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, every problem on a line of its own on standard error, nothing on standard output."""

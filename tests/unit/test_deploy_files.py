@@ -75,7 +75,7 @@ def test_image_settings_start_with_keys_and_not_without() -> None:
     assert settings
     with pytest.raises(Exception, match="VELOX_API_KEYS"):
         load(settings)
-    assert load({**settings, "VELOX_API_KEYS": "k"}).listen.port == 8080
+    assert load({**settings, "VELOX_API_KEYS": "k"}).listen[0].port == 8080
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "sidecar.compose.yaml"])
@@ -92,16 +92,21 @@ def test_compose_file_sets_only_known_variables_and_leaves_time_to_drain(name: s
     assert (ROOT / "deploy" / service["build"] / "Dockerfile").exists()
 
 
-def test_pod_sets_only_known_variables_and_leaves_time_to_drain() -> None:
-    """The sidecar of the pod starts with what it is given, on loopback and without a client key."""
-    pod = yaml.safe_load((ROOT / "deploy/sidecar.pod.yaml").read_text())["spec"]
+@pytest.mark.parametrize("name", ["sidecar.pod.yaml", "sidecar-unix.pod.yaml"])
+def test_pod_sets_only_known_variables_and_leaves_time_to_drain(name: str) -> None:
+    """The sidecar of the pod starts with what it is given, on loopback or a unix socket, and without a client key."""
+    pod = yaml.safe_load((ROOT / "deploy" / name).read_text())["spec"]
     (velox,) = pod["initContainers"]
     settings = load({variable["name"]: variable.get("value", "k") for variable in velox["env"]})
 
-    assert settings.listen.is_loopback
+    assert settings.listen[0].is_loopback
     assert pod["terminationGracePeriodSeconds"] > settings.drain_timeout_s
     assert pod["enableServiceLinks"] is False
     assert velox["securityContext"]["runAsNonRoot"] is True
+    if settings.listen[0].kind == "unix":
+        folders = {mount["mountPath"] for each in (velox, *pod["containers"]) for mount in each["volumeMounts"]}
+        assert folders == {str(Path(settings.listen[0].path).parent)}, "both containers see the socket"
+        assert settings.listen_mode == 0o660 and pod["securityContext"]["fsGroup"], "the application is in its group"
 
 
 @pytest.mark.parametrize("name", LOCKS)

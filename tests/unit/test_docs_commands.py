@@ -29,6 +29,19 @@ SIDECAR = (
     "-e VELOX_LISTEN=127.0.0.1:8080 -e OPENAI_API_KEY velox"
 )
 
+UNIX_SIDECAR = (
+    "docker run -d --name velox --volume velox:/run/velox --stop-timeout 30 --read-only "
+    "-e VELOX_LISTEN=unix:/run/velox/velox.sock -e VELOX_LISTEN_MODE=0666 -e OPENAI_API_KEY velox"
+)
+UNIX_PAGE = "tests/e2e/test_docs_tls.py::test_unix_command_and_snippet_work"
+CLIENT_CERTIFICATES = "tests/e2e/test_docs_tls.py::test_client_certificates_are_made_and_used_as_shown"
+
+KEYS = "tests/e2e/test_docs_keys.py"
+ADMIN = f"{KEYS}::test_admin_commands_work_with_the_token"
+VECTORS = "tests/vectors/test_command.py"
+FUZZ = "tests/fuzz/test_fuzz.py"
+H2SPEC = "tests/h2spec/test_command.py"
+
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
     "make run": DEMO,
@@ -38,10 +51,26 @@ RUN_BY = {
     ),
     "make test": ".ci/run: make test",
     ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
+    ".venv/bin/python -m tests.vectors": f"{VECTORS}::test_command_prints_its_table",
+    ".venv/bin/python -m tests.vectors --through nginx,haproxy,caddy,envoy,uvicorn": (
+        f"{VECTORS}::test_command_prints_what_came_of_it_between_servers"
+    ),
+    ".venv/bin/python -m tests.vectors --from nginx,haproxy,caddy,envoy": (
+        f"{VECTORS}::test_command_prints_what_came_of_it_between_servers"
+    ),
+    ".venv/bin/python -m tests.floods": "tests/floods/test_command.py::test_command_prints_its_table",
+    ".venv/bin/python -m tests.h2spec": f"{H2SPEC}::test_command_prints_its_table",
+    ".venv/bin/python -m tests.h2spec --gateway": f"{H2SPEC}::test_command_prints_its_table",
+    ".venv/bin/python -m tests.h2spec --all": f"{H2SPEC}::test_command_prints_every_case_when_asked",
     ".venv/bin/python -m tests.wall --write docs/faults.md": (
         "tests/wall/test_command.py::test_command_runs_the_tests_of_a_fault_and_writes_their_row"
     ),
     ".venv/bin/python -m tests.storm": "tests/storm/test_storm.py::test_command_prints_its_tables",
+    "make fuzz": f"{FUZZ}::test_every_target_is_fuzzed_for_a_second",
+    ".venv/bin/python -m tests.fuzz --seconds 1800 --log .fuzz/long.jsonl": (
+        f"{FUZZ}::test_run_goes_on_where_its_log_ends"
+    ),
+    ".venv/bin/python -m tests.fuzz --report .fuzz/long.jsonl": f"{FUZZ}::test_report_is_a_row_a_target",
     "make lint": ".ci/run: make --keep-going lint",
     "make bench": ".ci/run: make bench",
     ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
@@ -63,6 +92,20 @@ RUN_BY = {
     SIDECAR: DOCKER,
     "docker compose -f deploy/compose.yaml up --build": COMPOSE,
     "docker compose -f deploy/sidecar.compose.yaml up --build": COMPOSE,
+    ".venv/bin/velox key new": f"{KEYS}::test_key_commands_make_a_key_and_its_entry",
+    ".venv/bin/velox key hash < key.txt": f"{KEYS}::test_key_commands_make_a_key_and_its_entry",
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/metrics': ADMIN,
+    'curl -H "Authorization: Bearer $TOKEN" -o cpu.pb.gz'
+    " 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10&format=pprof'": ADMIN,
+    UNIX_SIDECAR: DOCKER,
+    "VELOX_LISTEN=unix:/run/velox/velox.sock .venv/bin/velox serve": UNIX_PAGE,
+    "VELOX_LISTEN=0.0.0.0:8443 VELOX_TLS_CERT=tls.crt VELOX_TLS_KEY=tls.key VELOX_API_KEYS=change-me"
+    " .venv/bin/velox serve": "tests/e2e/test_docs_tls.py::test_tls_command_serves_tls",
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 3650"
+    ' -subj "/CN=our clients" -keyout clients.key -out clients.pem': CLIENT_CERTIFICATES,
+    "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc"
+    ' -subj "/CN=my-app" -keyout app.key -out app.csr': CLIENT_CERTIFICATES,
+    "openssl x509 -req -in app.csr -CA clients.pem -CAkey clients.key -days 365 -out app.pem": CLIENT_CERTIFICATES,
 }
 SHOWN = sorted({command for page in PAGES for command in commands(page)})
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -103,7 +146,7 @@ def test_docker_command_starts_with_what_it_sets(command: str) -> None:
     settings = load(environ)
 
     assert words[-1] == "velox"
-    assert settings.listen.port == 8080
+    assert settings.listen[0].kind == "unix" or settings.listen[0].port == 8080
     if "--stop-timeout" in words:
         assert int(words[words.index("--stop-timeout") + 1]) > settings.drain_timeout_s
 

@@ -1,4 +1,4 @@
-"""Keys that clients must present."""
+"""Keys that clients must present, and what the holder of one may use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.types import Headers
+from velox.gateway.permission import check_model, matches
+from velox.settings.keys import KeyEntry
+from velox.types import ANYONE, Caller, Headers
+
+
+def entry(key: bytes, name: str = "", models: tuple[str, ...] = ()) -> KeyEntry:
+    """Return a key as settings know it."""
+    return KeyEntry(hashlib.sha256(key).digest(), name, models)
+
 
 KEY = b"vk-right"
-AUTH = Authenticator(frozenset({hashlib.sha256(KEY).digest(), hashlib.sha256(b"other").digest()}))
+KEYS = (entry(KEY), entry(b"other", "team-a", ("gpt-*",)))
+AUTH = Authenticator(KEYS)
 
 
 @pytest.mark.parametrize(
@@ -20,37 +29,185 @@ AUTH = Authenticator(frozenset({hashlib.sha256(KEY).digest(), hashlib.sha256(b"o
     [
         [(b"authorization", b"Bearer vk-right")],
         [(b"authorization", b"bearer  vk-right")],
+        [(b"authorization", b"BEARER vk-right\t")],
         [(b"x-api-key", b"vk-right")],
         [(b"api-key", b"vk-right")],
+        [(b"authorization", b"Bearer vk-right"), (b"x-api-key", b"vk-right"), (b"api-key", b"")],
+        [(b"authorization", b"Bearer "), (b"x-api-key", b"vk-right")],
     ],
 )
 def test_right_key_passes_in_each_spelling(headers: Headers) -> None:
-    """A key is taken from Authorization: Bearer, x-api-key and api-key; the caller is named by its digest."""
-    assert AUTH.check(head(b"GET", b"/", headers)) == hashlib.sha256(KEY).digest()[:4].hex()
+    """Authorization: Bearer, x-api-key and api-key, also together; a caller without a name is named by its digest."""
+    assert AUTH.check(head(b"GET", b"/", headers)) == Caller(hashlib.sha256(KEY).digest()[:4].hex())
 
 
-@pytest.mark.parametrize(
-    ("headers", "reason"),
-    [
-        ([], Reason.AUTH_MISSING),
-        ([(b"authorization", b"Bearer")], Reason.AUTH_MISSING),
-        ([(b"authorization", b"Bearer ")], Reason.AUTH_MISSING),
-        ([(b"authorization", b"Basic dnM6cmlnaHQ=")], Reason.AUTH_MISSING),
-        ([(b"authorization", b"Bearer " + b"k" * 9000)], Reason.AUTH_MISSING),
-        ([(b"authorization", b"Bearer vk-wrong")], Reason.AUTH_INVALID),
-        ([(b"authorization", b"Bearer vk-wrong"), (b"x-api-key", KEY)], Reason.AUTH_INVALID),
-    ],
-)
-def test_missing_and_wrong_key_get_the_same_answer(headers: Headers, reason: Reason) -> None:
-    """R-AUTH-2: both are 401 with the same message; only the code tells them apart."""
+def test_caller_has_the_name_and_the_models_of_its_key() -> None:
+    """What the settings say of a key goes with the request."""
+    assert AUTH.check(head(b"GET", b"/", [(b"x-api-key", b"other")])) == Caller("team-a", ("gpt-*",))
+
+
+NO_KEY: list[Headers] = [
+    [],
+    [(b"authorization", b"Bearer")],
+    [(b"authorization", b"Bearer ")],
+    [(b"authorization", b"Basic dnM6cmlnaHQ=")],
+    [(b"authorization", b"vk-right")],
+    [(b"authorization", b"vk-right ")],
+    [(b"authorization", b"Bearer\tvk-right")],
+    [(b"authorization", b"BearervK-right")],
+    [(b"authorization", b"Bearer vk-right x")],
+    [(b"authorization", b"Bearer " + b"k" * 9000)],
+    [(b"authorization", b"Bearer vk-wrong")],
+    [(b"authorization", b"Bearer vk-righ")],
+    [(b"authorization", b"Bearer vk-right1")],
+    [(b"authorization", b"Bearer VK-RIGHT")],
+    [(b"authorization", b"Bearer vk-\xe9\xff")],
+    [(b"authorization", b"Bearer " + hashlib.sha256(KEY).hexdigest().encode())],
+    [(b"authorization", b"Bearer sha256:" + hashlib.sha256(KEY).hexdigest().encode())],
+    [(b"x-api-key", b"Bearer vk-right")],
+    [(b"x-goog-api-key", b"vk-right")],
+    [(b"cookie", b"api-key=vk-right")],
+    [(b"proxy-authorization", b"Bearer vk-right")],
+]
+
+
+@pytest.mark.parametrize("headers", NO_KEY, ids=range(len(NO_KEY)))
+def test_missing_wrong_and_malformed_key_get_the_same_answer(headers: Headers) -> None:
+    """R-AUTH-2, B-27: reason, status, message and headers are the same for all of them."""
     with pytest.raises(VeloxError) as refused:
         AUTH.check(head(b"GET", b"/", headers))
 
-    assert refused.value.reason is reason
-    assert refused.value.status == 401
-    assert refused.value.message == "no valid API key was given; send Authorization: Bearer KEY"
+    error = refused.value
+    assert (error.reason, error.status, error.param) == (Reason.AUTH_INVALID, 401, None)
+    assert error.message == "no valid API key was given; send Authorization: Bearer KEY"
+    assert error.headers == ((b"www-authenticate", b"Bearer"),)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"authorization", b"Bearer vk-right"), (b"x-api-key", b"vk-wrong")],
+        [(b"authorization", b"Bearer vk-wrong"), (b"x-api-key", KEY)],
+        [(b"authorization", b"Bearer vk-right"), (b"authorization", b"Bearer other")],
+        [(b"authorization", b"Basic dnM6cmlnaHQ="), (b"x-api-key", KEY)],
+        [(b"authorization", b"vk-right"), (b"x-api-key", KEY)],
+        [(b"x-api-key", b"vk-right"), (b"x-api-key", b"other")],
+        [(b"x-api-key", b"vk-right"), (b"api-key", b"other")],
+    ],
+)
+def test_two_credentials_that_differ_are_refused_whichever_is_right(headers: Headers) -> None:
+    """B-27: whoever looks at the other one would take the request for somebody else's."""
+    for given in (headers, headers[::-1]):
+        with pytest.raises(VeloxError) as refused:
+            AUTH.check(head(b"GET", b"/", given))
+        assert (refused.value.reason, refused.value.status) == (Reason.BAD_REQUEST, 400)
 
 
 def test_no_configured_key_lets_everybody_in() -> None:
     """Without keys the listener is on loopback, or VELOX_AUTH=none was said."""
-    assert Authenticator(frozenset()).check(head(b"GET", b"/")) == ""
+    assert Authenticator(()).check(head(b"GET", b"/")) is ANYONE
+
+
+def test_key_of_nothing_lets_nobody_in() -> None:
+    """A digest of the empty string must not be the key of all who have none."""
+    auth = Authenticator((entry(b""), entry(KEY)))
+    for headers in ([], [(b"x-api-key", b"")], [(b"authorization", b"Bearer ")]):
+        with pytest.raises(VeloxError):
+            auth.check(head(b"GET", b"/", headers))
+
+
+def test_replaced_keys_count_at_once_and_none_is_no_open_door() -> None:
+    """A new key passes, an old one does not; a table without keys lets nobody in where there were some."""
+    auth = Authenticator(KEYS)
+    auth.replace((entry(b"new"),))
+
+    assert auth.check(head(b"GET", b"/", [(b"x-api-key", b"new")]))
+    for keys in ((entry(b"new"),), ()):
+        auth.replace(keys)
+        with pytest.raises(VeloxError):
+            auth.check(head(b"GET", b"/", [(b"x-api-key", KEY)]))
+    with pytest.raises(VeloxError):
+        auth.check(head(b"GET", b"/", [(b"x-api-key", b"new")]))
+
+
+MATCHES = [
+    ("gpt-4o", "gpt-4o", True),
+    ("gpt-4o", "gpt-4o-mini", False),
+    ("gpt-4o", "GPT-4o", False),
+    ("gpt-4*", "gpt-4o-mini", True),
+    ("gpt-4*", "gpt-4", True),
+    ("gpt-4*", "xgpt-4", False),
+    ("*-mini", "gpt-4o-mini", True),
+    ("*-mini", "gpt-4o-mini-x", False),
+    ("org/*/chat", "org/a/b/chat", True),
+    ("org/*/chat", "org/chat", False),
+    ("ab*ba", "aba", False),
+    ("ab*ba", "abba", True),
+    ("a*b*c", "a1b2c", True),
+    ("a*b*c", "a1c2b", False),
+    ("a*bc*c", "abc", False),
+    ("*", "", True),
+    ("*", "any", True),
+    ("**", "any", True),
+    ("", "any", False),
+    (".*", "any", False),
+    ("gpt-[4]", "gpt-4", False),
+    ("gpt-4?", "gpt-4o", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "model", "wanted"), MATCHES)
+def test_star_stands_for_any_text_and_nothing_else_is_special(pattern: str, model: str, wanted: bool) -> None:
+    """Names are compared letter by letter; only `*` is more than itself."""
+    assert matches(pattern, model) is wanted
+
+
+def test_pattern_of_many_stars_costs_no_more_than_its_length() -> None:
+    """A matcher that tries every way would not end: 30 stars in a name of 256 characters."""
+    assert matches("*a" * 30 + "b", "a" * 256) is False
+    assert matches("*a" * 30 + "*", "a" * 256) is True
+
+
+LIMITED = Caller("team-a", ("gpt-4o*", "o1"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "model"),
+    [
+        (b"POST", b"/v1/chat/completions", "gpt-4o-mini"),
+        (b"POST", b"/v1/responses", "o1"),
+        (b"GET", b"/v1/models", None),
+        (b"HEAD", b"/v1/models", None),
+        (b"GET", b"/v1/responses/r1", None),
+    ],
+)
+def test_limited_key_may_use_its_models_and_ask_for_what_there_is(
+    method: bytes, path: bytes, model: str | None
+) -> None:
+    """A list or a stored reply runs no model."""
+    check_model(LIMITED, head(method, path), model)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "model"),
+    [
+        (b"POST", b"/v1/chat/completions", "gpt-4"),
+        (b"POST", b"/v1/chat/completions", "o1-pro"),
+        (b"POST", b"/v1/chat/completions", None),
+        (b"POST", b"/v1/responses", None),  # a stored prompt names its own model
+        (b"POST", b"/v1/files", None),  # a file of a batch names any
+        (b"POST", b"/v1/batches", None),
+        (b"POST", b"/v1/audio/transcriptions", None),  # a form is not read
+        (b"DELETE", b"/v1/models/gpt-4o", None),
+        (b"POST", b"/openai/deployments/gpt-4/chat/completions", "gpt-4o"),  # the path counts there
+    ],
+)
+def test_limited_key_is_refused_what_may_be_another_model(method: bytes, path: bytes, model: str | None) -> None:
+    """403 forbidden, which names neither the model nor those that the key may use. Another key may do it all."""
+    with pytest.raises(VeloxError) as refused:
+        check_model(LIMITED, head(method, path), model)
+
+    assert (refused.value.reason, refused.value.status) == (Reason.FORBIDDEN, 403)
+    assert "gpt" not in refused.value.message and "o1" not in refused.value.message
+    check_model(Caller("free"), head(method, path), model)
+    check_model(ANYONE, head(method, path), model)

@@ -69,6 +69,20 @@ def test_admin_path_on_data_listener_is_unknown(path: bytes) -> None:
     assert refused.value.reason is Reason.UNKNOWN_ROUTE
 
 
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
+def test_body_without_meaning_is_refused(method: bytes) -> None:
+    """B-12: an upstream that skips the body of a GET would read it as the next request. A length of 0 is no body."""
+    routes = Routes(("*",))
+    routes.check(head(method, b"/v1/models"))
+    routes.check(head(method, b"/v1/models", length=0))
+
+    with pytest.raises(VeloxError) as refused:
+        routes.check(head(method, b"/v1/models", length=1))
+
+    assert (refused.value.reason, refused.value.close) == (Reason.BAD_REQUEST, True)
+    routes.check(head(b"DELETE", b"/v1/models", length=1))
+
+
 @pytest.mark.parametrize(
     ("path", "passes"),
     [(b"/v1/chat", True), (b"/v1/chat/completions", True), (b"/v1/chatx", False), (b"/v1/models", False)],

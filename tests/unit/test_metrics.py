@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from velox.admin.metrics_page import CONTENT_TYPE, render
 from velox.errors import Blame, Reason
 from velox.observe import series
+from velox.observe.causes import TlsFailure
 from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
 from velox.observe.series import ConnectionEnd, DnsResult, Retry, RetryDenied
 from velox.shm.segment import Segment
@@ -71,6 +72,11 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_dns_refresh(result)
     metrics.count_stream_error()
     metrics.count_auth_failure()
+    metrics.count_tunnel_bytes(1, 1)
+    for resumed in (False, True):
+        metrics.count_tls_handshake(resumed)
+    for failure in TlsFailure:
+        metrics.count_tls_failure(failure)
 
 
 def test_every_event_has_a_cell_of_its_own() -> None:
@@ -81,7 +87,8 @@ def test_every_event_has_a_cell_of_its_own() -> None:
 
     n_requests = len(Route) * 4 * (len(Reason) + 1)
     counters = [(name, v) for (name, _), v in samples.items() if name.endswith(("_total", "_count"))]
-    ours = [v for name, v in counters if not name.startswith(("velox_worker_", "process_"))]
+    elsewhere = ("velox_worker_", "process_", "velox_key_file_", "velox_tls_certificate_")  # written by the supervisor
+    ours = [v for name, v in counters if not name.startswith(elsewhere)]
     assert set(ours) == {1}
     assert sum(name == "velox_requests_total" for name, _ in samples) == n_requests
 
@@ -110,7 +117,8 @@ def test_series_are_bounded_whatever_is_counted() -> None:
         (499, "4xx"),
         (503, "5xx"),
         (600, "5xx"),
-        (101, "5xx"),
+        (101, "2xx"),
+        (100, "5xx"),
     ],
 )
 def test_request_is_counted_under_its_route_class_and_reason(status: int, label: str) -> None:
@@ -166,7 +174,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
         metrics.count_attempt(Attempt.OK)
         metrics.set_queue_depth(worker)
         metrics.set_inflight(10)
-        metrics.set_connections(20)
+        metrics.set_connections(20, 5)
         metrics.set_pool(ready=1, streams=4)
         metrics.set_upstreams_out(1)
         metrics.observe_loop_lag(worker * 10**9)
@@ -178,6 +186,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
     assert value(samples, "velox_queue_depth") == 3
     assert value(samples, "velox_inflight_requests") == 30
     assert value(samples, "velox_client_connections") == 60
+    assert value(samples, "velox_client_http2_connections") == 15
     assert value(samples, "velox_upstream_connections") == 3
     assert value(samples, "velox_upstream_streams") == 12
     assert value(samples, "velox_upstreams_out") == 3
@@ -207,6 +216,26 @@ def test_shed_reasons_are_gateway_refusals() -> None:
     assert all(r.fact.blame is Blame.GATEWAY and r.fact.should_retry for r in series.SHED_REASONS)
     with pytest.raises(KeyError):
         WorkerMetrics(new_segment().metrics(0)).count_shed(Reason.INTERNAL)
+
+
+def test_page_adds_up_both_processes_of_a_slot_that_is_changing_over() -> None:
+    """What the one that leaves has counted stays; the slot has one line, with what serves in it."""
+    segment = Segment(1, series.CELLS, spares=1)
+    old, new = WorkerStatus(segment, 0), WorkerStatus(segment, 1)
+    old.state, old.resident_bytes, old.refuses = WorkerState.DRAINING, 300, True
+    new.state, new.resident_bytes = WorkerState.READY, 40
+    old.count_restart(RestartCause.MEMORY)
+    WorkerMetrics(segment.metrics(0)).count_shed(Reason.CONN_LIMIT)
+    WorkerMetrics(segment.metrics(1)).count_shed(Reason.CONN_LIMIT)
+
+    samples = scrape(segment)
+
+    assert value(samples, "velox_shed_total", reason="conn_limit") == 2
+    assert value(samples, "velox_worker_up", worker="0") == 1
+    assert value(samples, "velox_worker_resident_bytes", worker="0") == 40
+    assert value(samples, "velox_worker_short_of_memory", worker="0") == 0
+    assert value(samples, "velox_worker_restarts_total", worker="0", cause="memory") == 1
+    assert [key for key in samples if dict(key[1]).get("worker") == "1"] == []
 
 
 def test_page_shows_workers_and_restarts_by_cause() -> None:

@@ -12,6 +12,7 @@ import trustme
 
 from velox.settings import Address, Origin, Secret, Settings, SettingsError, load
 from velox.settings.cores import available_cores
+from velox.settings.keys import KeyEntry
 from velox.settings.variables import VARIABLES
 
 KEY = "sk-very-secret"
@@ -30,7 +31,7 @@ def test_nothing_set_gives_the_defaults() -> None:
     """The defaults are those of the configuration table, and each is marked as one."""
     settings = load({}, cores=3)
 
-    assert settings.listen == Address("tcp", "127.0.0.1", 8080)
+    assert settings.listen == (Address("tcp", "127.0.0.1", 8080),)
     assert settings.admin_listen == Address("tcp", "127.0.0.1", 6060)
     assert (settings.workers, settings.egress_pool_connections) == (3, 3)
     assert settings.upstream_origins == (Origin("https", "api.openai.com", 443, "", b"api.openai.com"),)
@@ -43,14 +44,14 @@ def test_nothing_set_gives_the_defaults() -> None:
     assert (settings.max_body_bytes, settings.body_budget_bytes) == (64 << 20, 256 << 20)
     assert settings.openai_api_key is None
     assert settings.config_file is None
-    assert settings.api_key_digests == frozenset()
+    assert settings.api_keys == ()
     assert set(settings.origins.values()) == {"default"}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
-        ("VELOX_LISTEN", "[::1]:1", "listen", Address("tcp", "::1", 1)),
+        ("VELOX_LISTEN", "[::1]:1, unix:/s", "listen", (Address("tcp", "::1", 1), Address("unix", path="/s"))),
         ("VELOX_ADMIN_LISTEN", "off", "admin_listen", None),
         ("VELOX_WORKERS", "7", "workers", 7),
         ("VELOX_PIN_CPUS", "off", "pin_cpus", False),
@@ -71,8 +72,12 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_BODY_BUDGET", "1GiB", "body_budget_bytes", 1 << 30),
         ("VELOX_MAX_INFLIGHT", "5", "max_inflight", 5),
         ("VELOX_MAX_CONNECTIONS", "6", "max_connections", 6),
-        ("VELOX_API_KEYS", KEY, "api_key_digests", frozenset({DIGEST})),
+        ("VELOX_API_KEYS", KEY, "api_keys", (KeyEntry(DIGEST),)),
         ("VELOX_AUTH", "none", "auth", "none"),
+        ("VELOX_ADMIN_HOSTS", "Velox.internal., b", "admin_hosts", frozenset({"velox.internal", "b"})),
+        ("VELOX_PROFILING", "off", "profiling", False),
+        ("VELOX_PROFILE_INTERVAL", "5s", "profile_interval_s", 5.0),
+        ("VELOX_UPSTREAM_ACCOUNT_HEADERS", "pass", "upstream_account_headers", "pass"),
         ("VELOX_DRAIN_TIMEOUT", "0", "drain_timeout_s", 0.0),
         ("VELOX_ACCESS_LOG", "all", "access_log", "all"),
         ("VELOX_HEADER_TIMEOUT", "1s", "header_timeout_s", 1.0),
@@ -167,7 +172,6 @@ def test_all_problems_are_told_at_once_and_no_secret_is(tmp_path: Path) -> None:
         "VELOX_API_KEYS_FILE",
         "VELOX_UPSTREAM_CA_FILE",
         "VELOX_BODY_BUDGET",
-        "VELOX_LISTEN",
     ]
     assert KEY not in "".join(found)
     assert found[1] == "VELOX_WORKERS is '-2': expected a whole number from 1 to 512"
@@ -189,13 +193,13 @@ def test_listening_beyond_loopback_without_keys_is_refused(listen: str) -> None:
     assert "VELOX_API_KEYS" in problem
     assert "VELOX_AUTH=none" in problem
     assert load({"VELOX_LISTEN": listen, "VELOX_AUTH": "none"}, cores=2).auth == "none"
-    assert load({"VELOX_LISTEN": listen, "VELOX_API_KEYS": KEY}, cores=2).api_key_digests == {DIGEST}
+    assert load({"VELOX_LISTEN": listen, "VELOX_API_KEYS": KEY}, cores=2).api_keys == (KeyEntry(DIGEST),)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8080", "[::1]:8080", "unix:/tmp/velox.sock"])
 def test_listening_on_loopback_needs_no_keys(listen: str) -> None:
     """Only this machine can connect there."""
-    assert load({"VELOX_LISTEN": listen}, cores=2).api_key_digests == frozenset()
+    assert load({"VELOX_LISTEN": listen}, cores=2).api_keys == ()
 
 
 def test_keys_with_auth_none_are_a_contradiction() -> None:
@@ -210,7 +214,7 @@ def test_key_file_adds_to_the_keys_of_the_environment(tmp_path: Path) -> None:
 
     settings = load({"VELOX_API_KEYS_FILE": str(file), "VELOX_API_KEYS": "other"}, cores=2)
 
-    assert settings.api_key_digests == {
+    assert {key.digest for key in settings.api_keys} == {
         DIGEST,
         hashlib.sha256(b"with#hash").digest(),
         bytes.fromhex("ab" * 32),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from velox.settings import load
 from velox.settings.show import effective, markdown
-from velox.settings.variable import CORES
+from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT
 from velox.settings.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +38,11 @@ def test_effective_shows_every_variable_and_hides_secrets(tmp_path: Path) -> Non
 
 def test_effective_of_defaults_is_what_the_table_says() -> None:
     """A default is written in the table as `velox check` prints it, so a person finds it again."""
-    rows = {name: value for name, value, _ in effective(load({}, cores=2))}
+    rows = {name: value for name, value, _ in effective(load({}, cores=2, memory_bytes=0))}
 
     for variable in VARIABLES:
-        default = {CORES: "2", "": variable.shown_default or "none"}.get(variable.default, variable.default)
+        computed = {CORES: "2", MEMORY_SOFT: "off", MEMORY_HARD: "off", "": variable.shown_default or "none"}
+        default = computed.get(variable.default, variable.default)
         seconds = {"60s": "60s", "1m": "60s"}.get(default, default)
         assert rows[variable.name] == seconds, variable.name
 

@@ -66,8 +66,8 @@ def test_dead_worker_tokens_come_back_once() -> None:
     dead.take(4, NOW)
     alive.take(1, NOW)
 
-    assert reclaim(segment, RATE, worker=0) == 2
-    assert reclaim(segment, RATE, worker=0) == 0
+    assert reclaim(segment, RATE, block=0) == 2
+    assert reclaim(segment, RATE, block=0) == 0
 
     assert (dead.waiting, alive.waiting) == (0, 1)
     assert alive.take(10, NOW).granted == 2

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus, serving
 
 
 @pytest.mark.parametrize("metric_cells", [0, 1, 8, 2414])
 def test_segment_blocks_do_not_overlap(metric_cells: int) -> None:
     """Every block has cells of its own: what is written into one is seen in no other."""
     workers = 3
-    segment = Segment(workers, metric_cells)
+    segment = Segment(workers, metric_cells, spares=1)
+    assert segment.blocks == 2 * workers
     blocks = [segment.gateway()]
-    blocks += [segment.status(worker) for worker in range(workers)]
-    blocks += [segment.metrics(worker) for worker in range(workers)]
+    blocks += [segment.status(block) for block in range(segment.blocks)]
+    blocks += [segment.metrics(block) for block in range(segment.blocks)]
 
     for number, block in enumerate(blocks, start=1):
         for cell in range(len(block)):
@@ -70,7 +71,7 @@ def test_worker_status_is_read_as_it_was_written() -> None:
         True,
         4711,
     )
-    assert [seen.restarts(cause) for cause in RestartCause] == [0, 2, 1]
+    assert [seen.restarts(cause) for cause in RestartCause] == [0, 2, 1, 0]
     assert (other.state, other.heartbeat_ns, other.upstream_ready, other.pid) == (
         WorkerState.STARTING,
         0,
@@ -94,6 +95,29 @@ def test_worker_status_vacated_slot_is_not_ready_and_keeps_its_restarts() -> Non
         0,
     )
     assert status.restarts(RestartCause.EXIT) == 1
+
+
+def test_slot_is_what_the_process_in_it_is_that_serves() -> None:
+    """While a worker is replaced there are two: the one that leaves, or starts, does not speak for the slot."""
+    segment = Segment(2, 8, spares=1)
+    first, second = (WorkerStatus(segment, block) for block in segment.blocks_of(1))
+    assert [*segment.blocks_of(1)] == [1, 3]
+    second.vacate()
+
+    def pids() -> int:
+        return serving(segment, 1).pid
+
+    first.state, first.pid, second.pid = WorkerState.READY, 10, 20
+    assert pids() == 10
+    second.state = WorkerState.STARTING
+    assert pids() == 10
+    first.upstream_ready, second.state = True, WorkerState.READY
+    assert pids() == 10, "its successor has not reached the upstream yet"
+    second.upstream_ready, first.state = True, WorkerState.DRAINING
+    assert pids() == 20
+    first.vacate()
+    second.state = WorkerState.DRAINING
+    assert pids() == 20, "nobody serves, and this is all there is"
 
 
 def test_gateway_status_is_seen_through_every_view() -> None:

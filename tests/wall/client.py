@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.tools import request_bytes
+from tests.secret_watch import WATCH
 
 __all__ = ["LEAVING", "PLAIN", "STREAM", "Answer", "Ask", "Leave", "close", "half_close", "reset"]
 
@@ -67,6 +68,7 @@ class Answer:
         """Velox's reason, where it answered by itself; the header and the body must agree. Else ""."""
         code = self.header("x-velox-reason")
         if code is not None:
+            WATCH.note("error", self.body)
             assert json.loads(self.body)["error"]["code"] == code, self.body
         return code or ""
 

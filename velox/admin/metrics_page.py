@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import (
 from velox import __version__
 from velox.observe import series
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus, serving
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -49,7 +49,7 @@ class _GatewayCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Called once a scrape."""
-        slabs = [self._segment.metrics(worker).tolist() for worker in range(self._segment.workers)]
+        slabs = [self._segment.metrics(block).tolist() for block in range(self._segment.blocks)]
         cells = [sum(column) for column in zip(*slabs, strict=True)]
         for counter in series.COUNTERS:
             yield _counter(counter, cells)
@@ -66,8 +66,11 @@ class _GatewayCollector:
         pids = {"supervisor": GatewayStatus(self._segment).supervisor_pid, "admin": os.getpid()}
         if pids["admin"] == pids["supervisor"]:
             del pids["admin"]
-        for worker in range(self._segment.workers):
-            pids[f"worker-{worker}"] = WorkerStatus(self._segment, worker).pid
+        for block in range(self._segment.blocks):
+            status, worker = WorkerStatus(self._segment, block), block % self._segment.workers
+            # Two at a time only while one is replaced: the one that serves has the plain name.
+            is_first = serving(self._segment, worker).pid == status.pid
+            pids[f"worker-{worker}" if is_first else f"worker-{worker}-second"] = status.pid
         return {name: pid for name, pid in pids.items() if pid}
 
 
@@ -106,17 +109,26 @@ def _workers(segment: Segment) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "velox_worker_heartbeat_age_seconds", "Time since the worker's last sign of life.", labels=["worker"]
     )
+    resident = GaugeMetricFamily(
+        "velox_worker_resident_bytes", "Resident memory, as the worker itself sees it.", labels=["worker"]
+    )
+    refuses = GaugeMetricFamily(
+        "velox_worker_short_of_memory", "1 while the worker refuses new requests for its memory.", labels=["worker"]
+    )
     restarts = CounterMetricFamily("velox_worker_restarts", "Workers replaced, by cause.", labels=["worker", "cause"])
     now_ns = time.monotonic_ns()
     for worker in range(segment.workers):
-        status, label = WorkerStatus(segment, worker), str(worker)
+        status, label = serving(segment, worker), str(worker)
+        blocks = [WorkerStatus(segment, block) for block in segment.blocks_of(worker)]
         up.add_metric([label], status.state is WorkerState.READY)
         ready.add_metric([label], status.upstream_ready)
         if status.heartbeat_ns:
             age.add_metric([label], max(0, now_ns - status.heartbeat_ns) / 1e9)
         for cause in RestartCause:
-            restarts.add_metric([label, cause.name.lower()], status.restarts(cause))
-    yield from (up, ready, age, restarts)
+            restarts.add_metric([label, cause.name.lower()], sum(block.restarts(cause) for block in blocks))
+        resident.add_metric([label], status.resident_bytes)
+        refuses.add_metric([label], status.refuses)
+    yield from (up, ready, age, resident, refuses, restarts)
 
 
 def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
@@ -145,3 +157,23 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     build = GaugeMetricFamily("velox_build_info", "The version, as a label.", labels=["version"])
     build.add_metric([__version__], 1)
     yield build
+    yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is asked for.", status.n_keys)
+    yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)
+    changes = CounterMetricFamily(
+        "velox_key_file_changes", "Changes of VELOX_API_KEYS_FILE, by result.", labels=["result"]
+    )
+    for result, taken in (("taken", True), ("refused", False)):
+        changes.add_metric([result], status.key_file_changes(taken=taken))
+    yield changes
+    not_after = GaugeMetricFamily(
+        "velox_tls_certificate_not_after_seconds",
+        "When the certificate that clients are shown ends, in seconds since 1970.",
+    )
+    if status.tls_not_after_s:  # without TLS a 0 would look like one that ended long ago
+        not_after.add_metric([], status.tls_not_after_s)
+    reloads = CounterMetricFamily(
+        "velox_tls_certificate_reloads", "Changes of the certificate's files, by result.", labels=["result"]
+    )
+    for result, taken in (("taken", True), ("refused", False)):
+        reloads.add_metric([result], status.tls_reloads(taken=taken))
+    yield from (not_after, reloads)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import re
+import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -56,17 +58,23 @@ class _Query:
 
 
 class ProfilePage:
-    """Serves /debug/pprof/profile. Holds what makes it one at a time."""
+    """Serves /debug/pprof/profile. Holds what makes it one at a time.
 
-    def __init__(self, collect: Collect) -> None:
+    pause_s: the least time between the starts of two; 0: none. now_s: a clock that never goes back.
+    """
+
+    def __init__(self, collect: Collect, pause_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
         self._collect = collect
+        self._pause_s = pause_s
+        self._now_s = now_s
+        self._next_s = -math.inf
         self._taking = False
 
     def __repr__(self) -> str:
         return f"<ProfilePage taking={self._taking}>"
 
     async def reply(self, request: AdminRequest) -> Reply:
-        """Take a profile. Raises RefusalError: 400 for a bad query, 429 while another is taken."""
+        """Take a profile. Raises RefusalError: 400 for a bad query, 429 while another is taken or just was."""
         query = _parse_query(request)
         chosen = _FORMATS[query.format]
         if request.is_head:
@@ -74,6 +82,12 @@ class ProfilePage:
         if self._taking:
             # How long the other one takes is known here to a second or so only.
             raise RefusalError(429, "another profile is being taken", (("Retry-After", "5"),))
+        now_s = self._now_s()
+        if now_s < self._next_s:
+            wait_s = math.ceil(self._next_s - now_s)
+            message = "a profile was taken a moment ago (VELOX_PROFILE_INTERVAL)"
+            raise RefusalError(429, message, (("Retry-After", str(wait_s)),))
+        self._next_s = now_s + self._pause_s
         self._taking = True
         try:
             profile = await self._collect(query.seconds, query.hz)
@@ -122,10 +136,11 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
     return "pprof" if from_go or "accept" not in request.headers else "svg"
 
 
-def index_page(request: AdminRequest) -> Reply:
+def index_page(request: AdminRequest, *, with_profiles: bool) -> Reply:
     """Return the page that says what there is. The Host header in it passed the server's check."""
     host = escape(request.host or "127.0.0.1:6060")
-    return Reply(200, _INDEX.replace("{host}", host).encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
+    page = _INDEX.replace("{profiles}", _PROFILES if with_profiles else "").replace("{host}", host)
+    return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
 
 
 _INDEX: Final = """<!doctype html>
@@ -153,6 +168,10 @@ pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ed
 <tr><td><a href="/healthz">/healthz</a><td>200 while a worker runs or starts
 <tr><td><a href="/readyz">/readyz</a><td>200 while a worker can serve; else 503 and why
 </table>
+{profiles}</html>
+"""
+
+_PROFILES: Final = """\
 <h2>CPU profile of all workers</h2>
 <table>
 <tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=svg">10 seconds</a><td>flame graph
@@ -163,5 +182,4 @@ pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ed
 <p>An answer comes when the time is over. <code>seconds</code>: 1 to 60, <code>hz</code>: 1 to 500.</p>
 <pre>go tool pprof -top 'http://{host}/debug/pprof/profile?seconds=10'
 curl -o cpu.svg 'http://{host}/debug/pprof/profile?seconds=10'</pre>
-</html>
 """

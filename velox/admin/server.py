@@ -3,25 +3,27 @@
 Knows: which path is served by what, and the bounds of a connection. Does not know: where figures come from;
 all of it is injected. It shares no process with a worker, so neither can delay the other.
 
-Limits: GET and HEAD, one request per connection, a head of 8 KiB in 5 s, 64 connections. A path is compared
-as it came, so there is no way to spell another one. Keys: none; who can connect can read, so the listener
-belongs on loopback or inside a trusted network.
+Limits: GET and HEAD, one request per connection, a head of 8 KiB in 5 s, 64 connections. One more takes the place of
+the one that has kept us waiting the longest, so that a crowd of idle ones keeps no probe out. A path is compared
+as it came, so there is no way to spell another one. Where there is a token, only probes need none (door.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Final
 
 import orjson
 
 from velox.admin import metrics_page
+from velox.admin.door import Door
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
-from velox.admin.pprof import Collect, ProfilePage, index_page
+from velox.admin.pprof import ProfilePage, index_page
 
 __all__ = ["AdminApp", "serve"]
 
@@ -37,8 +39,9 @@ _log: Final = logging.getLogger(__name__)
 class AdminApp:
     """What the admin listener serves.
 
-    metrics: renders the metrics page now. ready: judges now. collect: takes a profile.
-    host_names: names, lower-case, that a Host header may have besides IP addresses and localhost.
+    metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none.
+    token: what is asked for, where it is. host_names: names, lower-case, that a Host header may have besides IP
+    addresses and localhost.
     """
 
     def __init__(
@@ -46,39 +49,47 @@ class AdminApp:
         *,
         metrics: Callable[[], bytes],
         ready: Callable[[], Readiness],
-        collect: Collect,
+        profiles: ProfilePage | None,
+        token: str | None = None,
         host_names: frozenset[str] = frozenset(),
     ) -> None:
         self.host_names: Final = host_names
         self._metrics = metrics
         self._ready = ready
-        self._profile = ProfilePage(collect)
+        self._profiles = profiles
+        self._door = Door(token)
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Answer a request. Raises RefusalError."""
+        self._door.check(request)
         match request.path:
-            case "/" | "/debug/pprof" | "/debug/pprof/":
-                return index_page(request)
+            case "/":
+                return index_page(request, with_profiles=self._profiles is not None)
             case "/metrics":
                 return Reply(200, self._metrics(), metrics_page.CONTENT_TYPE.decode())
-            case "/healthz":
+            case "/healthz" | "/livez":
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
-                return _ready_reply(self._ready())
-            case "/debug/pprof/profile":
-                return await self._profile.reply(request)
+                return _ready_reply(self._ready(), with_reasons=self._door.knows(request))
+            case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
+                return index_page(request, with_profiles=True)
+            case "/debug/pprof/profile" if self._profiles is not None:
+                return await self._profiles.reply(request)
             case _:
                 raise RefusalError(404, "there is no such page; / lists what there is")
 
 
-def _ready_reply(state: Readiness) -> Reply:
-    body = orjson.dumps({"ready": state.ready, "reasons": state.reasons}, option=orjson.OPT_APPEND_NEWLINE)
+def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
+    told = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
+    body = orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
     return Reply(200 if state.ready else 503, body, "application/json")
 
 
 async def serve(sock: socket.socket, app: AdminApp) -> asyncio.Server:
     """Serve on a listening socket until the returned server is closed. The caller keeps the socket."""
     listener = _Listener(app)
+    if sock.family == socket.AF_UNIX:
+        return await asyncio.start_unix_server(listener.on_connection, sock=sock, limit=HEAD_BYTES)
     return await asyncio.start_server(listener.on_connection, sock=sock, limit=HEAD_BYTES)
 
 
@@ -88,31 +99,51 @@ class _Listener:
     def __init__(self, app: AdminApp) -> None:
         self._app = app
         self._connections = 0
+        # Those that wait for their client, the longest first: for the end of its head, or for its leaving.
+        self._idle: dict[asyncio.StreamWriter, None] = {}
 
     async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, to its end."""
         self._connections += 1
         try:
-            if self._connections <= MAX_CONNECTIONS:
+            if self._connections <= MAX_CONNECTIONS or self._drop_oldest():
                 await self._exchange(reader, writer)
             else:
-                writer.write(write_reply(Reply(503, b"too many connections\n"), head_only=False))
+                await _send(writer, write_reply(Reply(503, b"too many connections\n"), head_only=False))
         except (TimeoutError, OSError):
             pass  # the client is gone, or too slow to be told anything
         finally:
             self._connections -= 1
             writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
 
+    def _drop_oldest(self) -> bool:
+        """Make room by the one that has kept us waiting the longest; False when each is being answered."""
+        for writer in self._idle:
+            del self._idle[writer]
+            writer.transport.abort()
+            return True
+        return False
+
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = b""
         try:
-            head = await _read_head(reader)
+            with self._waiting(writer):
+                head = await _read_head(reader)
             request = parse_request(head, self._app.host_names)
             reply = await _unless_gone(self._answer(request), reader)
         except RefusalError as refusal:
             reply = refusal.reply
         await _send(writer, write_reply(reply, head_only=head.startswith(b"HEAD ")))
-        await _linger(reader, writer)
+        with self._waiting(writer):
+            await _linger(reader, writer)
+
+    @contextlib.contextmanager
+    def _waiting(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        self._idle[writer] = None
+        try:
+            yield
+        finally:
+            self._idle.pop(writer, None)
 
     async def _answer(self, request: AdminRequest) -> Reply:
         try:

@@ -1,64 +1,95 @@
 """Who is calling: the keys that clients must present, where any are configured.
 
-Knows: digests of the keys (never the keys). Does not know: limits, or what goes upstream. A missing and a wrong key get
-answers of the same form; each candidate is compared in constant time (R-AUTH-2).
+Knows: digests of the keys (never the keys), and whom each belongs to. Does not know: what a caller may use
+(permission.py), or what goes upstream.
+
+R-AUTH-2: whatever is wrong with a credential, or if there is none, the answer is the same. The digest of what was
+presented is looked up under a MAC that only this process can compute, so what the time of a look-up tells is of a value
+that nobody can aim at; then it is compared in constant time, with a digest that matches nothing if none was found.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
+from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.types import RequestHead
+from velox.providers.openai import OPENAI
+from velox.settings.keys import KeyEntry
+from velox.types import ANYONE, Caller, RequestHead
 
 __all__ = ["Authenticator"]
 
-_KEY_HEADERS: Final = (b"x-api-key", b"api-key")
+_SCHEME: Final = b"bearer"
+_KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key"})
 _MAX_KEY_BYTES: Final = 8192
+# RFC 9110 §11.6.1: a 401 says how to do better.
+_CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
+_NO_DIGEST: Final = bytes(32)
 
 
 class Authenticator:
-    """Checks the key of a request. digests: SHA-256 of each key; none means that anyone may call."""
+    """Checks the key of a request. keys: none means that anyone may call, and that stays so."""
 
-    def __init__(self, digests: frozenset[bytes]) -> None:
-        self._digests: Final = tuple(digests)
+    def __init__(self, keys: tuple[KeyEntry, ...]) -> None:
+        self._asks: Final = bool(keys)
+        self._mac_key: Final = secrets.token_bytes(32)
+        self._by_mac: dict[bytes, tuple[bytes, Caller]] = {}
+        self.replace(keys)
+
+    def __repr__(self) -> str:
+        return f"<Authenticator keys={len(self._by_mac)}>"
 
     @property
-    def takes_keys(self) -> bool:
-        """True when clients must present a key of ours."""
-        return bool(self._digests)
+    def asks(self) -> bool:
+        """True when clients must present a key."""
+        return self._asks
 
-    def check(self, head: RequestHead) -> str:
-        """Return the caller's name for the log: the start of its key's digest, "" without keys.
+    def replace(self, keys: Iterable[KeyEntry]) -> None:
+        """Know these keys instead. Who has kept a caller must ask again (R-AUTH-3)."""
+        self._by_mac = {
+            self._mac(key.digest): (key.digest, Caller(key.name or key.digest[:4].hex(), key.models)) for key in keys
+        }
 
-        Raises VeloxError(AUTH_MISSING or AUTH_INVALID).
+    def check(self, head: RequestHead) -> Caller:
+        """Return whose key it is; ANYONE without keys.
+
+        Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for two credentials that are not the same.
         """
-        if not self._digests:
-            return ""
-        key = _presented(head)
-        if key is None:
-            raise VeloxError(Reason.AUTH_MISSING, "no valid API key was given; send Authorization: Bearer KEY")
-        digest = hashlib.sha256(key).digest()
-        matched = False
-        # No early end: the time does not tell which key was near.
-        for known in self._digests:
-            matched |= hmac.compare_digest(digest, known)
-        if not matched:
-            raise VeloxError(Reason.AUTH_INVALID, "no valid API key was given; send Authorization: Bearer KEY")
-        return digest[:4].hex()
+        if not self._asks:
+            return ANYONE
+        presented = _presented(head)
+        digest = hashlib.sha256(presented).digest()
+        known, caller = self._by_mac.get(self._mac(digest), (_NO_DIGEST, None))
+        if not hmac.compare_digest(digest, known) or caller is None or not presented:
+            message = "no valid API key was given; send Authorization: Bearer KEY"
+            raise VeloxError(Reason.AUTH_INVALID, message, headers=_CHALLENGE)
+        return caller
+
+    def _mac(self, digest: bytes) -> bytes:
+        # A MAC by itself (RFC 7693 §2.9), in a third of the time of HMAC-SHA256.
+        return hashlib.blake2b(digest, key=self._mac_key, digest_size=32).digest()
 
 
-def _presented(head: RequestHead) -> bytes | None:
-    """Return the key that the client sent, if it sent one."""
-    authorization = head.header(b"authorization")
-    if authorization is not None:
-        scheme, _, key = authorization.partition(b" ")
-        key = key.strip()
-        return key if scheme.lower() == b"bearer" and 0 < len(key) <= _MAX_KEY_BYTES else None
-    for name in _KEY_HEADERS:
-        key = head.header(name) or b""
-        if 0 < len(key) <= _MAX_KEY_BYTES:
-            return key
-    return None
+def _presented(head: RequestHead) -> bytes:
+    """Return the key that the client sent, b"" if it sent none that could be one. Raises VeloxError."""
+    found: set[bytes] = set()
+    for name, value in head.headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            # Of another scheme: a credential, but none that could be a key.
+            found.add(key.strip() if scheme.lower() == _SCHEME else b" " + value)
+        elif name in _KEY_HEADERS:
+            found.add(value)
+    if head.offer is not None:
+        found |= {OPENAI.key_in(protocol) for protocol in head.offer.protocols}
+    found.discard(b"")
+    if len(found) > 1:
+        # B-27: whoever reads the other one would take the request for somebody else's.
+        message = "two different credentials were given; send one, as Authorization: Bearer KEY"
+        raise VeloxError(Reason.BAD_REQUEST, message)
+    key = found.pop() if found else b""
+    return key if len(key) <= _MAX_KEY_BYTES else b""

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.attempt import Attempt
 from velox.gateway.parts import GatewayLimits
+from velox.gateway.permission import check_model
 from velox.gateway.reply import Reply
 from velox.gateway.retries import Again, Retries
 from velox.gateway.routes import reads_body
 from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
-from velox.net.pool import UpstreamPool
-from velox.net.upstream import UpstreamConnection, UpstreamFailure
+from velox.net.upstream import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Peek, ReplyHead, RequestHead
+from velox.types import Caller, Peek, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
     from velox.gateway.intake import Gateway
@@ -80,7 +80,7 @@ class Exchange:
         client: Client,
         head: RequestHead,
         body: bytes | bytearray | None,
-        caller: str,
+        caller: Caller,
     ) -> None:
         self._gateway: Final = gateway
         self.client: Final = client
@@ -137,6 +137,7 @@ class Exchange:
         """Look into the body, if its path names a model. Raises VeloxError."""
         if reads_body(self.facts, self.head):
             self.peek = self._gateway.parts.reader.read(self.body or b"")
+        check_model(self.caller, self.head, self.peek.model)
 
     @property
     def is_large(self) -> bool:
@@ -156,6 +157,7 @@ class Exchange:
                 raise asyncio.CancelledError
             if wait_ns is None:
                 await self._read_in_steps()
+                check_model(self.caller, self.head, self.peek.model)
                 wait_ns = self._gateway.take_token()
                 self._holds_token = wait_ns > 0
             if wait_ns:
@@ -204,12 +206,18 @@ class Exchange:
         gateway = self._gateway
         now_s = self._forward_s = gateway.loop.time()
         gateway.parts.retry_budget.on_request(now_s)
-        self.reply = Reply(self.client, self.head, self.id, gateway.loop)
+        self.reply = self._make_reply()
         again = await self._attempt(gateway.parts.upstreams.first(now_s), self.reply)
         while again is not None:
             await self._wait_for_retry(again)
             gateway.parts.recorder.retried(again.cause)
             again = await self._attempt(again.upstream, self.reply)
+
+    def _make_reply(self) -> Reply:
+        return Reply(self.client, self.head, self.id, self._gateway.loop)
+
+    def _build(self, upstream: Upstream) -> UpstreamRequest:
+        return upstream.forwarder.build(self.head, self.peek, self.body)
 
     async def _wait_for_retry(self, again: Again) -> None:
         try:
@@ -229,8 +237,8 @@ class Exchange:
         self.attempts += 1
         upstream.breaker.begin(attempt.began_s)
         try:
-            request = upstream.forwarder.build(self.head, self.peek, self.body)
-            connection = await self._lease(upstream.pool)
+            request = self._build(upstream)
+            connection = await self._lease(upstream)
             self.phase = "ttfb"
             reply.begin(self._is_refused, upstream.forwarder.secret)
             try:
@@ -286,8 +294,8 @@ class Exchange:
             self._retries = Retries(self._gateway.parts, self.terms, self.deadline_s)
         return self._retries
 
-    async def _lease(self, pool: UpstreamPool) -> UpstreamConnection:
-        gateway = self._gateway
+    async def _lease(self, upstream: Upstream) -> UpstreamConnection:
+        gateway, pool = self._gateway, upstream.pool
         connection = pool.lease_nowait()
         if connection is not None:
             return connection
@@ -312,7 +320,7 @@ class Exchange:
         if error is None:
             assert reply is not None, "an exchange without error has replied"
             self._gateway.account(self, None, reply.status)
-            self.client.finish(close=reply.ends_at_close)
+            self.client.finish()
             return
         self._gateway.account(self, error.reason, error.status)
         if self._gone:

@@ -11,8 +11,9 @@ from typing import Final
 from velox.memo import Memo
 from velox.net.upstream import UpstreamRequest
 from velox.protocol.http1_write import field_lines
+from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider
-from velox.types import Header, Headers, Peek, RequestHead
+from velox.types import Header, Headers, Peek, RequestHead, WebSocketOffer
 
 __all__ = ["Forwarder"]
 
@@ -24,6 +25,7 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
+_NOTHING_READ: Final = Peek()
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
@@ -32,7 +34,8 @@ class Forwarder:
     """Builds upstream requests for one upstream.
 
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
-    client_keys_are_ours (clients present keys of Velox, which no upstream may see).
+    client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
+    provider, also where the client's own key does not pass.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Forwarder:
         root_path: str,
         key: str | None,
         client_keys_are_ours: bool,
+        account_headers_pass: bool = False,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
         self._root_path: Final = root_path.encode("ascii")
@@ -50,9 +54,12 @@ class Forwarder:
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
         dropped = _NEVER
+        dropped_protocols: tuple[bytes, ...] = ()
         if key is not None or client_keys_are_ours:
-            dropped |= _CREDENTIALS | provider.account_headers
+            dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
+            dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
+        self._dropped_protocols: Final = dropped_protocols
         self._built: Final[Memo[tuple[bytes, bool] | None, tuple[Headers, bytes]]] = Memo(_KEPT_HEADS)
 
     def build(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> UpstreamRequest:
@@ -63,6 +70,14 @@ class Forwarder:
         if body is None and head.method in _WITH_CONTENT:
             body = b""
         return UpstreamRequest(head.method, self._target(head), headers, lines, body)
+
+    def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
+        """Return the request to send for a WebSocket."""
+        assert head.offer is not None, "asked for heads that offer one"
+        protocols = tuple(each for each in head.offer.protocols if not each.startswith(self._dropped_protocols))
+        offer = WebSocketOffer(head.offer.key, protocols, head.offer.extensions)
+        headers = [*self._headers(head, _NOTHING_READ), *offer_fields(offer)]
+        return UpstreamRequest(head.method, self._target(head), headers, field_lines(headers), None, offer)
 
     def _keep(self, key: tuple[bytes, bool] | None, headers: Headers) -> tuple[Headers, bytes]:
         built = headers, field_lines(headers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -15,11 +16,14 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.parts import Parts
 from velox.gateway.rate_headers import rate_limited
 from velox.gateway.respond import error_reply
+from velox.gateway.routes import WITHOUT_CONTENT, has_content
+from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
 from velox.observe.series import Phase
 from velox.policy.deadline import ClientTerms, client_terms
-from velox.types import RequestHead, Route
+from velox.settings.keys import KeyEntry
+from velox.types import Caller, RequestHead, Route
 
 __all__ = ["Gateway"]
 
@@ -34,10 +38,11 @@ class Gateway:
     def __init__(self, parts: Parts, loop: asyncio.AbstractEventLoop) -> None:
         self.parts: Final = parts
         self.loop: Final = loop
-        self.draining = False
+        self.draining = False  # set by the worker: nothing that lasts is begun any more
+        self._refuses = False
         self._active: set[Exchange] = set()
         # Heads that passed, by their key: the caller, and whether a body followed (which more is asked of).
-        self._vetted: Final[Memo[bytes | None, tuple[str, bool]]] = Memo(_KEPT_HEADS)
+        self._vetted: Final[Memo[bytes | None, tuple[Caller, bool]]] = Memo(_KEPT_HEADS)
         self._terms: Final[Memo[bytes | None, ClientTerms]] = Memo(_KEPT_HEADS)
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
@@ -54,8 +59,11 @@ class Gateway:
 
     # -- for the connections --------------------------------------------------------------------
 
-    def check_head(self, head: RequestHead) -> str:
-        """Refuse what is refused whatever its body is; return the caller's name. Raises VeloxError."""
+    def check_head(self, head: RequestHead) -> Caller:
+        """Refuse what is refused whatever its body is; return the caller. Raises VeloxError."""
+        if self._refuses:
+            message = "this worker is short of memory, and takes no new request for now (VELOX_MEMORY_SOFT)"
+            raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0)
         vetted = self._vetted.get(head.key)
         if vetted is not None and vetted[1] == head.has_body:
             return vetted[0]
@@ -75,9 +83,20 @@ class Gateway:
                 self._terms.put(head.key, terms)
         return terms
 
-    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str) -> Exchange | None:
+    def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
+        """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
+        self.parts.auth.replace(keys)
+        self._vetted.clear()
+
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
-        exchange = Exchange(self, client, head, body, caller)
+        kind = Exchange if head.offer is None else TunnelExchange
+        exchange = kind(self, client, head, body, caller)
+        if body and head.method in WITHOUT_CONTENT:
+            exchange.refuse(has_content())  # a length that was announced is refused by the head
+            return None
         if self.parts.queue.offer(exchange, exchange.started_ns):
             self._drain_soon()
             if exchange.terms.timeout_s < self._timed_below_s:
@@ -94,6 +113,10 @@ class Gateway:
         self.parts.recorder.refused(request_id, head, route, error)
         self.answer(client, head, error, request_id)
 
+    def crashed(self, exc: Exception) -> None:
+        """Record an error that is a bug."""
+        self.parts.recorder.crashed(exc)
+
     def answer(
         self,
         client: Client,
@@ -104,10 +127,13 @@ class Gateway:
         may_have_begun: bool = False,
     ) -> None:
         """Write an error of Velox's own. may_have_begun: an upstream, with work for it."""
-        close = error.close or client.will_close
+        headers, body = error_reply(error, request_id, may_have_begun=may_have_begun)
         with_body = head is None or head.method != b"HEAD"
-        client.write(error_reply(error, request_id, close=close, with_body=with_body, may_have_begun=may_have_begun))
-        client.finish(close=close)
+        client.answer(error.status, headers, body, with_body=with_body, close=error.close)
+
+    def refuse_new(self, refuse: bool) -> None:
+        """Refuse new requests from now on, or no longer: the worker's memory is used up. What runs goes on."""
+        self._refuses = refuse
 
     # -- queue and gate ---------------------------------------------------------------------------
 
@@ -205,7 +231,8 @@ class Gateway:
         """Look at the deadlines of all exchanges, and publish the gauges."""
         for exchange in tuple(self._active):
             exchange.check_deadlines(now_s, self.parts.limits)
-        upstreams = self.parts.upstreams
+        upstreams, tunnels = self.parts.upstreams, self.parts.tunnels
+        self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
         self.parts.recorder.gauges(
             len(self.parts.queue), len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
         )

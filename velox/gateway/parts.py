@@ -5,12 +5,13 @@ Knows: the names of the parts. Does not know: how any of them is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from velox.gateway.auth import Authenticator
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstreams
 from velox.policy.admission import AdmissionQueue
 from velox.policy.retry import RetryRules
@@ -60,3 +61,4 @@ class Parts:
     retry_budget: RetryBudget
     recorder: Recorder
     limits: GatewayLimits
+    tunnels: Tunnels = field(default_factory=Tunnels)

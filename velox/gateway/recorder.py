@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-import traceback
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
@@ -16,6 +15,7 @@ from velox.net.pool_capacity import PoolStatistics
 from velox.net.upstream import UpstreamFailure
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
+from velox.observe.oplog import crash_text
 from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, Retry, RetryDenied, StreamEnd
 from velox.policy.token_bucket import Taken
 from velox.types import RequestHead, Route
@@ -58,6 +58,7 @@ class Recorder:
         self._logger: Final = logger
         self._id_prefix: Final = id_prefix.encode()
         self._n_ids = 0
+        self._next_crowd_line_s = 0.0
 
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
@@ -109,7 +110,7 @@ class Recorder:
         self._metrics.count_request(route, error.status, error.reason)
         if error.reason in SHED_REASONS:
             self._metrics.count_shed(error.reason)
-        if self._log.wants(error.reason.code):
+        if self._log.wants(error.reason.code) and not self._is_crowd(error):
             self._log.write(
                 AccessRecord(
                     time=_now(),
@@ -130,6 +131,16 @@ class Recorder:
                     attempts=0,
                 )
             )
+
+    def _is_crowd(self, error: VeloxError) -> bool:
+        """True for connections beyond the limit, but for one a second: a flood must not fill the log (F-58)."""
+        if error.reason is not Reason.CONN_LIMIT:
+            return False
+        now_s = time.monotonic()
+        if now_s < self._next_crowd_line_s:
+            return True
+        self._next_crowd_line_s = now_s + 1.0
+        return False
 
     def ended(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
         """Note the end of an exchange; called once for each."""
@@ -160,11 +171,14 @@ class Recorder:
         self._metrics.set_pool(pool.connections, pool.streams)
         self._metrics.set_upstreams_out(n_upstreams_out)
 
+    def tunnels(self, n_open: int, moved: tuple[int, int]) -> None:
+        """Publish how many WebSockets are open, and count the bytes that went through them: up, down."""
+        self._metrics.set_tunnels(n_open)
+        self._metrics.count_tunnel_bytes(*moved)
+
     def crashed(self, exc: Exception) -> None:
         """Log an error that is a bug: where it was raised, never the values it was raised with."""
-        frames = traceback.extract_tb(exc.__traceback__)[-4:]
-        where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
-        self._logger.error("bug: %s at %s", type(exc).__name__, where)
+        self._logger.error("%s", crash_text(exc))
 
 
 def _now() -> str:
@@ -177,7 +191,7 @@ def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRe
     return AccessRecord(
         time=_now(),
         id=exchange.id.decode(),
-        caller=exchange.caller,
+        caller=exchange.caller.name,
         method=exchange.head.method.decode("ascii"),
         path=exchange.head.path.decode("ascii", "replace"),
         route=exchange.facts.route.name.lower(),
@@ -188,7 +202,8 @@ def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRe
         phase="stream" if reply is not None and reply.started else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
         total_ms=round((now_ns - exchange.started_ns) / 1e6, 3),
-        bytes_in=0 if exchange.body is None else len(exchange.body),
+        bytes_in=(0 if exchange.body is None else len(exchange.body)) + (0 if reply is None else reply.bytes_in),
         bytes_out=0 if reply is None else reply.bytes_out,
         attempts=exchange.attempts,
+        close_code=None if reply is None else reply.close_code,
     )

@@ -1,6 +1,7 @@
 """The reply on its way down: the upstream's bytes, unchanged, written to the client as they come.
 
-Knows: the client's framing, when the reply is whole, how one ends that is not. Does not know: why (exchange.py).
+Knows: when the reply is whole, how one ends that is not. Does not know: why (exchange.py), or the client's framing
+(application.py).
 A chunk costs one read and one write: no task is woken, and no more is looked at than where events begin (sse.py).
 Only errors are held back, until it is sure that they don't show our key (error_body.py).
 """
@@ -16,13 +17,14 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorBody
 from velox.net.application import Client
 from velox.net.upstream import UpstreamFailure, UpstreamStream
-from velox.protocol import http1_write, sse
+from velox.protocol import sse
+from velox.protocol.http_date import http_date
 from velox.types import NO_BODY_STATUSES, Header, ReplyHead, RequestHead
 
-__all__ = ["Reply"]
+__all__ = ["DROPPED", "Reply"]
 
 # R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
-_DROPPED: Final = frozenset(
+DROPPED: Final = frozenset(
     {
         b"set-cookie",
         b"server",
@@ -48,14 +50,13 @@ class Reply:
     """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it."""
 
     __slots__ = (
-        "_chunked",
         "_client",
         "_comment_s",
-        "_ends_at_close",
         "_error",
         "_has_body",
         "_is_head",
         "_loop",
+        "_may_add",
         "_request",
         "_request_id",
         "_secret",
@@ -63,7 +64,9 @@ class Reply:
         "_until_close",
         "_verdict",
         "_watch",
+        "bytes_in",
         "bytes_out",
+        "close_code",
         "done",
         "first_byte_ns",
         "is_sse",
@@ -85,9 +88,8 @@ class Reply:
         self._request_id: Final = request_id
         self._loop: Final = loop
         self._is_head: Final = request.method == b"HEAD"
-        self._chunked = False
-        self._ends_at_close = False
         self._has_body = False
+        self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
         self._comment_s = 0.0
@@ -99,7 +101,9 @@ class Reply:
         self.started = False  # the client has seen the head
         self.is_sse = False
         self.status = 0
+        self.bytes_in = 0  # that came from the client beside the request's body: a tunnel's
         self.bytes_out = 0
+        self.close_code: int | None = None  # of a tunnel
         self.last_s = loop.time()  # when the upstream last brought something; comments in an event stream are nothing
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
@@ -190,12 +194,7 @@ class Reply:
             return
         if watch.between and self._may_add and not self.done.done() and not self._client.is_write_paused:
             self._comment_s = now_s
-            self._client.write(http1_write.chunk(sse.COMMENT) if self._chunked else sse.COMMENT)
-
-    @property
-    def _may_add(self) -> bool:
-        """True when bytes of our own would not fill up a length that was announced."""
-        return self._chunked or self._ends_at_close
+            self._client.body(sse.COMMENT, False)
 
     @property
     def n_stream_errors(self) -> int:
@@ -211,9 +210,7 @@ class Reply:
             event = sse.error_event(error.reason, error.message, anthropic=anthropic)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._watch.between else b"\n\n" + event
-            if self._chunked:
-                last = http1_write.chunk(last)
-        self._client.cut(last, reset=self._ends_at_close)
+        self._client.cut(last)
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -258,57 +255,47 @@ class Reply:
         began_ns = time.monotonic_ns()
         headers: list[Header] = []
         is_plain, self.is_sse = True, False
+        is_dated = False
         for header in head.headers:
             name = header[0]
-            if name not in _DROPPED:
+            if name not in DROPPED:
                 if name == b"content-type":
                     self.is_sse = header[1].lower().startswith(_SSE)
                 elif name == b"content-encoding":
                     is_plain = header[1].lower() == b"identity"
+                elif name == b"date":
+                    is_dated = True
                 headers.append(header)
+        if not is_dated:
+            # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
+            headers.append((b"date", http_date(int(time.time()))))
         headers.append((b"x-velox-request-id", self._request_id))
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
         if has_body and length is None and end:
             length = len(data)  # the whole reply is here: its length is known after all
-        self._ends_at_close = has_body and length is None and self._request.http_1_0
-        self._chunked = has_body and length is None and not self._request.http_1_0
-        close = self._ends_at_close or self._client.will_close
+        if not has_body:
+            data = b""
         try:
-            out = http1_write.reply_head(status, headers, content_length=length, chunked=self._chunked, close=close)
+            self._client.begin_reply(status, headers, length, data, end, has_body=has_body)
         except ValueError:  # a field with CR, LF or NUL that a parser let through
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
             return False
+        self._may_add = has_body and length is None
         if has_body and self.is_sse and is_plain:
             self._watch = sse.EventWatch()
             self._until_close = head.until_close
-        if has_body and data:
-            self.bytes_out = len(data)
-            if self._watch is not None:
+            if data:
                 self._watch.feed(data)
-            out += http1_write.chunk(data) if self._chunked else data
-        if end and self._chunked:
-            out += http1_write.LAST_CHUNK
+        self.bytes_out = len(data)
         self.status = status
         self.first_byte_ns = began_ns
         self.started = True
-        self._client.write(out)
         self.relay_ns = time.monotonic_ns() - began_ns
         return True
 
     def _write_body(self, data: bytes, end: bool) -> None:
-        if not self._has_body:
-            return  # the client would take it for the begin of its next reply
-        self.bytes_out += len(data)
-        if self._chunked:
-            data = http1_write.chunk(data)
-            if end:
-                data += http1_write.LAST_CHUNK
-        if data:
-            self._client.write(data)
-
-    @property
-    def ends_at_close(self) -> bool:
-        """True when only the connection's close ends the reply (HTTP/1.0 without a length)."""
-        return self._ends_at_close
+        if self._has_body:  # else the client would take it for the begin of its next reply
+            self.bytes_out += len(data)
+            self._client.body(data, end)

@@ -6,13 +6,14 @@ Knows: the body, the headers and the wording of an error. Does not know: who ask
 from __future__ import annotations
 
 import math
+import time
 from typing import Final
 
 import orjson
 
 from velox.errors import VeloxError, error_type
-from velox.protocol import http1_write
-from velox.types import Header
+from velox.protocol.http_date import http_date
+from velox.types import Headers
 
 __all__ = ["error_body", "error_reply"]
 
@@ -30,19 +31,17 @@ def error_body(error: VeloxError) -> bytes:
     return orjson.dumps({"error": fields})
 
 
-def error_reply(
-    error: VeloxError, request_id: bytes, *, close: bool, with_body: bool = True, may_have_begun: bool = False
-) -> bytes:
-    """Return the whole reply. with_body False: the answer to a HEAD.
+def error_reply(error: VeloxError, request_id: bytes, *, may_have_begun: bool = False) -> tuple[Headers, bytes]:
+    """Return the headers and the body of the answer.
 
     may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it (R-RETRY-4).
     """
-    body = error_body(error)
-    headers: list[Header] = [
+    headers: Headers = [
         _JSON,
         (b"x-velox-reason", error.reason.code.encode()),
         (b"x-velox-request-id", request_id),
         (b"x-request-id", request_id),
+        (b"date", http_date(int(time.time()))),
     ]
     should_retry = error.should_retry and not may_have_begun
     if should_retry is not None:
@@ -51,5 +50,4 @@ def error_reply(
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after_s * 1000))))
     headers.extend(error.headers)
-    head = http1_write.reply_head(error.status, headers, content_length=len(body), chunked=False, close=close)
-    return head + body if with_body else head
+    return headers, error_body(error)

@@ -12,7 +12,7 @@ from velox.errors import Reason, VeloxError
 from velox.memo import Memo
 from velox.types import RequestHead, Route
 
-__all__ = ["PathFacts", "Routes"]
+__all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
 
 # The last segments of the endpoints whose body names a model. Longest first within a first word.
 _MODEL_ENDPOINTS: Final[dict[bytes, Route]] = {
@@ -42,18 +42,25 @@ _WORDS: Final[dict[bytes, Route]] = {
     b"batches": Route.BATCHES,
     b"vector_stores": Route.VECTOR_STORES,
     b"messages": Route.MESSAGES,
+    b"realtime": Route.REALTIME,
 }
+# How the paths end at which the API takes a WebSocket.
+_WEBSOCKETS: Final = ([b"realtime"], [b"realtime", b"translations"])
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
-_ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"readyz"})
+_ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
 _KEPT_PATHS: Final = 1024
+# RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
+# request on a connection that other clients share.
+WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
 class PathFacts(NamedTuple):
-    """What is known of a path. reads_body: its JSON body names a model."""
+    """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket."""
 
     route: Route
     reads_body: bool
     passes: bool
+    upgrades: bool
 
 
 class Routes:
@@ -73,8 +80,13 @@ class Routes:
         facts = self.facts(head.path)
         if not facts.passes:
             raise VeloxError(Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)")
+        if head.offer is not None and not facts.upgrades:
+            message = "Upgrade is not supported on this path; a WebSocket begins at /realtime"
+            raise VeloxError(Reason.BAD_REQUEST, message, close=True)
         if not head.has_body:
             return facts
+        if head.content_length and head.method in WITHOUT_CONTENT:
+            raise has_content()
         encoding = head.header(b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
             message = "a request's body must not be compressed; send it without Content-Encoding"
@@ -92,7 +104,14 @@ class Routes:
         passes = words[0] not in _ADMIN_WORDS and (
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
-        return PathFacts(endpoint or route, endpoint is not None, passes)
+        upgrades = any(words[-len(end) :] == end for end in _WEBSOCKETS)
+        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades)
+
+
+def has_content() -> VeloxError:
+    """Return the refusal of a body that one of WITHOUT_CONTENT came with."""
+    message = "a GET, HEAD or OPTIONS request can't have a body here; send it without one"
+    return VeloxError(Reason.BAD_REQUEST, message, close=True)
 
 
 def reads_body(facts: PathFacts, head: RequestHead) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.gateway.forward import Forwarder
+from velox.net.dialer import Dialer
 from velox.net.pool import UpstreamPool
 from velox.net.pool_capacity import PoolStatistics
 from velox.net.upstream import UpstreamFailure
@@ -22,12 +23,13 @@ __all__ = ["Upstream", "Upstreams"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Upstream:
-    """One upstream. name: its origin, for people."""
+    """One upstream. name: its origin, for people. websockets: makes the connections that become tunnels."""
 
     name: str
     forwarder: Forwarder
     pool: UpstreamPool
     breaker: Breaker
+    websockets: Dialer | None = None
 
     def is_usable(self, now_s: float) -> bool:
         """True while nothing speaks against it."""

@@ -5,44 +5,74 @@ Knows: what each asks of the other. Does not know: HTTP versions, sockets, or wh
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from velox.errors import VeloxError
-from velox.types import RequestHead
+from velox.types import Caller, Headers, RequestHead
 
-__all__ = ["Application", "Client", "ClientExchange", "ClientTimeouts"]
+__all__ = ["Application", "Client", "ClientExchange", "ClientTimeouts", "Successor"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """Seconds a client may take for each step (R-TIME-1)."""
+    """Seconds a client may take for each step (R-TIME-1).
+
+    min_rate_bytes: a second, of a body that comes and of a reply that waits to be taken; 0: only silence counts.
+    """
 
     header_s: float
     body_s: float
     keepalive_s: float
     write_s: float
+    min_rate_bytes: int = 0
+
+
+class Successor(Protocol):
+    """Who has a connection from a 101 on."""
+
+    def take(self, transport: asyncio.Transport, early: bytes, on_lost: Callable[[BaseException | None], None]) -> None:
+        """Take the connection, and what has come on it already. on_lost: to be told when it is lost."""
 
 
 class Client(Protocol):
-    """A client's connection, as the gateway sees it."""
+    """One request's way back, as the gateway sees it: a reply in parts, or an answer at one go. It does the framing.
+
+    Nothing happens when the client has left.
+    """
 
     @property
     def is_write_paused(self) -> bool:
         """True while the client reads more slowly than it is written to."""
 
-    @property
-    def will_close(self) -> bool:
-        """True when this reply is the connection's last."""
+    def begin_reply(
+        self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """Send the head of a reply together with its first bytes. Raises ValueError, and sends nothing, if it can't be.
 
-    def write(self, data: bytes) -> None:
-        """Send bytes of the reply. Nothing happens when the client has left."""
+        headers: neither content-length nor a hop-by-hop field. length: goes out as content-length; None: not known.
+        has_body: False for an answer to HEAD, for 204 and for 304; then there is no data.
+        """
 
-    def finish(self, *, close: bool) -> None:
+    def body(self, data: bytes, end: bool) -> None:
+        """Send more of a reply's body; `data` may be empty at its end. Not for a reply without body."""
+
+    def cut(self, last: bytes) -> None:
+        """End a reply that is not whole, after `last` (more of its body), so that nobody takes it for complete."""
+
+    def answer(self, status: int, headers: Headers, body: bytes, *, with_body: bool, close: bool) -> None:
+        """Send a whole reply of Velox's own, and finish. with_body: False for an answer to HEAD.
+
+        close: nothing that this client sends on can be read as a request.
+        """
+
+    def switch(self, headers: Headers, successor: Successor) -> None:
+        """Answer 101, and give the connection away. HTTP/1.1 only. Raises ValueError as begin_reply() does."""
+
+    def finish(self) -> None:
         """The reply has been written to its end."""
-
-    def cut(self, last: bytes, *, reset: bool) -> None:
-        """End a reply that is not whole, after `last`. reset: where only a reset tells."""
 
     def release_body(self) -> None:
         """The request's body is no longer held."""
@@ -64,13 +94,16 @@ class ClientExchange(Protocol):
 class Application(Protocol):
     """The gateway, as a connection sees it."""
 
-    def check_head(self, head: RequestHead) -> str:
-        """Return the caller's name. Raises VeloxError if the request is refused whatever its body is."""
+    def check_head(self, head: RequestHead) -> Caller:
+        """Return the caller. Raises VeloxError if the request is refused whatever its body is."""
 
     def submit(
-        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: str
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> ClientExchange | None:
         """Take a whole request. None when it was answered already."""
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
+
+    def crashed(self, exc: Exception) -> None:
+        """Record an error that is a bug, of a request that the connection ends itself."""

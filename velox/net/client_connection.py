@@ -1,7 +1,7 @@
 """One client's HTTP/1.1 connection: one request at a time, strictly in order.
 
 Knows: its socket, its timers, when to read on and when to stop. Does not know: how a request is read
-(request_reader.py) or what it means (gateway/, behind application.py).
+(request_reader.py), how a reply is framed (client_http1_reply.py), or what they mean (gateway/, behind application.py).
 
 Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
 the answer (R-H1-10, R-MEM-1).
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import socket
-import struct
 from typing import TYPE_CHECKING, Final, cast
 
 from velox.errors import Reason, VeloxError
-from velox.net.application import ClientExchange
+from velox.net import resets
+from velox.net.application import ClientExchange, Successor
+from velox.net.client_backlog import Backlog, discard_unread
+from velox.net.client_http1_reply import Http1Replies
 from velox.net.request_reader import RequestReader
+from velox.policy.pace import Pace
 from velox.protocol.http1_write import CONTINUE_100
-from velox.types import RequestHead
+from velox.types import ANYONE, RequestHead
 
 if TYPE_CHECKING:  # an ingress makes its connections
     from velox.net.ingress import Ingress
@@ -33,8 +35,6 @@ _PIPELINE_BYTES: Final = 64 * 1024
 _LINGER_S: Final = 2.0
 # A drain waits this long for the first request of a connection that came just before it.
 _FIRST_REQUEST_S: Final = 0.5
-# struct linger {on, 0 s}: close() sends RST instead of FIN.
-_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class _State(enum.IntEnum):
@@ -47,20 +47,24 @@ class _State(enum.IntEnum):
     CLOSED = 6
 
 
-class ClientConnection(asyncio.Protocol):
-    """One client's connection."""
+class ClientConnection(Http1Replies, asyncio.Protocol):
+    """One client's connection; the Client of each of its requests in turn."""
 
     def __init__(self, ingress: Ingress) -> None:
+        super().__init__()
         self.deadline_s = 0.0  # loop time; 0: none
         self._ingress: Final = ingress
         self._request: Final = RequestReader(ingress.limits, ingress.budget, ingress.heads)
         self._transport: asyncio.Transport | None = None
         self._state = _State.IDLE
-        self._caller = ""
+        self._caller = ANYONE
         self._exchange: ClientExchange | None = None
         self._read_paused = False
         self._write_paused = False
-        self._n_unsent = 0  # while writing is paused: the most that may be left if the client has taken anything
+        self._pace: Final = Pace(ingress.pace)
+        self._backlog: Final = Backlog(ingress.least_taken_bytes)
+        self._address = ""
+        self._is_refused = False  # there are too many connections
         self._is_new = True
 
     def __repr__(self) -> str:
@@ -74,8 +78,17 @@ class ClientConnection(asyncio.Protocol):
         return self._write_paused
 
     @property
+    def is_idle(self) -> bool:
+        """True when no request has begun to come, and none is being answered."""
+        return self._state is _State.IDLE
+
+    @property
+    def is_http_1_0(self) -> bool:
+        head = self._request.head
+        return head is not None and head.http_1_0
+
+    @property
     def will_close(self) -> bool:
-        """True when this reply is the connection's last."""
         head = self._request.head
         return self._ingress.draining or head is None or not head.keep_alive
 
@@ -83,20 +96,20 @@ class ClientConnection(asyncio.Protocol):
         """Send bytes of the reply. Nothing happens when the client has left."""
         if self._transport is not None:
             if self._write_paused:
-                self._n_unsent += len(data)
+                self._backlog.wrote(len(data))
             self._transport.write(data)
 
     def release_body(self) -> None:
         """The request's body is no longer held: its bytes go back to the budget."""
         self._request.release()
 
-    def finish(self, *, close: bool) -> None:
-        """The reply has been written to its end."""
+    def finish(self, *, close: bool = False) -> None:
+        """The reply has been written to its end. close: nothing can follow on this connection."""
         self._exchange = None
         self.release_body()
         if self._transport is None:
             return
-        if close or self.will_close:
+        if close or self.ends_at_close or self.will_close:
             self._close()
         elif self._write_paused:
             # The replies to requests that were sent ahead must not gather behind one that is not taken.
@@ -137,9 +150,13 @@ class ClientConnection(asyncio.Protocol):
         ingress.connections.add(self)
         first_s = _FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
         self.deadline_s = ingress.loop.time() + first_s
-        if len(ingress.connections) > ingress.max_connections:
-            message = f"this worker has {ingress.max_connections} connections, its limit (VELOX_MAX_CONNECTIONS)"
-            self._refuse(VeloxError(Reason.CONN_LIMIT, message, retry_after_s=1.0, close=True))
+        self._address, refusal = ingress.door.enter(transport.get_extra_info("peername"))
+        if refusal is not None:
+            self._is_refused = True
+            self._refuse(refusal)
+            if not ingress.door.may_linger:
+                discard_unread(self._transport)
+                transport.close()
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -147,7 +164,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._request.feed(data)
         if state < _State.ANSWERING:
-            self._advance()
+            self._advance(len(data) if state is _State.BODY else 0)
         elif self._request.buffered > _PIPELINE_BYTES:
             self._pause_reading()
 
@@ -162,6 +179,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport = None
         self._state = _State.CLOSED
         self._ingress.connections.discard(self)
+        self._ingress.paused.discard(self)
+        self._ingress.door.leave(self._address, was_refused=self._is_refused)
         self._request.leave_line(self)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -171,17 +190,18 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._is_taking()
+        if self._transport is not None:
+            self._backlog.begin(self._transport)
+        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
         if self._exchange is not None:
             self._exchange.client_paused()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._n_unsent = 0
         if self._state is _State.ANSWERING:
             self.deadline_s = 0.0
         elif self._state is _State.LINGER:
-            self.deadline_s = self._ingress.loop.time() + _LINGER_S
+            self._linger()
         elif self._state is _State.FLUSHING:
             if self.will_close:
                 self._close()
@@ -190,24 +210,16 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.client_resumed()
 
-    def _is_taking(self) -> bool:
-        """True when the client has taken anything since the last look; it gets more time then."""
-        if self._transport is None:
-            return False
-        before, self._n_unsent = self._n_unsent, self._transport.get_write_buffer_size()
-        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
-        return self._n_unsent < before
-
     # -- reading a request --------------------------------------------------------------------------
 
-    def _advance(self) -> None:
-        """Go as far as the bytes that are here allow."""
+    def _advance(self, n_body: int = 0) -> None:
+        """Go as far as the bytes that are here allow. n_body: those of an open body that have just come."""
         if self._state >= _State.ANSWERING:
             return
         try:
             if self._state is not _State.BODY and not self._read_head():
                 return
-            if not self._read_body():
+            if not self._read_body(n_body):
                 return
         except VeloxError as error:
             self._refuse(error)
@@ -249,10 +261,11 @@ class ClientConnection(asyncio.Protocol):
         message = "no memory for this request's body came free in time (VELOX_BODY_BUDGET)"
         self._refuse(VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0))
 
-    def _read_body(self) -> bool:
+    def _read_body(self, n_bytes: int) -> bool:
         if self._request.read_body():
             return True
-        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.body_s
+        now_s = self._ingress.loop.time()
+        self.deadline_s = self._pace.came(n_bytes, now_s) if n_bytes else self._pace.begin(now_s)
         return False
 
     def _submit(self) -> None:
@@ -284,8 +297,9 @@ class ClientConnection(asyncio.Protocol):
         """A step took too long."""
         state, timeouts = self._state, self._ingress.timeouts
         self.deadline_s = 0.0
-        if self._write_paused:
-            if self._is_taking():
+        if self._write_paused or (state is _State.LINGER and self._has_unsent()):
+            if self._transport is not None and self._backlog.is_taken(self._transport):
+                self.deadline_s = self._ingress.loop.time() + timeouts.write_s
                 return
             exchange, self._exchange = self._exchange, None
             if exchange is not None:
@@ -296,6 +310,9 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(VeloxError(Reason.HEADER_TIMEOUT, message, close=True))
         elif state is _State.BODY:
             message = f"no byte of the request's body came for {timeouts.body_s:g} s"
+            if self._pace.is_trickle(self._ingress.loop.time()):
+                rate = self._ingress.pace.rate
+                message = f"the request's body came slower than {rate} bytes a second (VELOX_CLIENT_MIN_RATE)"
             self._refuse(VeloxError(Reason.BODY_TIMEOUT, message, close=True))
         elif state is _State.IDLE:
             self._close_idle()
@@ -317,9 +334,24 @@ class ClientConnection(asyncio.Protocol):
             transport.write_eof()
         else:
             transport.close()
-        # A slow client gets the time that it gets for any part of a reply.
-        unsent = transport.get_write_buffer_size()
-        self.deadline_s = self._ingress.loop.time() + (self._ingress.timeouts.write_s if unsent else _LINGER_S)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Give the client time to take what is left, as for any part of a reply; then a little to close."""
+        if self._transport is not None:
+            self._backlog.begin(self._transport)
+        wait_s = self._ingress.timeouts.write_s if self._has_unsent() else _LINGER_S
+        self.deadline_s = self._ingress.loop.time() + wait_s
+
+    def _has_unsent(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    def left(self) -> None:
+        """The client has closed, which was seen though nothing is read from it."""
+        if self._exchange is not None or self._state is _State.BODY:
+            self.abort()
+        elif self._transport is not None:
+            self._transport.close()
 
     def _close_idle(self) -> None:
         """Close between requests: no reply is on its way that a reset could overtake, so it is done at once."""
@@ -328,11 +360,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
             self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
 
-    def cut(self, last: bytes, *, reset: bool) -> None:
-        """End a reply that is not whole: the framing stays unfinished, so that no client takes it for complete.
-
-        last: bytes that still go out before. reset: where only a reset tells (a reply that ends at close).
-        """
+    def cut_off(self, last: bytes, *, reset: bool) -> None:
+        """See Http1Replies: the framing stays unfinished, so that no client takes the reply for complete."""
         transport = self._transport
         if transport is None:
             return
@@ -343,18 +372,29 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.LINGER
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
         if reset:
-            sock = transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-            transport.abort()
+            resets.reset(transport)
         else:
             transport.close()
+
+    def hand_over(self, successor: Successor) -> None:
+        """See Http1Replies. The connection stays one of the ingress's."""
+        self._resume_reading()  # it is no longer watched for a client that leaves while nothing is read from it
+        if self._transport is not None:
+            successor.take(self._transport, self._request.take_rest(), self.connection_lost)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 when there is none any more."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._read_paused:
             self._read_paused = True
+            self._ingress.paused.add(self)
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if self._transport is not None and self._read_paused:
             self._read_paused = False
+            self._ingress.paused.discard(self)
             self._transport.resume_reading()

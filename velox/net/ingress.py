@@ -1,22 +1,54 @@
 """The client side of a worker: its connections, and what they share.
 
 Knows: how many connections there are, when to look at their deadlines, how they drain. Does not know: what goes over
-one (client_connection.py).
+one (client_connection.py, client_http2.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import select
+from typing import Final, Protocol
 
 from velox.net.application import Application, ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.net.client_connection import ClientConnection
+from velox.net.client_door import Door
+from velox.net.client_greeter import Greeter
+from velox.net.client_http2 import ClientHttp2Connection
+from velox.policy.pace import PaceRules
 from velox.protocol.http1 import HeadReader, Http1Limits
+from velox.protocol.http2 import EngineFactory
+from velox.protocol.http2_heads import Http2HeadReader
 
-__all__ = ["Ingress"]
+__all__ = ["Ingress", "PausedConnection", "WatchedConnection"]
 
 _SWEEP_S: Final = 0.25
+
+
+class WatchedConnection(Protocol):
+    """A connection as the ingress sees it, whatever goes over it; also one whose TLS handshake has not ended."""
+
+    deadline_s: float  # loop time; 0: none
+
+    def on_deadline(self) -> None:
+        """The time is over."""
+
+    def close_if_idle(self) -> None:
+        """Draining: close unless a request has begun, or the first one may be on its way."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class PausedConnection(Protocol):
+    """A connection that is not read from, so that the loop does not notice when its client closes."""
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 when there is none any more."""
+
+    def left(self) -> None:
+        """The client has closed."""
 
 
 class Ingress:
@@ -31,21 +63,39 @@ class Ingress:
         loop: asyncio.AbstractEventLoop,
         *,
         max_connections: int,
+        max_per_address: int = 0,
+        http2: EngineFactory | None = None,
     ) -> None:
+        """http2: what makes the engines of clients that speak it; None: none may."""
         self.app: Final = app
         self.limits: Final = limits
         self.heads: Final = HeadReader(limits)
+        self.http2_heads: Final = Http2HeadReader(limits)
         self.timeouts: Final = timeouts
         self.budget: Final = budget
         self.loop: Final = loop
-        self.max_connections: Final = max_connections
-        self.connections: Final[set[ClientConnection]] = set()
+        self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
+        self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
+        self.door: Final = Door(max_connections, max_per_address)
+        self.connections: Final[set[WatchedConnection]] = set()
+        self.paused: Final[set[PausedConnection]] = set()  # those that are not read from
+        self.http2: Final = http2
+        self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def connection(self) -> ClientConnection:
-        """Make the protocol of an accepted socket."""
-        return ClientConnection(self)
+    def connection(self, alpn: str | None = None) -> asyncio.Protocol:
+        """Make the protocol of an accepted socket, or of one whose TLS handshake has ended.
+
+        alpn: what was agreed on in that handshake, "h2" or "http/1.1"; a TLS client that offered nothing speaks
+        "http/1.1" (RFC 9113 §3.3). None for a plain socket: there the first bytes tell. "h2" may be offered to clients
+        only while `http2` is set.
+        """
+        if self.http2 is None or alpn == "http/1.1":
+            return ClientConnection(self)
+        if alpn == "h2":
+            return ClientHttp2Connection(self, self.http2)
+        return Greeter(self, self.http2)
 
     def start(self) -> None:
         """Begin to watch the connections' deadlines."""
@@ -73,3 +123,18 @@ class Ingress:
             if connection.deadline_s and now >= connection.deadline_s:
                 connection.on_deadline()
         self.budget.expire()
+        if self.paused:
+            self._find_left()
+
+    def _find_left(self) -> None:
+        """Notice clients that have closed while they are not read from: the loop does not look at these.
+
+        A close behind bytes that the kernel has no room for is seen when these are read, not before.
+        """
+        poll = select.poll()
+        by_descriptor = {connection.fileno(): connection for connection in self.paused}
+        by_descriptor.pop(-1, None)
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLRDHUP)
+        for descriptor, _ in poll.poll(0):
+            by_descriptor[descriptor].left()

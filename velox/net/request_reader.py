@@ -49,6 +49,10 @@ class RequestReader:
         """Take what the client sent."""
         self._decoder.feed(data)
 
+    def take_rest(self) -> bytes:
+        """Return what has come after the head of a connection that is no longer HTTP's."""
+        return self._decoder.take_rest()
+
     def read_head(self) -> RequestHead | None:
         """Return the next head; None: more bytes are needed. Raises VeloxError."""
         self.head = self._decoder.read_head()

@@ -6,19 +6,22 @@ framing (upstream_http1.py, upstream_http2.py), or how connections are chosen (p
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.observe.series import ConnectionEnd, Retry
-from velox.types import Headers, ReplyHead
+from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [
     "SLICE_BYTES",
     "Address",
     "ConnectionOwner",
+    "LoneOwner",
     "ReadBuffer",
     "ReplySink",
+    "UpgradeSink",
     "UpstreamConnection",
     "UpstreamFailure",
     "UpstreamRequest",
@@ -39,6 +42,7 @@ class UpstreamRequest:
 
     headers: no host, no content-length, no hop-by-hop header; each HTTP version adds its own framing.
     lines: the same as lines of HTTP/1.1 (http1_write.field_lines).
+    offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
     """
 
     method: bytes
@@ -46,6 +50,7 @@ class UpstreamRequest:
     headers: Headers
     lines: bytes
     body: bytes | bytearray | None
+    offer: WebSocketOffer | None = None
 
 
 class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
@@ -71,6 +76,13 @@ class ReplySink(Protocol):
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """The reply will not be completed. Nothing is called after this."""
+
+
+class UpgradeSink(ReplySink, Protocol):
+    """Takes the answer to a request that offers a WebSocket."""
+
+    def on_switch(self, fields: Headers, transport: asyncio.Transport, rest: bytes) -> None:
+        """Take the connection over, after a 101: its fields, not checked, and what came on it after them."""
 
 
 class UpstreamStream(Protocol):
@@ -148,6 +160,17 @@ class ConnectionOwner(Protocol):
 
     def on_closed(self, connection: UpstreamConnection) -> None:
         """The connection takes no more exchanges."""
+
+
+class LoneOwner:
+    """The owner of a connection that is for one exchange only."""
+
+    def on_room(self, connection: UpstreamConnection) -> None:
+        """It has served: close it."""
+        connection.retire(ConnectionEnd.LAST)
+
+    def on_closed(self, connection: UpstreamConnection) -> None:
+        """Do nothing: nobody counts on it."""
 
 
 class ReadBuffer:

@@ -16,12 +16,14 @@ from velox.net.upstream import (
     ConnectionOwner,
     ReadBuffer,
     ReplySink,
+    UpgradeSink,
     UpstreamFailure,
     UpstreamRequest,
 )
 from velox.observe.series import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.types import Headers
 
 __all__ = ["Http1Connection"]
 
@@ -109,7 +111,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         )
         self._sink = sink
         self.n_begun += 1
-        self._decoder = ResponseDecoder(head_request=request.method == b"HEAD")
+        self._decoder = ResponseDecoder(head_request=request.method == b"HEAD", upgrade=request.offer is not None)
         self._got_bytes = False
         self._sent_s = self._loop.time()
         if body is None:
@@ -177,6 +179,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             return
         head = decoder.head
         if head is None:
+            if decoder.switched is not None:
+                self._switch(decoder.switched, decoder.rest)
             return
         data = decoder.take_body()
         if decoder.complete:
@@ -236,6 +240,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._unsent = unsent[SLICE_BYTES:] if len(unsent) > SLICE_BYTES else None
         if self._unsent is not None and not self._write_paused:
             self._loop.call_soon(self._pump)
+
+    def _switch(self, fields: Headers, rest: bytes) -> None:
+        """Give the connection away: it is a WebSocket's from here on."""
+        sink, transport = self._sink, self._transport
+        assert transport is not None, "it has just been read from"
+        self._sink = None
+        self._ended(ConnectionEnd.LAST)
+        # Only a request with an offer gets here, and that has such a sink.
+        cast(UpgradeSink, sink).on_switch(fields, transport, rest)
 
     def _end_exchange(self, decoder: ResponseDecoder) -> None:
         n_unsent = self.n_unsent

@@ -372,6 +372,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _drop_engine(self) -> None:
         """Break the cycle with the engine, so that both are freed now: a worker seldom collects garbage."""
+        self._engine.close()
         del self._engine
 
     def _closed(self, cause: ConnectionEnd) -> None:

@@ -1,12 +1,14 @@
 """The access log: one JSON line per exchange, written when it has ended.
 
 Knows: the fixed list of fields (R-LOG-2) and how to write without ever waiting. Does not know: where a value came from.
-Bodies, headers, keys and queries are not among the fields. A line that can't be written at once is dropped and counted:
-a full pipe must not stop traffic (F-60).
+Bodies, headers, keys and queries are not among the fields. Whatever a client puts into a text, its line is one line of
+printable ASCII (R-LOG-1): what a terminal or a reader of logs could take for more than text is escaped. A line that
+can't be written at once is dropped and counted: a full pipe must not stop traffic (F-60).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +22,9 @@ __all__ = ["AccessLog", "AccessRecord"]
 _FLUSH_BYTES: Final = 64 * 1024
 _MAX_BUFFERED: Final = 1024 * 1024
 _MAX_TEXT: Final = 256
+_DELETE: Final = b"\x7f"  # the one control character that JSON leaves as it is
+# Where 256 characters of a text take too much room, each being 6 or 12 bytes once it is escaped.
+_SHORT_TEXT: Final = 40
 # PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several workers never mix.
 _ATOMIC_BYTES: Final = 4096
 
@@ -44,6 +49,7 @@ class AccessRecord:
     bytes_in: int
     bytes_out: int
     attempts: int
+    close_code: int | None = None
 
 
 class AccessLog:
@@ -63,9 +69,10 @@ class AccessLog:
         return self._level == "all" or (self._level == "errors" and reason != "ok")
 
     def write(self, record: AccessRecord) -> None:
-        """Add a line. Text of a request is cut to 256 characters; JSON escapes its control characters."""
-        line = {name: _short(getattr(record, name)) for name in record.__slots__}
-        data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        """Add a line, of 4 KiB at most. Text of a request is cut to 256 characters, all but printable ASCII escaped."""
+        data = _line(record, _MAX_TEXT)
+        if len(data) > _ATOMIC_BYTES:
+            data = _line(record, _SHORT_TEXT)
         if self._n_bytes + len(data) > _MAX_BUFFERED:
             self._on_dropped(1)
             return
@@ -97,5 +104,17 @@ class AccessLog:
                 return
 
 
-def _short(value: object) -> object:
-    return value[:_MAX_TEXT] if isinstance(value, str) else value
+def _line(record: AccessRecord, longest: int) -> bytes:
+    fields = {name: _cut(getattr(record, name), longest) for name in record.__slots__}
+    try:
+        data = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a lone surrogate: JSON can tell of it, UTF-8 can't
+        data = b"\xff"
+    if data.isascii() and _DELETE not in data:
+        return data
+    # orjson writes UTF-8, in which U+2028, C1 controls and marks that turn the writing direction stand as they are.
+    return json.dumps(fields, separators=(",", ":")).encode("ascii").replace(_DELETE, b"\\u007f") + b"\n"
+
+
+def _cut(value: object, longest: int) -> object:
+    return value[:longest] if isinstance(value, str) else value

@@ -13,6 +13,7 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.observe import series
+from velox.observe.causes import TlsFailure
 from velox.observe.series import Attempt, ConnectionEnd, Decision, DnsResult, Phase, Retry, RetryDenied, StreamEnd
 from velox.types import Route
 
@@ -33,6 +34,7 @@ _LIMIT: Final = series.LIMIT.first
 _QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
 _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
+_HTTP2_CONNECTIONS: Final = series.HTTP2_CONNECTIONS.first
 _DURATION: Final = series.DURATION.first
 _DURATION_STRIDE: Final = series.DURATION.stride
 _DURATION_NS: Final = series.DURATION.bounds_ns
@@ -64,8 +66,8 @@ class WorkerMetrics:
             self._cells[gauge.first] = 0
 
     def count_request(self, route: Route, status: int, reason: Reason | None) -> None:
-        """Count one request that ended. status: what the client got. reason None: all went well."""
-        hundreds = status // 100 - 2 if 200 <= status < 600 else 3
+        """Count one request that ended. status: what the client got; 101 counts as 2xx. reason None: all went well."""
+        hundreds = status // 100 - 2 if 200 <= status < 600 else 0 if status == 101 else 3
         index = 0 if reason is None else _REASON_INDEX[reason.code]
         self._cells[_REQUESTS + (route * _N_CLASSES + hundreds) * _N_REASONS + index] += 1
 
@@ -117,6 +119,19 @@ class WorkerMetrics:
         """Count one 401 or 403 of an upstream."""
         self._cells[series.AUTH_FAILURES.first] += 1
 
+    def count_tls_handshake(self, resumed: bool) -> None:
+        """Count one TLS handshake with a client that ended well."""
+        self._cells[series.TLS_HANDSHAKES.first + resumed] += 1
+
+    def count_tls_failure(self, cause: TlsFailure) -> None:
+        """Count one TLS handshake with a client that failed."""
+        self._cells[series.TLS_FAILURES.first + cause] += 1
+
+    def count_tunnel_bytes(self, up: int, down: int) -> None:
+        """Count bytes that went through WebSockets: to upstreams, to clients."""
+        self._cells[series.TUNNEL_BYTES.first] += up
+        self._cells[series.TUNNEL_BYTES.first + 1] += down
+
     def observe_duration(self, route: Route, ns: int) -> None:
         """Record how long a request took, from its first byte in to its last byte out."""
         self._observe(_DURATION + route * _DURATION_STRIDE, _DURATION_NS, ns)
@@ -141,9 +156,10 @@ class WorkerMetrics:
         """Set the number of admitted requests that are not answered yet."""
         self._cells[_INFLIGHT] = n
 
-    def set_connections(self, n: int) -> None:
-        """Set the number of open client connections."""
+    def set_connections(self, n: int, n_http2: int = 0) -> None:
+        """Set the number of open client connections, and of those among them that speak HTTP/2."""
         self._cells[_CONNECTIONS] = n
+        self._cells[_HTTP2_CONNECTIONS] = n_http2
 
     def set_pool(self, ready: int, streams: int) -> None:
         """Set the number of usable upstream connections, and of exchanges on them."""
@@ -153,6 +169,10 @@ class WorkerMetrics:
     def set_upstreams_out(self, n: int) -> None:
         """Set the number of upstreams that this worker passes over because they fail."""
         self._cells[series.UPSTREAMS_OUT.first] = n
+
+    def set_tunnels(self, n: int) -> None:
+        """Set the number of open WebSockets."""
+        self._cells[series.TUNNELS.first] = n
 
     def _observe(self, first: int, bounds_ns: tuple[int, ...], ns: int) -> None:
         cells = self._cells

@@ -2,26 +2,74 @@
 
 Knows: where it goes and its form: JSON lines (R-LOG-1), or plain lines for a person at a terminal. Does not know: what
 is worth saying. Nothing of a request is logged here.
+
+Libraries log through the same handler once `take_over` was called. What they say may hold anything (asyncio prints a
+callback with its arguments, and with them a client's bytes), so of theirs only the kind of error and the lines of code
+are told, as of a bug of our own.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
+import traceback
 from typing import Final, TextIO
 
-__all__ = ["operations_logger"]
+__all__ = ["crash_text", "operations_logger", "take_over"]
 
+_NAME: Final = "velox"
 _MAX_TEXT: Final = 256
+_FRAMES: Final = 4
 
 
 def operations_logger(stream: TextIO) -> logging.Logger:
     """Return the logger that writes to `stream`."""
-    logger = logging.Logger("velox", logging.INFO)
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_PlainFormatter() if stream.isatty() else _JsonFormatter())
-    logger.addHandler(handler)
+    logger = logging.Logger(_NAME, logging.INFO)
+    logger.addHandler(_handler(stream))
     return logger
+
+
+def take_over(stream: TextIO) -> None:
+    """Let everything that would reach `stream` some other way go through here: libraries' logs, and a process's end.
+
+    For a process of the gateway, at its start. Children that are forked have it too.
+    """
+    handler = _handler(stream)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+    logger = operations_logger(stream)
+
+    def tell(exc: BaseException | None) -> None:
+        if exc is not None:
+            logger.critical("%s", crash_text(exc))
+
+    sys.excepthook = lambda _kind, exc, _frames: tell(exc)
+    sys.unraisablehook = lambda caught: tell(caught.exc_value)
+    threading.excepthook = lambda caught: tell(caught.exc_value)
+
+
+def crash_text(exc: BaseException) -> str:
+    """Return what is told of a bug: the kind of error and where it was raised, never what it was raised with."""
+    frames = traceback.extract_tb(exc.__traceback__)[-_FRAMES:]
+    where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+    return f"bug: {type(exc).__name__} at {where}"
+
+
+def _handler(stream: TextIO) -> logging.Handler:
+    handler = _Handler(stream)
+    handler.setFormatter(_PlainFormatter() if stream.isatty() else _JsonFormatter())
+    return handler
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes lines; what can't be written is lost, because there is nobody to tell."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Do nothing: the library would print the record with its arguments."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -30,13 +78,23 @@ class _JsonFormatter(logging.Formatter):
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "pid": record.process,
-            "message": record.getMessage()[:_MAX_TEXT],
+            "message": _text(record),
         }
-        return json.dumps(line)
+        return json.dumps(line).replace("\x7f", "\\u007f")
 
 
 class _PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()[:_MAX_TEXT]
-        printable = "".join(char if char.isprintable() else "?" for char in text)
+        printable = "".join(char if char.isprintable() else "?" for char in _text(record))
         return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {printable}"
+
+
+def _text(record: logging.LogRecord) -> str:
+    """Return what is said; of a library, no more than where it was said and what was raised."""
+    if record.name == _NAME:
+        text = record.getMessage()
+    else:
+        text = f"{record.name} at {record.funcName}:{record.lineno}"
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            text = f"{crash_text(record.exc_info[1])}, told by {text}"
+    return text[:_MAX_TEXT]

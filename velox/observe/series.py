@@ -17,6 +17,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from velox.errors import Reason
+from velox.observe.causes import TlsFailure
 from velox.types import Route
 
 __all__ = [
@@ -305,19 +306,43 @@ AUTH_FAILURES: Final = Counter(
     "velox_upstream_auth_failures", "Replies 401 and 403 of upstreams: look at their key.", STREAM_ERRORS.end
 )
 
-QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", AUTH_FAILURES.end)
+TLS_HANDSHAKES: Final = Counter(
+    "velox_tls_handshakes",
+    "TLS handshakes with clients that ended well, by whether they resumed a session.",
+    AUTH_FAILURES.end,
+    (("resumed", ("no", "yes")),),
+)
+TLS_FAILURES: Final = Counter(
+    "velox_tls_handshake_failures",
+    "TLS handshakes with clients that failed, by cause.",
+    TLS_HANDSHAKES.end,
+    (("cause", _names(TlsFailure)),),
+)
+
+TUNNEL_BYTES: Final = Counter(
+    "velox_tunnel_bytes",
+    "Bytes that went through WebSockets.",
+    TLS_FAILURES.end,
+    (("to", ("upstream", "client")),),
+)
+
+QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", TUNNEL_BYTES.end)
 INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
 CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
-POOL_READY: Final = Gauge("velox_upstream_connections", "Upstream connections ready for use.", CONNECTIONS.end)
+HTTP2_CONNECTIONS: Final = Gauge(
+    "velox_client_http2_connections", "Open connections of clients that speak HTTP/2.", CONNECTIONS.end
+)
+POOL_READY: Final = Gauge("velox_upstream_connections", "Upstream connections ready for use.", HTTP2_CONNECTIONS.end)
 POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream connections.", POOL_READY.end)
 UPSTREAMS_OUT: Final = Gauge(
     "velox_upstreams_out", "Upstreams passed over because they fail, counted in each worker.", POOL_STREAMS.end
 )
+TUNNELS: Final = Gauge("velox_tunnels", "Open WebSockets.", UPSTREAMS_OUT.end)
 
 DURATION: Final = Histogram(
     "gen_ai_server_request_duration_seconds",
     "Time from the moment a request is whole to the end of its reply.",
-    UPSTREAMS_OUT.end,
+    TUNNELS.end,
     _DURATION_NS,
     _ROUTE,
     sparse=True,
@@ -355,7 +380,19 @@ COUNTERS: Final = (
     DNS_REFRESH,
     STREAM_ERRORS,
     AUTH_FAILURES,
+    TLS_HANDSHAKES,
+    TLS_FAILURES,
+    TUNNEL_BYTES,
 )
-GAUGES: Final = (QUEUE_DEPTH, INFLIGHT, CONNECTIONS, POOL_READY, POOL_STREAMS, UPSTREAMS_OUT)
+GAUGES: Final = (
+    QUEUE_DEPTH,
+    INFLIGHT,
+    CONNECTIONS,
+    HTTP2_CONNECTIONS,
+    POOL_READY,
+    POOL_STREAMS,
+    UPSTREAMS_OUT,
+    TUNNELS,
+)
 HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG)
 CELLS: Final = LOOP_LAG.end

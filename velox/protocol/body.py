@@ -32,6 +32,7 @@ _KEPT_BYTES: Final = 8 * 1024 * 1024
 # which no other request moves. 8 MiB of "[]," held the loop for 0.6 s; 1 MiB stays under 0.1 s.
 _TOLERANT_BYTES: Final = 1024 * 1024
 _MODEL_CHARS: Final = 256
+_USER_CHARS: Final = 256
 # Python refuses to convert over 4,300 digits, and takes quadratic time below that.
 _INT_DIGITS: Final = 1000
 
@@ -164,8 +165,9 @@ def _peek(values: dict[str, object], repeated: str | None) -> Peek:
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream", "must be true, false or null")
     user = values.get("user")
-    # What else `user` may be is between client and upstream.
-    user = user.encode(errors="replace").decode() if isinstance(user, str) else None
+    # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
+    is_text = isinstance(user, str) and 1 <= len(user) <= _USER_CHARS
+    user = str(user).encode(errors="replace").decode() if is_text else None
     model = _model(values["model"]) if "model" in values else None
     return Peek(model, stream or False, _max_tokens(values), user)
 

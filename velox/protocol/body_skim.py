@@ -20,8 +20,8 @@ __all__ = ["Skimmed", "skim"]
 
 # About 0.05 ms of work between two yields.
 _SLICE_BYTES: Final = 64 * 1024
-# No value that Velox acts on is longer: a model's name has 256 characters, each at most 6 bytes long (\uXXXX).
-_LONG_BYTES: Final = 1536
+# No value that Velox acts on is longer: a model's name has 256 characters, each at most 12 bytes long (\uXXXX\uXXXX).
+_LONG_BYTES: Final = 3072
 # Looking at a string costs as much as parsing 1,000 bytes: where they are shorter than this on average, stop looking.
 _WORTHWHILE_BYTES: Final = 1024
 _LOOKS: Final = 128  # between two looks at the average, and two yields
@@ -58,7 +58,7 @@ def skim(body: bytes | bytearray, check: Check) -> Generator[None, None, Skimmed
         if closing < 0:
             break
         n_strings += 1
-        if closing - opening > _LONG_BYTES and (yield from _check_slices(body, opening + 1, closing, check)):
+        if closing - opening - 1 > _LONG_BYTES and (yield from _check_slices(body, opening + 1, closing, check)):
             kept.append(body[copied : opening + 1])
             left_out += closing - opening - 1
             cuts.append((closing - left_out, left_out))

@@ -99,7 +99,8 @@ class RequestDecoder:
         self._at = end
         self._scanned = self._line_at = 0
         self._skipped_crlf = False
-        self._spent = not head.keep_alive
+        # What follows an opening handshake is the WebSocket's (RFC 6455 §4.1 asks a client to wait, some don't).
+        self._spent = not head.keep_alive and head.offer is None
         self._chunked = ChunkedDecoder(self._limits.body_bytes) if head.chunked else None
         self._left = head.content_length or 0
         if head.chunked or self._left:
@@ -107,6 +108,12 @@ class RequestDecoder:
         elif self._spent:
             self._drop()
         return head
+
+    def take_rest(self) -> bytes:
+        """Return, and consume, what has come after the head of a connection that is no longer HTTP's."""
+        rest = bytes(self._buffer[self._at :])
+        self._drop()
+        return rest
 
     def read_body(self) -> bytes:
         """Return, and consume, the body bytes that are there now; b"" if none are.

@@ -12,7 +12,15 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.types import Headers
 
-__all__ = ["HOP_BY_HOP", "TOKEN", "FieldCollector", "connection_members", "field_values", "framing_error"]
+__all__ = [
+    "HANDSHAKE",
+    "HOP_BY_HOP",
+    "TOKEN",
+    "FieldCollector",
+    "connection_members",
+    "field_values",
+    "framing_error",
+]
 
 # RFC 9110 §5.6.2.
 TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -30,6 +38,17 @@ HOP_BY_HOP: Final = frozenset(
         b"transfer-encoding",
         b"upgrade",
         b"http2-settings",
+    }
+)
+
+# A WebSocket's opening handshake (RFC 6455 §11.3): without one they mean nothing, and a browser's may hold a key.
+HANDSHAKE: Final = frozenset(
+    {
+        b"sec-websocket-key",
+        b"sec-websocket-version",
+        b"sec-websocket-protocol",
+        b"sec-websocket-extensions",
+        b"sec-websocket-accept",
     }
 )
 

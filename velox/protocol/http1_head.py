@@ -20,6 +20,7 @@ import httptools
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
 from velox.protocol.http1_fields import (
+    HANDSHAKE,
     HOP_BY_HOP,
     TOKEN,
     FieldCollector,
@@ -28,9 +29,22 @@ from velox.protocol.http1_fields import (
     framing_error,
 )
 from velox.protocol.http1_target import split_target
+from velox.protocol.websocket_handshake import read_offer
 from velox.types import Headers, RequestHead
 
-__all__ = ["REQUEST_LINE_EXTRA", "HeadReader", "Http1Limits", "check_request_line", "too_long"]
+__all__ = [
+    "METHODS",
+    "REQUEST_LINE_EXTRA",
+    "HeadReader",
+    "Http1Limits",
+    "bad_method",
+    "body_length",
+    "check_host",
+    "check_request_line",
+    "check_single",
+    "expects_continue",
+    "too_long",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +65,8 @@ _KEPT_HEADS: Final = 512
 _KEPT_FIELDS: Final = 60
 _KEPT_HEAD_BYTES: Final = 2048
 
-_METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
-_ALLOW: Final = (b"allow", b", ".join(sorted(_METHODS)))
+METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
+_ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
 # A method of 7, two spaces, "HTTP/1.1" and some room: what a request line may have beside its target.
 REQUEST_LINE_EXTRA: Final = 32
 _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
@@ -60,9 +74,11 @@ _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 # A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
+# RFC 9110 §5.5 allows more space around a value; a server in front of us that does not strip it sees another body.
+_FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-encoding: ?chunked)\r\n", re.IGNORECASE)
 
 # Read here and then gone: the next hop's are built anew.
-_REMOVED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_REMOVED: Final = HOP_BY_HOP | HANDSHAKE | {b"host", b"content-length", b"expect"}
 # Two readers could each take another one of these.
 _SINGLE: Final = (b"host", b"transfer-encoding", b"authorization", b"content-type", b"expect")
 # CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on (R-HOP-1).
@@ -94,7 +110,7 @@ class HeadReader:
         known = self._known.get(key)
         if known is None:
             return self._learn(key, _read(head, self._limits), by_length=digits is not None)
-        length = None if digits is None else _length(digits, self._limits)
+        length = None if digits is None else body_length(digits, self._limits)
         # By position: a dataclass takes twice as long by keyword.
         return RequestHead(
             known.method,
@@ -114,7 +130,13 @@ class HeadReader:
         """Keep a head that was read, unless its body is framed by another line than the one that was cut out."""
         framed_by_it = (head.content_length is not None) == by_length
         # So few fields that the line which was cut out makes no difference to the limit on their number.
-        if framed_by_it and not head.chunked and not head.expect_continue and key.count(b"\n") < _KEPT_FIELDS:
+        if (
+            head.offer is None
+            and framed_by_it
+            and not head.chunked
+            and not head.expect_continue
+            and key.count(b"\n") < _KEPT_FIELDS
+        ):
             head.key = key
             self._known.put(key, copy(head))  # a head belongs to its connection, which may change it
         return head
@@ -141,44 +163,67 @@ def _read(head: bytes, limits: Http1Limits) -> RequestHead:
     fields = _parse_fields(head, limits)
     values = field_values(fields)
     if len(values) != len(fields):
-        _check_single(fields)
-    _check_host(values.get(b"host"), http_1_0=http_1_0)
+        check_single(fields)
+    check_host(values.get(b"host"), http_1_0=http_1_0)
     request = _make_request((method, target, path, query, http_1_0), fields, values, limits)
+    if request.chunked or request.content_length is not None:
+        _check_framing_line(head, request.content_length)
     if b"_" in head:
         # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
         request.headers = [field for field in request.headers if b"_" not in field[0]]
     return request
 
 
+def _check_framing_line(head: bytes, length: int | None) -> None:
+    """Refuse what frames the body if it has space around it. length: None for a body in chunks."""
+    if length is not None:
+        line = b"\r\nContent-Length: %d\r\n" % length
+        if line in head or line.lower() in head:  # what clients send, found at a tenth of the cost
+            return
+    if not _FRAMING_LINE.search(head):
+        raise framing_error("Content-Length or Transfer-Encoding has white space around its value")
+
+
 def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, target, path, query, http_1_0 = line
     content_length, chunked = _body_framing(values, limits, http_1_0=http_1_0)
-    if b"upgrade" in values:
-        raise VeloxError(Reason.BAD_REQUEST, "Upgrade is not supported; speak HTTP/1.1", close=True)
     has_body = chunked or bool(content_length)
-    expect_continue = b"expect" in values and _expects_continue(values[b"expect"]) and has_body and not http_1_0
+    offer = read_offer(method, values, http_1_0=http_1_0, has_body=has_body) if b"upgrade" in values else None
+    expect_continue = b"expect" in values and expects_continue(values[b"expect"]) and has_body and not http_1_0
     removed, keep_alive = _REMOVED, not http_1_0
     if b"connection" in values and values[b"connection"] != b"keep-alive":
         members = _connection(values[b"connection"])
         removed = _REMOVED | members
-        keep_alive = keep_alive and b"close" not in members
+        # A connection that asked to be upgraded carries no other request, whatever the answer.
+        keep_alive = keep_alive and b"close" not in members and offer is None
     headers = [field for field in fields if field[0] not in removed]
     # By position: a dataclass takes twice as long by keyword.
     return RequestHead(
-        method, target, path, query, http_1_0, headers, keep_alive, content_length, chunked, expect_continue
+        method,
+        target,
+        path,
+        query,
+        http_1_0,
+        headers,
+        keep_alive,
+        content_length,
+        chunked,
+        expect_continue,
+        None,
+        offer,
     )
 
 
 def check_request_line(line: bytes, limits: Http1Limits) -> tuple[bytes, bytes, bool]:
     """Return (method, target, is HTTP/1.0) of a line without its CRLF; the target is only measured."""
     parts = line.split(b" ")
-    method = parts[0]
-    if method not in _METHODS:
-        raise _bad_method(method)
     if len(parts) != 3:
+        # RFC 9112 §3: 400, whatever its first word is.
         raise framing_error("request line is not 'METHOD target HTTP/1.1' with single spaces")
-    _, target, version = parts
+    method, target, version = parts
+    if method not in METHODS:
+        raise bad_method(method)
     if len(target) > limits.target_bytes:
         raise too_long(f"request target is over {limits.target_bytes} bytes", status=414)
     if version == b"HTTP/1.1":
@@ -195,7 +240,8 @@ def too_long(message: str, *, status: int = 431) -> VeloxError:
     return VeloxError(Reason.HEADER_TOO_LARGE, message, status=status, close=True)
 
 
-def _bad_method(method: bytes) -> VeloxError:
+def bad_method(method: bytes) -> VeloxError:
+    """Return the refusal of a method that is none of METHODS."""
     if method == b"PRI":
         return framing_error("HTTP/2 is not spoken on this port")
     if len(method) >= REQUEST_LINE_EXTRA or not TOKEN.fullmatch(method):
@@ -225,14 +271,16 @@ def _parse_fields(head: bytes, limits: Http1Limits) -> Headers:
     return collector.fields
 
 
-def _check_single(fields: Headers) -> None:
+def check_single(fields: Headers) -> None:
+    """Refuse a second field of a name that two readers could each take another one of."""
     names = [name for name, _ in fields]
     for name in _SINGLE:
         if names.count(name) > 1:
             raise VeloxError(Reason.BAD_REQUEST, f"request has two {name.decode()} fields", close=True)
 
 
-def _check_host(host: bytes | None, *, http_1_0: bool) -> None:
+def check_host(host: bytes | None, *, http_1_0: bool) -> None:
+    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2)."""
     if host is None:
         # RFC 9112 §3.2 asks it of HTTP/1.1 only.
         if http_1_0:
@@ -252,10 +300,10 @@ def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: 
             raise framing_error("Transfer-Encoding other than chunked is not supported", status=501)
         return None, True
     length = values.get(b"content-length")
-    return (None if length is None else _length(length, limits)), False
+    return (None if length is None else body_length(length, limits)), False
 
 
-def _length(digits: bytes, limits: Http1Limits) -> int:
+def body_length(digits: bytes, limits: Http1Limits) -> int:
     """Return a Content-Length's value: no sign, no list, no second spelling ("05" is 5 to some and octal to others)."""
     if not digits.isdigit() or len(digits) > _LENGTH_DIGITS or (digits[0] == ord("0") and digits != b"0"):
         raise framing_error("Content-Length is not a plain decimal number")
@@ -266,7 +314,8 @@ def _length(digits: bytes, limits: Http1Limits) -> int:
     return content_length
 
 
-def _expects_continue(value: bytes) -> bool:
+def expects_continue(value: bytes) -> bool:
+    """Return True for `100-continue`; refuse any other expectation."""
     if value.lower() != b"100-continue":
         raise VeloxError(Reason.BAD_REQUEST, "Expect other than 100-continue can't be met", status=417, close=True)
     return True

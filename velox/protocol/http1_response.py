@@ -12,7 +12,7 @@ from typing import Final
 import httptools
 
 from velox.protocol.http1_fields import HOP_BY_HOP, FieldCollector, connection_members, field_values
-from velox.types import NO_BODY_STATUSES, ReplyHead
+from velox.types import NO_BODY_STATUSES, Headers, ReplyHead
 
 __all__ = ["ResponseDecoder", "ResponseError"]
 
@@ -65,6 +65,7 @@ class ResponseDecoder:
     head: the final head, None until it is whole; interim replies (1xx) are skipped.
     complete: the reply is whole. keep_alive: once complete, whether another exchange may follow.
     surplus: more came than the reply; the next one would begin with it.
+    switched: the fields of a 101, where the request asked for one; rest: what came after it, which is HTTP no more.
     """
 
     __slots__ = (
@@ -75,14 +76,18 @@ class ResponseDecoder:
         "_parser",
         "_silent",
         "_until_close",
+        "_upgrade",
         "complete",
         "head",
         "keep_alive",
+        "rest",
         "surplus",
+        "switched",
     )
 
-    def __init__(self, *, head_request: bool) -> None:
+    def __init__(self, *, head_request: bool, upgrade: bool = False) -> None:
         self._head_request = head_request
+        self._upgrade = upgrade
         self._collector = _ReplyCollector()
         self._parser = httptools.HttpResponseParser(self._collector)
         self._early = b""  # the head so far
@@ -90,6 +95,8 @@ class ResponseDecoder:
         self._silent = 0
         self._until_close = False
         self.surplus = False
+        self.switched: Headers | None = None
+        self.rest = b""
         self.head: ReplyHead | None = None
         self.complete = False
         self.keep_alive = False
@@ -135,6 +142,9 @@ class ResponseDecoder:
                 raise ResponseError("reply does not begin with an HTTP/1 status line")
             if data[9] != ord("1"):
                 break
+            if self._upgrade and data[9:13] == b"101 ":
+                self._switch(data, end)
+                return
             self._skip_interim(data[:end])
             data = data[end:]
         self._early = b""
@@ -167,6 +177,19 @@ class ResponseDecoder:
             httptools.HttpResponseParser(_ReplyCollector()).feed_data(head)
         except httptools.HttpParserError:
             raise ResponseError("interim reply is malformed") from None
+
+    def _switch(self, data: bytes, end: int) -> None:
+        collector = _ReplyCollector()
+        try:
+            httptools.HttpResponseParser(collector).feed_data(data[:end])
+        except httptools.HttpParserUpgrade:
+            pass  # llhttp stops here, as is wanted
+        except httptools.HttpParserError:
+            raise ResponseError("101 is malformed") from None
+        if data[7] == ord("0"):
+            raise ResponseError("101 on HTTP/1.0")  # RFC 9110 §15.2: it has no interim replies
+        self.switched = collector.fields
+        self.rest = data[end:]
 
     def _parse(self, data: bytes | memoryview) -> None:
         try:

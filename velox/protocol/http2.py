@@ -26,6 +26,8 @@ __all__ = [
     "CANCEL",
     "ENHANCE_YOUR_CALM",
     "FRAME_SIZE_ERROR",
+    "INGRESS_SETTINGS",
+    "INTERNAL_ERROR",
     "LARGE_UPDATE",
     "MAX_IDLE_FRAMES",
     "MAX_INTERIM",
@@ -34,8 +36,10 @@ __all__ = [
     "NEVER_INDEXED",
     "NO_ERROR",
     "PING_DATA",
+    "PREFACE",
     "PROTOCOL_ERROR",
     "REFUSED_STREAM",
+    "STREAM_CLOSED",
     "Engine",
     "EngineError",
     "EngineFactory",
@@ -48,11 +52,15 @@ __all__ = [
 # Error codes of RFC 9113 §7, those that Velox sends or acts on.
 NO_ERROR: Final = 0x0
 PROTOCOL_ERROR: Final = 0x1
+INTERNAL_ERROR: Final = 0x2
+STREAM_CLOSED: Final = 0x5
 FRAME_SIZE_ERROR: Final = 0x6
 REFUSED_STREAM: Final = 0x7
 CANCEL: Final = 0x8
 ENHANCE_YOUR_CALM: Final = 0xB
 
+# What a client says first (RFC 9113 §3.4).
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # One write's worth of output: large enough for a fast upload, small enough not to stall a loop turn (0.5 ms).
 MAX_OUTPUT: Final = 1 << 20
 # 1xx replies before the final one. One or two are usual (100, 103); endless ones would hold a stream open.
@@ -80,7 +88,10 @@ class EngineHandler(Protocol):
     """
 
     def on_head(self, stream_id: int, headers: Sequence[Header], end_stream: bool) -> None:
-        """The header fields of a request (server) or final reply (client) came, pseudo headers first."""
+        """The header fields of a request (server) or final reply (client) came, pseudo headers first.
+
+        A request's are as the client sent them: http2_head.read_head() says whether they are one.
+        """
 
     def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         """Body bytes came; acknowledge() them when they are used up. `data` may be empty at the end."""
@@ -122,7 +133,10 @@ class EngineSettings:
     max_headers: fields of one header list; above it the stream is reset. Counted as decoded, since that is
     what an attacker multiplies: one byte may refer to a long field.
 
-    What a peer sends that brings nothing has its own limit, MAX_IDLE_FRAMES, above which the connection ends.
+    guards: a server's clients are strangers, whose frames http2_guard.py looks at before the engine does.
+
+    What a peer sends that brings nothing has its own limit, MAX_IDLE_FRAMES, above which the connection ends; a guard
+    has lower ones instead.
     """
 
     stream_window: int = 8 << 20
@@ -130,6 +144,18 @@ class EngineSettings:
     max_streams_local: int = 100
     max_header_list: int = 64 << 10
     max_headers: int = 200
+    guards: bool = False
+
+
+# What clients that we don't know are allowed (R-H2-1): a request's head and body, and little more in advance.
+INGRESS_SETTINGS: Final = EngineSettings(
+    stream_window=64 << 10,
+    connection_window=1 << 20,
+    max_streams_local=100,
+    max_header_list=32 << 10,
+    max_headers=100,
+    guards=True,
+)
 
 
 class Engine(Protocol):
@@ -150,11 +176,18 @@ class Engine(Protocol):
     def start(self) -> None:
         """Queue the preface and our settings."""
 
-    def receive(self, data: bytes | memoryview) -> None:
-        """Read what the peer sent and tell the handler. Raises nothing of its own: see on_fatal."""
+    def receive(self, data: bytes | memoryview, now: float = 0.0) -> None:
+        """Read what the peer sent and tell the handler. Raises nothing of its own: see on_fatal.
+
+        now: monotonic seconds, by which a guard forgives what a client sent before: without it, a long connection ends
+        some day. Nobody else uses it.
+        """
 
     def send_request(self, headers: Headers, end_stream: bool) -> int:
         """Open a stream and return its id. Raises EngineError."""
+
+    def send_continue(self, stream_id: int) -> None:
+        """Ask the client of a stream for the body that it waits with (RFC 9110 §15.2.1)."""
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         """Answer a stream. `end_stream`: no body follows."""
@@ -175,14 +208,24 @@ class Engine(Protocol):
         """Ask the peer for a sign of life, which comes as on_pong."""
 
     def forgive(self) -> None:
-        """Begin to count anew what the peer sends that brings nothing; for an owner who has a clock, now and then.
+        """Begin to count anew what a server sends that brings nothing; for a client with a clock, now and then.
 
         A head or a body's byte does the same: without this, a peer that sends PING for hours in between would be taken
         for a flood.
         """
 
-    def goaway(self) -> None:
-        """Tell the peer to open no more streams; those that are open go on."""
+    def goaway(self, *, is_notice: bool = False) -> None:
+        """Tell the peer to open no more streams; those that are open go on.
+
+        is_notice: a server's first word of it, which names the highest id there is: what is on its way is taken still,
+        and a second goaway() names the last stream that was (RFC 9113 §6.8).
+        """
+
+    def close(self) -> None:
+        """Let go of everything, at once and not when the garbage collector comes; nothing may be asked after it.
+
+        For an owner whose connection is gone.
+        """
 
     def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
         """Return and forget about `limit` bytes at most that are to be written now."""
@@ -190,9 +233,16 @@ class Engine(Protocol):
 
 EngineFactory: TypeAlias = Callable[[EngineHandler, EngineSettings, bool], Engine]
 
+# The largest block that comes in one read, and more: a larger one is the body of a request.
+_MAX_READ: Final = 256 << 10
+
 
 class SendQueue:
-    """Body bytes of one stream that wait for room, in order. Cuts pieces off without copying what stays."""
+    """Body bytes of one stream that wait for room, in order. Cuts pieces off without copying what stays.
+
+    Except where that would keep a block alive of which half has gone: who counts n_bytes would count too little. The
+    body of a request, which its exchange keeps anyway, is larger than the blocks that this is done for.
+    """
 
     __slots__ = ("_chunks", "ended", "n_bytes")
 
@@ -222,7 +272,9 @@ class SendQueue:
         else:
             rest = memoryview(chunk)
             piece = bytes(rest[:limit])
-            self._chunks[0] = rest[limit:]
+            left = rest[limit:]
+            n_kept = memoryview(rest.obj).nbytes
+            self._chunks[0] = bytes(left) if 2 * len(left) <= n_kept <= _MAX_READ else left
         self.n_bytes -= len(piece)
         return piece
 

@@ -6,10 +6,12 @@ About 20 times dearer than ngh2. What h2 leaves to us:
 - Cutting bodies to frames and windows, whose rule was broken (a stream's or the connection's), floods, and what a
   GOAWAY or an overlong frame means: see http2_h2_wire.py.
 - It has no limit on answers to PING and SETTINGS, none on the number of header fields.
+- It refers to itself in cycles; close() breaks them, so that a connection is freed when it ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +49,9 @@ from velox.protocol.http2 import (
     EngineSettings,
     guarded,
 )
+from velox.protocol.http2_guard import FrameGuard
 from velox.protocol.http2_h2_wire import Outbox, WireConnection
+from velox.protocol.http2_head import MalformedError, check_trailers
 from velox.types import Header, Headers
 
 __all__ = ["H2Engine"]
@@ -83,7 +87,13 @@ class H2Engine:
         self._client: Final = client
         # Outbound names are lower-case and values checked already; inbound ones are the peer's.
         config = H2Configuration(client, validate_outbound_headers=False, normalize_outbound_headers=False)
-        self._connection: Final = WireConnection(config)
+        if settings.guards and not client:
+            # A hundred crumbs of a cookie would be one field (CVE-2026-49975).
+            config.normalize_inbound_headers = False
+            # It takes a millisecond for 32 KiB; http2_head.py looks at each field anyway.
+            config.validate_inbound_headers = False
+        self._guard: Final = FrameGuard(settings.max_streams_local) if settings.guards and not client else None
+        self._connection: Final = WireConnection(config, self._guard)
         self._streams: Final[dict[int, _Stream]] = {}
         self._outbox: Final = Outbox(self._connection, self._end_local)
         self._n_unanswered = 0
@@ -113,31 +123,37 @@ class H2Engine:
         connection.initiate_connection()
         connection.increment_flow_control_window(ours.connection_window - _DEFAULT_WINDOW)
 
-    def receive(self, data: bytes | memoryview) -> None:
+    def receive(self, data: bytes | memoryview, now: float = 0.0) -> None:
         if self._is_dead:
             return
+        if self._guard is not None and (fault := self._guard.read(data, now)) is not None:
+            self._end(*fault)
+            return
         for event in self._connection.receive_data(data):
-            if isinstance(event, DataReceived):
-                self._on_data(event)
-            elif isinstance(event, ResponseReceived | RequestReceived):
-                self._on_head(event)
-            else:
-                self._on_rare(event)
+            self._tell(event)
         self._look_at_connection()
+
+    def _tell(self, event: Event) -> None:
+        if self._is_dead:
+            pass  # since an earlier event of this read
+        elif isinstance(event, DataReceived):
+            self._on_data(event)
+        elif isinstance(event, ResponseReceived | RequestReceived):
+            self._on_head(event)
+        else:
+            self._on_rare(event)
 
     def _look_at_connection(self) -> None:
         """After a read: did the connection break in it?"""
         connection = self._connection
         if self._is_dead:
             pass  # since an event of this read
-        elif connection.fault is not None:
-            self._die(f"{type(connection.fault).__name__}: {connection.fault}")
+        elif connection.fault:
+            self._die(connection.fault)
         elif connection.awaits_overlong_frame:
-            self._outbox.goaway(FRAME_SIZE_ERROR)
-            self._die("the peer sent an overlong frame, or no HTTP/2 at all")
+            self._end(FRAME_SIZE_ERROR, "the peer sent an overlong frame, or no HTTP/2 at all")
         elif self._outbox.n_ready > _MAX_READY:
-            self._outbox.goaway(ENHANCE_YOUR_CALM)
-            self._die("the peer takes no answers and asks for more")
+            self._end(ENHANCE_YOUR_CALM, "the peer takes no answers and asks for more")
 
     def send_request(self, headers: Headers, end_stream: bool) -> int:
         if self._is_dead or self._is_leaving:
@@ -151,6 +167,13 @@ class H2Engine:
             raise EngineError(f"no stream can be opened: {error}") from error
         self._streams[stream_id] = _Stream(queue_ended=end_stream, local_ended=end_stream)
         return stream_id
+
+    def send_continue(self, stream_id: int) -> None:
+        if stream_id in self._streams:
+            try:
+                self._connection.send_headers(stream_id, [(b":status", b"100")])
+            except H2Error:
+                pass  # over, see Engine
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -194,10 +217,16 @@ class H2Engine:
     def forgive(self) -> None:
         self._connection.n_idle = 0
 
-    def goaway(self) -> None:
+    def goaway(self, *, is_notice: bool = False) -> None:
         if not self._is_dead:
-            self._is_leaving = True
-            self._outbox.goaway(NO_ERROR)
+            self._is_leaving = not is_notice
+            self._outbox.goaway(NO_ERROR, is_notice=is_notice)
+
+    def close(self) -> None:
+        self._is_dead = True
+        self._streams.clear()
+        self._outbox.let_go()
+        self._connection.let_go()
 
     def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
         self._n_unanswered = 0
@@ -235,12 +264,8 @@ class H2Engine:
 
     def _on_rare(self, event: Event) -> None:
         handler = self._handler
-        if self._is_dead:
-            return  # since an earlier event of this read
         if isinstance(event, TrailersReceived):
-            if (stream := self._streams.get(event.stream_id)) is not None:
-                handler.on_stream_end(event.stream_id)
-                self._end_remote(event.stream_id, stream)
+            self._on_trailers(event.stream_id, event.headers)
         elif isinstance(event, StreamReset):
             if (stream := self._streams.get(event.stream_id)) is not None:
                 self._forget(event.stream_id)
@@ -264,6 +289,19 @@ class H2Engine:
         elif isinstance(event, ConnectionTerminated):
             self._on_goaway(event.last_stream_id or 0, int(event.error_code or NO_ERROR))
 
+    def _on_trailers(self, stream_id: int, headers: Sequence[Header]) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        try:
+            if self._guard is not None:
+                check_trailers(headers)
+        except MalformedError:
+            self._refuse(stream_id)
+            return
+        self._handler.on_stream_end(stream_id)
+        self._end_remote(stream_id, stream)
+
     def _on_goaway(self, last_stream_id: int, error_code: int) -> None:
         self._is_leaving = True
         self._handler.on_goaway(last_stream_id, error_code)
@@ -283,13 +321,18 @@ class H2Engine:
     def _count_unanswered(self) -> None:
         self._n_unanswered += 1
         if self._n_unanswered > _MAX_UNANSWERED:
-            self._outbox.goaway(ENHANCE_YOUR_CALM)
-            self._die("the peer sent too many control frames")
+            self._end(ENHANCE_YOUR_CALM, "the peer sent too many control frames")
+
+    def _end(self, error_code: int, message: str) -> None:
+        """End the connection for what the peer did."""
+        self._outbox.goaway(error_code)
+        self._die(message)
 
     def _die(self, message: str) -> None:
         self._is_dead = True
         self._streams.clear()
         self._outbox.clear()
+        self._connection.let_go()  # a megabyte, if it died of a flood; the last words may take a while
         self._handler.on_fatal(message)
 
     def _end_local(self, stream_id: int) -> None:

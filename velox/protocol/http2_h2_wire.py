@@ -5,7 +5,7 @@ Knows: h2's frames, its windows, and whose turn it is to send. Does not know: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from h2.config import H2Configuration
@@ -14,10 +14,11 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, StreamReset
 from h2.exceptions import DenialOfServiceError, FlowControlError, H2Error, ProtocolError, TooManyStreamsError
 from h2.stream import StreamClosedBy, StreamState
-from hpack import HPACKError
+from hpack import Decoder, HeaderTuple, HPACKDecodingError, HPACKError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from velox.protocol.http2 import LARGE_UPDATE, MAX_IDLE_FRAMES, SendQueue
+from velox.protocol.http2 import LARGE_UPDATE, MAX_IDLE_FRAMES, MAX_WINDOW, SendQueue
+from velox.protocol.http2_guard import FrameGuard
 
 if TYPE_CHECKING:  # not installed with h2
     from typing_extensions import Buffer
@@ -37,6 +38,35 @@ class _FloodError(ProtocolError):
     error_code = ErrorCodes.ENHANCE_YOUR_CALM
 
 
+class _UndecodableError(ProtocolError):
+    """The peer sent a head that can't be decoded (RFC 9113 §4.3)."""
+
+    error_code = ErrorCodes.COMPRESSION_ERROR
+
+
+class _FewChangesDecoder(Decoder):
+    """HPACK's decoder, which takes as many changes of its table's size in a block as make sense (RFC 7541 §4.2).
+
+    A change is one byte for the peer and a microsecond for us.
+    """
+
+    _MAX_CHANGES = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_changes = 0
+
+    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+        self._n_changes = 0
+        return super().decode(data, raw)
+
+    def _update_encoding_context(self, data: bytes | memoryview) -> int:
+        self._n_changes += 1
+        if self._n_changes > self._MAX_CHANGES:
+            raise HPACKDecodingError("the table's size changes too often")
+        return super()._update_encoding_context(data)
+
+
 class WireConnection(H2Connection):
     """h2's connection, which
 
@@ -49,9 +79,12 @@ class WireConnection(H2Connection):
 
     MAX_CLOSED_STREAMS = 1_000  # 200 bytes each
 
-    def __init__(self, config: H2Configuration) -> None:
+    def __init__(self, config: H2Configuration, guard: FrameGuard | None = None) -> None:
+        """guard: of a server; it is told what goes out."""
         super().__init__(config)
-        self.fault: H2Error | None = None
+        self.decoder = _FewChangesDecoder()
+        self._guard: Final = guard
+        self.fault = ""  # not the error: its traceback would keep all of this alive
         self.n_idle = 0
         self._came: list[Event] = []
         self._is_reset = False  # the stream of the frame that is being read has been reset
@@ -62,8 +95,14 @@ class WireConnection(H2Connection):
         try:
             super().receive_data(data)
         except H2Error as error:
-            self.fault = error
+            self.fault = f"{type(error).__name__}: {error}"
         return came
+
+    def let_go(self) -> None:
+        """Break the cycle of references in h2, which the garbage collector would find much later."""
+        self._frame_dispatch_table.clear()
+        self.streams.clear()
+        self._came = []
 
     @property
     def awaits_overlong_frame(self) -> bool:
@@ -79,13 +118,20 @@ class WireConnection(H2Connection):
         try:
             events = super()._receive_frame(frame)
         except ProtocolError as error:
-            is_of_stream = stream is not None and isinstance(frame, HeadersFrame | DataFrame)
-            if not is_of_stream or isinstance(error, _OF_THE_CONNECTION) or isinstance(error.__cause__, _UNDECODABLE):
+            # A client's first HEADERS make the stream on which they break a rule.
+            is_known = stream is not None or (self._guard is not None and frame.stream_id in self.streams)
+            is_of_stream = is_known and isinstance(frame, HeadersFrame | DataFrame)
+            if isinstance(error.__cause__, _UNDECODABLE) and not isinstance(error, DenialOfServiceError):
+                raise _UndecodableError(str(error)) from error
+            if not is_of_stream or isinstance(error, _OF_THE_CONNECTION):
                 raise
             events = [self._reset_after(frame, error.error_code)]
         self._is_reset = False
         self._came += events
-        self._count_idle(frame, events)
+        if self._guard is None:
+            self._count_idle(frame, events)
+        elif self._guard.fault is not None:
+            raise _FloodError(self._guard.fault.message)
         return events
 
     def _reset_after(self, frame: Frame, error_code: int) -> StreamReset:
@@ -123,6 +169,12 @@ class WireConnection(H2Connection):
     def _prepare_for_sending(self, frames: list[Frame]) -> None:
         if self._is_reset:
             frames = [frame for frame in frames if not isinstance(frame, RstStreamFrame)]
+        if self._guard is not None:
+            for frame in frames:
+                if isinstance(frame, RstStreamFrame):
+                    self._guard.sent_reset(frame.stream_id, frame.error_code)
+                elif isinstance(frame, DataFrame):
+                    self._guard.sent_data()
         super()._prepare_for_sending(frames)
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
@@ -139,7 +191,7 @@ class Outbox:
 
     def __init__(self, connection: H2Connection, on_ended: Callable[[int], None]) -> None:
         self._connection: Final = connection
-        self._on_ended: Final = on_ended
+        self._on_ended = on_ended
         self._output: Final = bytearray()
         self._queues: Final[dict[int, SendQueue]] = {}  # of streams with something to send
 
@@ -178,10 +230,15 @@ class Outbox:
         self._collect()
         self._queues.clear()
 
-    def goaway(self, error_code: int) -> None:
+    def let_go(self) -> None:
+        """Break the cycle of references with the engine."""
+        self._queues.clear()
+        self._on_ended = _nobody
+
+    def goaway(self, error_code: int, *, is_notice: bool = False) -> None:
         """Queue a GOAWAY. By hand: after h2's close_connection() open streams could send nothing more."""
         self._collect()
-        last = self._connection.highest_inbound_stream_id
+        last = MAX_WINDOW if is_notice else self._connection.highest_inbound_stream_id
         self._output.extend(GoAwayFrame(0, last, error_code).serialize())
 
     def take(self, limit: int) -> bytes:
@@ -229,3 +286,7 @@ class Outbox:
 
     def _collect(self) -> None:
         self._output.extend(self._connection.data_to_send())
+
+
+def _nobody(stream_id: int) -> None:
+    """Hear nothing."""

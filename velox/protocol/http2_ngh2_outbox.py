@@ -18,6 +18,8 @@ __all__ = ["Outbox"]
 
 # A stream's turn when several have much to send.
 _SLICE: Final = 64 << 10
+# What ngh2 is given of a stream that may not send: it is a copy, and want_write needs something to speak for.
+_WAITING: Final = 1 << 10
 # What a stream that sends small pieces may have in ngh2 before the rest waits here.
 _MAX_INSIDE: Final = 256 << 10
 
@@ -75,7 +77,7 @@ class Outbox:
     def _feed(self, stream_id: int, queue: SendQueue) -> None:
         """Give ngh2 the stream's next slice if it has sent the last one."""
         if self._connection.queued_body_size(stream_id) == 0:
-            piece = queue.take(_SLICE)
+            piece = queue.take(min(_SLICE, max(self._window(stream_id), _WAITING)))
             is_last = queue.n_bytes == 0
             if is_last:
                 del self.waiting[stream_id]
@@ -83,3 +85,11 @@ class Outbox:
                 self._connection.send_data(stream_id, piece, end_stream=is_last and queue.ended)
             except NGH2Error:
                 pass  # over, see Engine
+
+    def _window(self, stream_id: int) -> int:
+        """Return how many bytes the peer takes of a stream now."""
+        connection = self._connection
+        try:
+            return min(connection.stream_remote_window_size(stream_id), connection.remote_window_size)
+        except NGH2Error:
+            return 0  # over, see Engine

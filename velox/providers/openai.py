@@ -17,16 +17,24 @@ class Provider:
 
     credential_header, credential_prefix: how a key is presented.
     account_headers: the client's headers that belong to its own key, and mean nothing beside another one.
+    key_protocol, account_protocols: how the protocols begin in which a browser's WebSocket, which can't set headers,
+    says the same.
     """
 
     name: str
     credential_header: bytes
     credential_prefix: bytes
     account_headers: frozenset[bytes]
+    key_protocol: bytes
+    account_protocols: tuple[bytes, ...]
 
     def credential(self, key: str) -> tuple[bytes, bytes]:
         """Return the header that presents `key`."""
         return (self.credential_header, self.credential_prefix + key.encode("latin-1"))
+
+    def key_in(self, protocol: bytes) -> bytes:
+        """Return the key that an offered protocol presents, b"" for every other protocol."""
+        return protocol.removeprefix(self.key_protocol) if protocol.startswith(self.key_protocol) else b""
 
 
 OPENAI: Final = Provider(
@@ -34,4 +42,6 @@ OPENAI: Final = Provider(
     credential_header=b"authorization",
     credential_prefix=b"Bearer ",
     account_headers=frozenset({b"openai-organization", b"openai-project"}),
+    key_protocol=b"openai-insecure-api-key.",
+    account_protocols=(b"openai-organization.", b"openai-project."),
 )

@@ -14,14 +14,17 @@ from socket import socket
 from velox.admin import main as admin_main
 from velox.admin import metrics_page
 from velox.admin.health import Readiness, WorkerHealth, readiness
+from velox.admin.pprof import ProfilePage
 from velox.admin.server import AdminApp
 from velox.profiling.remote import collect
+from velox.runtime.certificates import Certificates
+from velox.runtime.key_watch import KeyWatch
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn
 from velox.runtime.worker import run_worker
 from velox.settings import Address, Settings
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, WorkerStatus
+from velox.shm.status import GatewayStatus, serving
 from velox.sim import main as simulator
 from velox.sim.options import SimOptions
 
@@ -36,26 +39,35 @@ def worker(
     channel: socket,
     notify: int,
     *,
+    block: int,
+    keys: KeyWatch,
+    certificates: Certificates | None,
     sim_origin: str | None,
 ) -> int:
-    """Serve clients on the slot's socket until told to drain."""
+    """Serve clients on the slot's sockets until told to drain. block: of shared memory, this process's own."""
     # A worker that is aborted because it hangs says where.
     faulthandler.enable()
     if settings.pin_cpus:
         pin_to_core(slot)
     listeners.close_others(slot)
-    return run_worker(slot, settings, segment, listeners[slot], channel, notify, sim_origin=sim_origin)
+    return run_worker(
+        *(slot, settings, segment, listeners[slot], channel, notify),
+        block=block,
+        keys=keys,
+        certificates=certificates,
+        sim_origin=sim_origin,
+    )
 
 
-def admin(
-    segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket], *, requires_upstream: bool
-) -> int:
-    """Serve the admin listener until SIGTERM. requires_upstream: for readiness()."""
+def admin(settings: Settings, segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket]) -> int:
+    """Serve the admin listener until SIGTERM."""
     listeners.close_others(None)
     app = AdminApp(
         metrics=partial(metrics_page.render, segment),
-        ready=partial(_readiness, segment, requires_upstream=requires_upstream),
-        collect=partial(collect, channels),
+        ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
+        profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
+        token=None if settings.admin_token is None else settings.admin_token.reveal(),
+        host_names=settings.admin_hosts,
     )
     admin_main.run(sock, app)
     return 0
@@ -80,7 +92,7 @@ def _readiness(segment: Segment, *, requires_upstream: bool) -> Readiness:
     now_ns = time.monotonic_ns()
     workers = []
     for slot in range(segment.workers):
-        status = WorkerStatus(segment, slot)
+        status = serving(segment, slot)
         age_s = (now_ns - status.heartbeat_ns) / 1e9 if status.heartbeat_ns else 0.0
         workers.append(WorkerHealth(status.state, status.upstream_ready, age_s))
     draining = GatewayStatus(segment).draining

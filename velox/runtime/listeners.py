@@ -1,6 +1,7 @@
 """The listening sockets: bound once by the supervisor, held for life, inherited by the workers (R-PROC-1).
 
-Knows: how to bind so that workers share the load and a dead worker's queue survives it. Does not know: who accepts.
+Knows: how to bind so that workers share the load and a dead worker's queue survives it, and who may connect to a
+unix socket. Does not know: who accepts.
 
 TCP: one SO_REUSEPORT socket a worker slot. The kernel spreads connections over them by hash, without a thundering
 herd; because the supervisor holds each socket, a killed worker's queued connections wait for its successor
@@ -11,16 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from velox.settings import Address
+from velox.settings import Address, SocketOwner
 
 __all__ = ["BindError", "Listeners", "bind_one"]
 
 _BACKLOG: Final = 4096  # the kernel caps it at net.core.somaxconn
+_UNSENT_BYTES: Final = 128 * 1024  # as the dialer has it for upstreams
+_OWNER_ONLY: Final = 0o600
+_ALL: Final = 0o777
 
 
 class BindError(Exception):
@@ -28,60 +34,94 @@ class BindError(Exception):
 
 
 class Listeners:
-    """The data listener: one socket per worker slot."""
+    """The data listeners: of each address, one socket per worker slot.
 
-    def __init__(self, address: Address, n_workers: int) -> None:
-        self._address: Final = address
+    mode, owner: of unix sockets. scheme: how clients speak on the TCP ones, for `url`. Raises BindError.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        n_workers: int,
+        *,
+        mode: int = _OWNER_ONLY,
+        owner: SocketOwner | None = None,
+        scheme: str = "http",
+    ) -> None:
+        self._scheme: Final = scheme
+        self._urls: Final[list[str]] = []
+        # The file that was bound, so that no other gateway's is removed: device and inode.
+        self._files: dict[str, tuple[int, int]] = {}
+        self._sockets: list[list[socket.socket]] = []  # by address, then by slot
+        try:
+            for address in addresses:
+                self._bind(address, n_workers, mode, owner)
+        except BindError:
+            self.close()
+            raise
+
+    def _bind(self, address: Address, n_workers: int, mode: int, owner: SocketOwner | None) -> None:
         if address.kind == "unix":
-            shared = bind_one(address)
-            self._sockets: list[socket.socket] = [shared] * n_workers
-        else:
-            # SO_REUSEPORT would let two gateways share a port without a word: look first.
-            probe = bind_one(address)
-            port = probe.getsockname()[1]
-            probe.close()
-            bound = Address(kind="tcp", host=address.host, port=port)
-            self._sockets = [bind_one(bound, reuse_port=True) for _ in range(n_workers)]
+            shared = _bind_unix(address, mode, owner)
+            self._sockets.append([shared] * n_workers)
+            self._files[address.path] = _identity(address.path)
+            self._urls.append(f"unix:{address.path}")
+            return
+        # SO_REUSEPORT would let two gateways share a port without a word: look first.
+        probe = bind_one(address)
+        host, port = probe.getsockname()[:2]
+        probe.close()
+        bound = Address(kind="tcp", host=address.host, port=port)
+        sockets: list[socket.socket] = []
+        self._sockets.append(sockets)
+        for _ in range(n_workers):
+            sockets.append(bind_one(bound, reuse_port=True))
+        self._urls.append(f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}")
 
-    def __getitem__(self, slot: int) -> socket.socket:
-        return self._sockets[slot]
+    def __getitem__(self, slot: int) -> tuple[socket.socket, ...]:
+        """Return the slot's socket of each address."""
+        return tuple(sockets[slot] for sockets in self._sockets)
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
-        if self._address.kind == "unix":
-            return f"unix:{self._address.path}"
-        host, port = self._sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """Where clients connect; commas between several."""
+        return ",".join(self._urls)
 
     def close_others(self, slot: int | None) -> None:
         """In a child: let go of all sockets but the slot's, so that they end when the supervisor ends them."""
-        kept = None if slot is None else self._sockets[slot]
-        for sock in self._sockets:
-            if sock is not kept:
-                sock.close()
+        for sockets in self._sockets:
+            kept = None if slot is None else sockets[slot]
+            for sock in sockets:
+                if sock is not kept:
+                    sock.close()
 
     def close(self) -> None:
         """Refuse connections from now on. Sockets that workers still hold stay until they let go too."""
-        sockets, self._sockets = self._sockets, []
-        for sock in sockets:
-            sock.close()
+        every, self._sockets = self._sockets, []
+        for sockets in every:
+            for sock in sockets:
+                sock.close()
         # Once only: the next time, the path may be another gateway's.
-        if sockets and self._address.kind == "unix":
-            with contextlib.suppress(FileNotFoundError):
-                Path(self._address.path).unlink()
+        files, self._files = self._files, {}
+        for path, identity in files.items():
+            with contextlib.suppress(OSError):
+                if _identity(path) == identity:
+                    Path(path).unlink()
 
 
 def bind_one(address: Address, *, reuse_port: bool = False) -> socket.socket:
-    """Bind and listen. Raises BindError."""
+    """Bind and listen; a unix socket is its owner's only. Raises BindError."""
     if address.kind == "unix":
-        return _bind_unix(address)
+        return _bind_unix(address, _OWNER_ONLY, None)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # For the connections that it accepts, which inherit it: to a client that reads nothing the kernel would
+            # else take 4 MiB of a reply (tcp_wmem), as memory that the container pays for and no limit of ours sees.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         sock.bind((address.host, address.port))
         sock.listen(_BACKLOG)
         sock.setblocking(False)
@@ -92,26 +132,70 @@ def bind_one(address: Address, *, reuse_port: bool = False) -> socket.socket:
     return sock
 
 
-def _bind_unix(address: Address) -> socket.socket:
-    """Bind a path; a socket file that nobody listens on any more is replaced."""
+def _bind_unix(address: Address, mode: int, owner: SocketOwner | None) -> socket.socket:
+    """Bind a path; a socket file that nobody listens on any more is replaced.
+
+    At no instant can anybody connect whom mode and owner keep out. The file is made with its mode, not given it later;
+    one that gets another owner is made with no mode at all. That it does not listen yet is not enough: the kernel asks
+    for the mode first, and may see the socket listen when it gets to that.
+    """
     path = Path(address.path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made = False
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _is_served(address.path):
             path.unlink()
-        sock.bind(address.path)
+        before = os.umask(_ALL & ~mode if owner is None else _ALL)
+        try:
+            sock.bind(address.path)
+        finally:
+            os.umask(before)
+        made = True
+        if owner is not None:
+            _give(path, owner, mode)
         sock.listen(_BACKLOG)
         sock.setblocking(False)
     except OSError as exc:
         sock.close()
-        raise BindError(f"can't listen on {address}: {exc.strerror}") from exc
+        if made:
+            path.unlink(missing_ok=True)
+        hint = "; is another Velox running there?" if exc.errno == errno.EADDRINUSE else ""
+        raise BindError(f"can't listen on {address}: {exc.strerror}{hint}") from exc
+    except BindError:
+        sock.close()
+        path.unlink(missing_ok=True)
+        raise
     return sock
+
+
+def _give(path: Path, owner: SocketOwner, mode: int) -> None:
+    uid = -1 if owner.uid is None else owner.uid
+    gid = -1 if owner.gid is None else owner.gid
+    try:
+        # The file itself, whatever the path leads to by then: chmod() follows symbolic links.
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            itself = f"/proc/self/fd/{descriptor}"
+            os.chown(itself, uid, gid)
+            os.chmod(itself, mode)  # noqa: PTH101 - a descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        hint = "; only root may give a file to another user, or to a group that it is not in itself"
+        raise BindError(f"can't give unix:{path} to {owner}: {exc.strerror}{hint}") from exc
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = Path(path).lstat()
+    return found.st_dev, found.st_ino
 
 
 def _is_served(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
+        except PermissionError:
+            return True  # somebody else's; whether it is served can't be seen, so it is not taken away
         except OSError:
             return False
         return True

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
-import traceback
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -46,7 +46,7 @@ def spawn(work: Callable[[], int]) -> int:
         code = work()
     except BaseException:
         with contextlib.suppress(Exception):
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())  # not a traceback, whose last line may hold anything: oplog.take_over()
     finally:
         os._exit(code)
 
@@ -63,7 +63,7 @@ def return_large_blocks() -> None:
     """Let malloc give a large block back to the system as soon as it is freed.
 
     glibc otherwise raises the size from which it does so to that of the first large block that is freed, and from then
-    on the buffers of TLS connections that come and go lie scattered over its heap (docs/decisions/0014).
+    on the buffers of TLS connections that come and go lie scattered over its heap (docs/decisions/0017).
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # musl has none, and nothing to be told

@@ -6,6 +6,8 @@ that nothing a client does can reach it and a fork is always safe.
     signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died.
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
+    keys         the file of keys is read again when it changes (key_watch.py)
+    memory       a worker that asks for a successor is told to leave when that one serves (R-MEM-4)
 """
 
 from __future__ import annotations
@@ -25,51 +27,51 @@ from typing import Final
 from velox import __version__
 from velox.admin.health import STUCK_AFTER_S
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.oplog import operations_logger
+from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.policy.token_bucket import BucketRate
 from velox.runtime import children
-from velox.runtime.listeners import BindError, Listeners, bind_one
+from velox.runtime.capacity import descriptors_of
+from velox.runtime.certificates import Certificates
+from velox.runtime.key_watch import KeyWatch
+from velox.runtime.limits import open_files_limit, raise_open_files
+from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.process import spawn
+from velox.runtime.shares import share
+from velox.runtime.slots import SPARES, Seat, Slot
 from velox.settings import Settings
+from velox.settings.certificate import CertificateError
 from velox.shm.bucket import reclaim
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState
 
 __all__ = ["serve"]
 
 _TICK_S: Final = 0.25
+_ON_SIGHUP: Final = "SIGHUP: key and certificate files are read when they change; other settings need a restart"
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 # A worker that lived this long was well: its death is no crash loop.
 _HEALTHY_AFTER_S: Final = 5.0
 # What an aborted worker gets to say where it stood.
 _ABORT_GRACE_S: Final = 1.0
+# A worker that asks for a successor again waits for it this long: what fills its memory would fill the next one's, too.
+_REPLACE_AGAIN_S: Final = 10.0
+# What a successor gets to reach the upstream before the worker that it follows is told to leave.
+_WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
 
 
 def serve(settings: Settings, *, sim: bool) -> int:
     """Run the gateway until it is told to stop; return the exit code."""
+    take_over(sys.stderr)
     logger = operations_logger(sys.stderr)
     try:
         return Supervisor(settings, logger, with_simulator=sim).run()
-    except BindError as exc:
+    except (BindError, CertificateError) as exc:
         logger.error("%s", exc)
         return 1
-
-
-class _Slot:
-    """A place for a worker: it outlives the processes that fill it."""
-
-    def __init__(self, index: int, segment: Segment) -> None:
-        self.index: Final = index
-        self.status: Final = WorkerStatus(segment, index)
-        self.pid = 0
-        self.started_s = 0.0
-        self.backoff_s = 0.0
-        self.respawn_at_s = 0.0
-        self.aborted = False
 
 
 class Supervisor:
@@ -81,15 +83,23 @@ class Supervisor:
         self._rate: Final = BucketRate.from_rpm(
             settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s
         )
-        self._segment: Final = Segment(settings.workers, CELLS)
+        self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
         self._gateway: Final = GatewayStatus(self._segment)
-        self._listeners: Final = Listeners(settings.listen, settings.workers)
-        self._admin_socket: Final = None if settings.admin_listen is None else bind_one(settings.admin_listen)
+        self._keys: Final = KeyWatch(settings, self._gateway, logger)
+        self._certificates: Final = Certificates.of(settings, self._gateway, logger)
+        self._listeners: Final = Listeners(
+            settings.listen,
+            settings.workers,
+            mode=settings.listen_mode,
+            owner=settings.listen_owner,
+            scheme="http" if self._certificates is None else "https",
+        )
+        self._admin: Final = None if settings.admin_listen is None else Listeners((settings.admin_listen,), 1)
         # One pair per slot, made once: a successor finds the same end that the admin process speaks to.
         self._channels: Final = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(settings.workers)
         ]
-        self._slots: Final = [_Slot(index, self._segment) for index in range(settings.workers)]
+        self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
@@ -105,6 +115,8 @@ class Supervisor:
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()
+        raise_open_files()
+        self._warn_of_few_files()
         if self._with_simulator:
             self._sim_pid, self._sim_origin = children.start_simulator(self._listeners)
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
@@ -112,7 +124,7 @@ class Supervisor:
         gc.freeze()
         self._start_admin()
         for slot in self._slots:
-            self._start_worker(slot)
+            self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             while not self._is_over():
@@ -122,6 +134,15 @@ class Supervisor:
         self._leave()
         return 0
 
+    def _warn_of_few_files(self) -> None:
+        settings, limit = self._settings, open_files_limit()
+        clients, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
+        if plan.clients < clients:
+            self._logger.warning(
+                "%d open files are allowed (ulimit -n): a worker takes %d connections of clients, not %d",
+                *(limit, plan.clients, clients),
+            )
+
     # -- signals ----------------------------------------------------------------------------------
 
     def _take_signals(self) -> None:
@@ -130,7 +151,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: self._logger.warning("SIGHUP: reload is not built yet"))
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._logger.warning(_ON_SIGHUP))
 
     def _on_stop(self, _number: int, _frame: object) -> None:
         self._n_stops += 1
@@ -144,19 +165,22 @@ class Supervisor:
 
     def _turn(self, now_s: float) -> None:
         self._reap(now_s)
+        self._keys.look(now_s)
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
         if self._gateway.draining:
             self._watch_drain(now_s)
             return
+        if self._certificates is not None:
+            self._certificates.look(now_s)
         for slot in self._slots:
-            if not slot.pid and now_s >= slot.respawn_at_s:
-                self._start_worker(slot)
-            elif slot.pid:
-                self._check_heartbeat(slot, now_s)
+            for seat in slot.seats:
+                if seat.pid:
+                    self._check_heartbeat(slot, seat, now_s)
+            self._fill(slot, now_s)
         if not self._admin_pid and now_s >= self._admin_respawn_at_s:
             self._start_admin()
-        if not self._announced and all(slot.status.state is WorkerState.READY for slot in self._slots):
+        if not self._announced and all(slot.serving.status.state is WorkerState.READY for slot in self._slots):
             self._announced = True
             self._announce()
 
@@ -182,41 +206,73 @@ class Supervisor:
 
     def _bury(self, pid: int, status: int, now_s: float) -> None:
         """Clean up after a worker, and say when the next one starts."""
-        slot = next((slot for slot in self._slots if slot.pid == pid), None)
-        if slot is None:
+        found = ((slot, seat) for slot in self._slots for seat in slot.seats if seat.pid == pid)
+        slot, seat = next(found, (None, None))
+        if slot is None or seat is None:
             return
-        slot.pid = 0
-        slot.status.vacate()
-        reclaim(self._segment, self._rate, slot.index)
-        WorkerMetrics(self._segment.metrics(slot.index)).reset_gauges()
+        was_told, seat.leave_by_s = bool(seat.leave_by_s), 0.0
+        seat.pid = 0
+        seat.status.vacate()
+        reclaim(self._segment, self._rate, seat.block)
+        WorkerMetrics(self._segment.metrics(seat.block)).reset_gauges()
         if self._gateway.draining:
             return
-        was_well = now_s - slot.started_s >= _HEALTHY_AFTER_S
+        if was_told:
+            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, _how(status))
+            return
+        was_well = now_s - seat.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
-        slot.status.count_restart(RestartCause.STUCK if slot.aborted else cause)
+        seat.status.count_restart(RestartCause.STUCK if seat.aborted else cause)
         self._logger.error("worker %d died (%s); the next one starts in %g s", slot.index, _how(status), slot.backoff_s)
 
-    def _check_heartbeat(self, slot: _Slot, now_s: float) -> None:
-        heartbeat_s = slot.status.heartbeat_ns / 1e9 or slot.started_s
+    def _check_heartbeat(self, slot: Slot, seat: Seat, now_s: float) -> None:
+        heartbeat_s = seat.status.heartbeat_ns / 1e9 or seat.started_s
         stuck_s = now_s - heartbeat_s
-        if stuck_s > STUCK_AFTER_S and not slot.aborted:
-            slot.aborted = True
+        if stuck_s > STUCK_AFTER_S and not seat.aborted:
+            seat.aborted = True
             self._logger.error("worker %d has not moved for %g s: aborted", slot.index, STUCK_AFTER_S)
             # SIGABRT: faulthandler prints where it stood. SIGCONT: a stopped worker takes no other signal.
-            os.kill(slot.pid, signal.SIGABRT)
-            os.kill(slot.pid, signal.SIGCONT)
+            os.kill(seat.pid, signal.SIGABRT)
+            os.kill(seat.pid, signal.SIGCONT)
         elif stuck_s > STUCK_AFTER_S + _ABORT_GRACE_S:
-            os.kill(slot.pid, signal.SIGKILL)
+            os.kill(seat.pid, signal.SIGKILL)
+
+    def _fill(self, slot: Slot, now_s: float) -> None:
+        """Have one worker in the slot that serves, and another one when it asks for it."""
+        serving, other = slot.seats
+        if not serving.pid and slot.has_successor:
+            slot.change_over()
+        elif not serving.pid:
+            if now_s >= slot.respawn_at_s:
+                self._start_worker(slot, serving)
+        elif slot.has_successor and self._may_take_over(slot, now_s):
+            serving.status.count_restart(RestartCause.MEMORY)
+            serving.leave_by_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
+            os.kill(serving.pid, signal.SIGTERM)
+            slot.change_over()
+        elif serving.status.wants_successor and not other.pid and now_s >= slot.replace_at_s:
+            slot.replace_at_s = now_s + _REPLACE_AGAIN_S
+            size = serving.status.resident_bytes >> 20
+            self._logger.warning("worker %d asks for a successor: it has %d MiB of memory", slot.index, size)
+            self._start_worker(slot, other)
+        if slot.other.leave_by_s and now_s >= slot.other.leave_by_s:
+            os.kill(slot.other.pid, signal.SIGKILL)
+
+    def _may_take_over(self, slot: Slot, now_s: float) -> bool:
+        """True when the successor is no worse than the one before: it has a way to the upstream, or waited for one."""
+        serving, other = slot.serving.status, slot.other.status
+        is_warm = other.upstream_ready or not serving.upstream_ready
+        return other.state is WorkerState.READY and (is_warm or now_s - slot.other.started_s >= _WARM_S)
 
     # -- children -----------------------------------------------------------------------------------
 
-    def _start_worker(self, slot: _Slot) -> None:
-        slot.status.state = WorkerState.STARTING
-        slot.started_s = time.monotonic()
-        slot.aborted = False
-        slot.pid = self._fork(
+    def _start_worker(self, slot: Slot, seat: Seat) -> None:
+        seat.status.state = WorkerState.STARTING
+        seat.started_s = time.monotonic()
+        seat.aborted = False
+        seat.pid = self._fork(
             lambda: children.worker(
                 slot.index,
                 self._settings,
@@ -224,20 +280,20 @@ class Supervisor:
                 self._listeners,
                 self._channels[slot.index][1],
                 self._wake_write,
+                block=seat.block,
+                keys=self._keys,
+                certificates=self._certificates,
                 sim_origin=self._sim_origin,
             )
         )
-        slot.status.pid = slot.pid
+        seat.status.pid = seat.pid
 
     def _start_admin(self) -> None:
-        sock = self._admin_socket
-        if sock is None:
+        if self._admin is None:
             return
+        (sock,) = self._admin[0]
         ends = [pair[0] for pair in self._channels]
-        requires_upstream = self._settings.ready_requires_upstream
-        self._admin_pid = self._fork(
-            lambda: children.admin(self._segment, self._listeners, sock, ends, requires_upstream=requires_upstream)
-        )
+        self._admin_pid = self._fork(lambda: children.admin(self._settings, self._segment, self._listeners, sock, ends))
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -251,20 +307,23 @@ class Supervisor:
         self._gateway.draining = True
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
         self._logger.info("draining: running requests have %g s", self._settings.drain_timeout_s)
-        for slot in self._slots:
-            if slot.pid:
-                os.kill(slot.pid, signal.SIGTERM)
+        for seat in self._running():
+            os.kill(seat.pid, signal.SIGTERM)
 
     def _watch_drain(self, now_s: float) -> None:
-        running = [slot for slot in self._slots if slot.pid]
-        if not any(slot.status.state in (WorkerState.STARTING, WorkerState.READY) for slot in running):
+        running = self._running()
+        if not any(seat.status.state in (WorkerState.STARTING, WorkerState.READY) for seat in running):
             self._listeners.close()
         if now_s >= self._drain_until_s or self._n_stops > 1:
-            for slot in running:
-                os.kill(slot.pid, signal.SIGKILL)
+            for seat in running:
+                os.kill(seat.pid, signal.SIGKILL)
+
+    def _running(self) -> list[Seat]:
+        """Return the workers that live, also those that leave."""
+        return [seat for slot in self._slots for seat in slot.seats if seat.pid]
 
     def _is_over(self) -> bool:
-        return self._gateway.draining and not any(slot.pid for slot in self._slots)
+        return self._gateway.draining and not self._running()
 
     def _leave(self) -> None:
         self._listeners.close()
@@ -273,11 +332,13 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
                     os.waitpid(pid, 0)
+        if self._admin is not None:
+            self._admin.close()
         self._logger.info("drained; bye")
 
     def _announce(self) -> None:
         upstream = self._sim_origin or ", ".join(map(str, self._settings.upstream_origins))
-        admin = "off" if self._settings.admin_listen is None else str(self._admin_address())
+        admin = "off" if self._admin is None else self._admin.url
         took_ms = (time.monotonic_ns() - self._gateway.started_ns) / 1e6
         self._logger.info(
             "velox %s ready in %.0f ms: listening on %s, admin on %s, %d workers, upstream %s",
@@ -285,13 +346,6 @@ class Supervisor:
         )
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
-        if self._settings.admin_listen is not None and not self._settings.admin_listen.is_loopback:
-            self._logger.warning("the admin listener is open beyond this machine and asks for no key")
-
-    def _admin_address(self) -> str:
-        assert self._admin_socket is not None, "asked only when there is one"
-        name = self._admin_socket.getsockname()
-        return name if isinstance(name, str) else f"http://{name[0]}:{name[1]}"
 
 
 def _how(status: int) -> str:

@@ -9,11 +9,12 @@ import asyncio
 import gc
 import os
 import secrets
-import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -26,20 +27,24 @@ from velox.gateway.intake import Gateway
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.application import ClientTimeouts
 from velox.net.body_budget import BodyBudget
-from velox.net.dialer import Dialer, DialTarget
+from velox.net.dialer import Dialer
 from velox.net.ingress import Ingress
 from velox.net.pool import Upkeep, UpstreamPool
 from velox.net.resolver import Resolver
-from velox.net.tls import upstream_context
+from velox.net.server_tls import TlsIngress
+from velox.net.tunnel import TunnelLimits
 from velox.net.upstream import ReadBuffer
 from velox.observe.access_log import AccessLog
+from velox.observe.handshake_log import HandshakeLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.policy.admission import AdmissionQueue
 from velox.policy.breaker import Breaker
+from velox.policy.memory_watch import MemoryWatch
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.policy.token_bucket import BucketRate
@@ -48,8 +53,15 @@ from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI
+from velox.runtime.capacity import descriptors_of
+from velox.runtime.certificates import Certificates
+from velox.runtime.entrance import Entrance
+from velox.runtime.key_watch import KeyWatch
+from velox.runtime.limits import ResidentMemory, open_files_limit
+from velox.runtime.memory_guard import MemoryGuard
 from velox.runtime.process import return_large_blocks
 from velox.runtime.shares import share
+from velox.runtime.targets import dial_targets
 from velox.settings import Origin, Settings
 from velox.settings.parse import origin as parse_origin
 from velox.shm.bucket import SharedBucket
@@ -60,9 +72,8 @@ __all__ = ["run_worker"]
 
 _TICK_S: Final = 0.1
 _TICKS_PER_SWEEP: Final = 3
+_TICKS_PER_MEMORY_LOOK: Final = 2  # R-MEM-4 asks for four looks a second
 _FLUSH_S: Final = 0.5
-# Draining: how long connections that keep coming are still taken.
-_BACKLOG_S: Final = 1.0
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
@@ -71,10 +82,13 @@ def run_worker(
     slot: int,
     settings: Settings,
     segment: Segment,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     channel: socket.socket,
     notify: int,
     *,
+    block: int,
+    keys: KeyWatch,
+    certificates: Certificates | None,
     sim_origin: str | None,
 ) -> int:
     """Run one worker to its end; return the exit code. notify: a pipe that wakes the supervisor."""
@@ -83,8 +97,8 @@ def run_worker(
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         origins = settings.upstream_origins if sim_origin is None else (parse_origin(sim_origin),)
-        worker = Worker(slot, settings, segment, origins, runner.get_loop())
-        runner.run(worker.run(listener, channel, notify))
+        worker = Worker(slot, settings, segment, origins, runner.get_loop(), block=block, keys=keys)
+        runner.run(worker.run(listeners, certificates, channel, notify))
     return 0
 
 
@@ -98,20 +112,30 @@ class Worker:
         segment: Segment,
         origins: tuple[Origin, ...],
         loop: asyncio.AbstractEventLoop,
+        *,
+        block: int,
+        keys: KeyWatch,
     ) -> None:
         self._settings: Final = settings
+        self._keys: Final = keys
         self._loop: Final = loop
-        self._status: Final = WorkerStatus(segment, slot)
-        self._metrics: Final = WorkerMetrics(segment.metrics(slot))
+        self._status: Final = WorkerStatus(segment, block)
+        self._metrics: Final = WorkerMetrics(segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
+        self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
+        self._certificates: Certificates | None = None  # none before run(), or no TLS
+        self._tls: TlsIngress | None = None
         self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
         self._told_to_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
         self._n_ticks = 0
 
+        self._memory: MemoryGuard | None = None  # none before run()
+        self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
+        self._descriptors: Final = descriptors_of(settings, slot, open_files_limit())
         self._upstreams: Final = Upstreams([self._make_upstream(slot, origin) for origin in origins])
-        self._gateway: Final = self._make_gateway(slot, segment)
-        self._ingress: Final = self._make_ingress(slot)
+        self._gateway: Final = self._make_gateway(slot, SharedBucket(segment, self._rate(), block))
+        self._ingress: Final = self._make_ingress()
 
     def _make_upstream(self, slot: int, origin: Origin) -> Upstream:
         settings = self._settings
@@ -120,25 +144,8 @@ class Worker:
             base_path=origin.base_path,
             root_path=settings.upstream_request_path,
             key=None if settings.openai_api_key is None else settings.openai_api_key.reveal(),
-            client_keys_are_ours=bool(settings.api_key_digests),
-        )
-        return Upstream(str(origin), forwarder, self._make_pool(slot, origin, forwarder), Breaker())
-
-    def _make_pool(self, slot: int, origin: Origin, forwarder: Forwarder) -> UpstreamPool:
-        settings = self._settings
-        context = None
-        if origin.scheme == "https":
-            files = (settings.upstream_ca_file, settings.upstream_cert_file, settings.upstream_key_file)
-            context = upstream_context(settings.upstream_http2, *files)
-        target = DialTarget(
-            host=origin.host,
-            host_header=origin.host_header,
-            http2=settings.upstream_http2,
-            context=context,
-            connect_timeout_s=settings.upstream_connect_timeout_s,
-            tls_timeout_s=settings.upstream_tls_timeout_s,
-            unix_path=origin.unix_path,
-            stream_window_bytes=settings.upstream_stream_window_bytes,
+            client_keys_are_ours=bool(settings.api_keys),
+            account_headers_pass=settings.upstream_account_headers == "pass",
         )
         resolver = Resolver(
             origin.host,
@@ -148,13 +155,18 @@ class Worker:
             on_result=self._metrics.count_dns_refresh,
             on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
         )
-        dialer = Dialer(target, resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
-        pool = UpstreamPool(
+        more = (resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
+        dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, origin))
+        pool = self._make_pool(slot, dialer, forwarder)
+        return Upstream(str(origin), forwarder, pool, Breaker(), websockets)
+
+    def _make_pool(self, slot: int, dialer: Dialer, forwarder: Forwarder) -> UpstreamPool:
+        settings = self._settings
+        return UpstreamPool(
             dialer.dial,
             forwarder.warmup(settings.upstream_warmup_path),
             warm_connections=max(1, share(settings.egress_pool_connections, settings.workers, slot)),
-            # HTTP/1.1 needs a connection for each exchange; the keepers may dial a few more.
-            max_connections=share(settings.max_inflight, settings.workers, slot) + settings.egress_pool_connections,
+            max_connections=self._descriptors.upstream,
             warmup_timeout_s=settings.upstream_first_byte_timeout_s,
             on_change=self._on_pool_change,
             on_warm_failure=self._on_warm_failure,
@@ -166,22 +178,24 @@ class Worker:
                 ping_interval_s=settings.egress_ping_interval_s,
             ),
         )
-        return pool
 
-    def _make_gateway(self, slot: int, segment: Segment) -> Gateway:
+    def _rate(self) -> BucketRate:
+        settings = self._settings
+        return BucketRate.from_rpm(settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s)
+
+    def _make_gateway(self, slot: int, bucket: SharedBucket) -> Gateway:
         settings = self._settings
         queue: AdmissionQueue[Exchange] = AdmissionQueue(
             share(settings.queue_depth, settings.workers, slot),
             settings.queue_batch,
             round(settings.queue_timeout_s * 1e9),
         )
-        rate = BucketRate.from_rpm(settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s)
         parts = Parts(
             routes=Routes(settings.paths),
-            auth=Authenticator(settings.api_key_digests),
+            auth=Authenticator(self._keys.keys),
             reader=BodyReader(),
             queue=queue,
-            bucket=SharedBucket(segment, rate, slot),
+            bucket=bucket,
             upstreams=self._upstreams,
             retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
             retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
@@ -200,10 +214,24 @@ class Worker:
                 stream_timeout_s=settings.stream_timeout_s,
                 sse_keepalive_s=settings.sse_keepalive_s,
             ),
+            tunnels=self._make_tunnels(slot),
         )
         return Gateway(parts, self._loop)
 
-    def _make_ingress(self, slot: int) -> Ingress:
+    def _make_tunnels(self, slot: int) -> Tunnels:
+        settings = self._settings
+        return Tunnels(
+            # Each has a connection to the upstream of its own, beside the pools'.
+            min(share(settings.max_tunnels, settings.workers, slot), self._descriptors.upstream),
+            TunnelLimits(
+                idle_s=settings.tunnel_idle_timeout_s,
+                total_s=settings.tunnel_timeout_s,
+                client_write_s=settings.write_stall_timeout_s,
+                upstream_write_s=settings.upstream_write_timeout_s,
+            ),
+        )
+
+    def _make_ingress(self) -> Ingress:
         settings = self._settings
         return Ingress(
             self._gateway,
@@ -213,46 +241,69 @@ class Worker:
                 body_s=settings.body_timeout_s,
                 keepalive_s=settings.keepalive_timeout_s,
                 write_s=settings.write_stall_timeout_s,
+                min_rate_bytes=settings.client_min_rate_bytes,
             ),
-            BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, self._loop.time),
+            self._budget,
             self._loop,
-            max_connections=share(settings.max_connections, settings.workers, slot),
+            max_connections=self._descriptors.clients,
+            max_per_address=settings.max_connections_per_address,
+            http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
         )
 
-    async def run(self, listener: socket.socket, channel: socket.socket, notify: int) -> None:
+    async def run(
+        self,
+        listeners: Sequence[socket.socket],
+        certificates: Certificates | None,
+        channel: socket.socket,
+        notify: int,
+    ) -> None:
         """Serve until SIGTERM, then drain."""
         self._loop.add_signal_handler(signal.SIGTERM, self._told_to_drain.set)
         self._status.heartbeat_ns = time.monotonic_ns()
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
-        ProfileAgent(channel, self._loop).start()
+        profiles = ProfileAgent(channel, self._loop)
+        profiles.start()
         for upstream in self._upstreams:
             upstream.pool.start()
         self._ingress.start()
+        self._memory = self._make_memory_guard(notify)
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
-        server = await self._serve(listener)
+        if certificates is not None:
+            self._certificates, self._tls = certificates, self._make_tls(certificates)
+        entrance = Entrance(listeners, self._ingress, self._tls)
+        await entrance.open()
         self._status.state = WorkerState.READY
         _wake(notify)
         await self._told_to_drain.wait()
-        await self._drain(server, listener, notify)
+        if self._status.wants_successor:
+            profiles.close()  # the channel is the successor's now
+        await self._drain(entrance, notify)
 
-    async def _serve(self, listener: socket.socket) -> asyncio.Server:
-        # dup(): closing the server must not close what the supervisor's slot is known by in this process.
-        sock = listener.dup()
-        if listener.family == socket.AF_UNIX:
-            return await self._loop.create_unix_server(self._ingress.connection, sock=sock)
-        return await self._loop.create_server(self._ingress.connection, sock=sock)
+    def _make_tls(self, certificates: Certificates) -> TlsIngress:
+        return TlsIngress(
+            self._ingress,
+            certificates.context,
+            on_handshake=self._metrics.count_tls_handshake,
+            on_failure=self._handshakes.failed,
+        )
 
-    async def _drain(self, server: asyncio.Server, listener: socket.socket, notify: int) -> None:
+    def _make_memory_guard(self, notify: int) -> MemoryGuard:
+        settings = self._settings
+        return MemoryGuard(
+            MemoryWatch(settings.memory_soft_bytes, settings.memory_hard_bytes),
+            ResidentMemory(),
+            self._status,
+            self._logger,
+            refuse=self._gateway.refuse_new,
+            wake=partial(_wake, notify),
+        )
+
+    async def _drain(self, entrance: Entrance, notify: int) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
-        self._ingress.draining = True
-        until_s = self._loop.time() + _BACKLOG_S
-        while select.select([listener], [], [], 0)[0] and self._loop.time() < until_s:  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the last ones are accepted; now they become connections
-        server.close()
-        listener.close()
+        self._ingress.draining = self._gateway.draining = True
+        await entrance.close()
         self._status.state = WorkerState.DRAINING
         _wake(notify)
         self._ingress.drain()
@@ -284,12 +335,19 @@ class Worker:
         self._loop.call_later(_TICK_S, self._tick)
         self._status.heartbeat_ns = round(now_s * 1e9)
         self._log.flush()
+        if self._certificates is not None and self._tls is not None:
+            self._certificates.follow(self._tls)
+            self._handshakes.tell(now_s)
+        if self._keys.take_over():
+            self._gateway.replace_keys(self._keys.keys)
         self._n_ticks += 1
+        if self._n_ticks % _TICKS_PER_MEMORY_LOOK == 0 and self._memory is not None:
+            self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
         if self._n_ticks % _TICKS_PER_SWEEP == 0:
             self._gateway.sweep(self._loop.time())
             for upstream in self._upstreams:
                 upstream.pool.tick(self._loop.time())
-            self._metrics.set_connections(len(self._ingress.connections))
+            self._metrics.set_connections(len(self._ingress.connections), self._ingress.n_http2)
 
     def _on_pool_change(self) -> None:
         self._status.upstream_ready = any(upstream.pool.is_warm for upstream in self._upstreams)

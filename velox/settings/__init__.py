@@ -13,6 +13,6 @@ built from them.
 from velox.settings.loading import load
 from velox.settings.model import Settings
 from velox.settings.problems import Problem, SettingsError
-from velox.settings.values import Address, Origin, Secret
+from velox.settings.values import Address, Origin, Secret, SocketOwner
 
-__all__ = ["Address", "Origin", "Problem", "Secret", "Settings", "SettingsError", "load"]
+__all__ = ["Address", "Origin", "Problem", "Secret", "Settings", "SettingsError", "SocketOwner", "load"]

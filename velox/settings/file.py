@@ -15,7 +15,7 @@ import yaml
 
 from velox.settings.problems import Problem
 
-__all__ = ["Field", "read_file"]
+__all__ = ["Field", "Item", "compose", "list_items", "read_file"]
 
 _LONGEST_FILE_BYTES: Final = 2**20
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -23,12 +23,25 @@ _NULL: Final = "tag:yaml.org,2002:null"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of the file. is_list: its items, with commas between them, are the text."""
+    """One field of the file. is_list: its items, with commas between them, are the text.
+
+    items: those of a list that holds mappings; it has no text.
+    """
 
     key: str
     text: str
     where: str
     is_list: bool
+    items: tuple[Item, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of a list: a text, or the fields of a mapping."""
+
+    text: str
+    where: str
+    fields: tuple[Field, ...] = ()
 
 
 def read_file(path: str) -> tuple[list[Field], list[Problem]]:
@@ -40,19 +53,13 @@ def read_file(path: str) -> tuple[list[Field], list[Problem]]:
         return [], [Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})")]
     if len(content) > _LONGEST_FILE_BYTES:
         return [], [Problem("VELOX_CONFIG", repr(path), f"expected at most {_LONGEST_FILE_BYTES} bytes")]
-    try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as exc:
-        return [], [_not_yaml(path, exc)]
-    except RecursionError:
-        return [], [Problem("the file", "", "expected one field a line, found nesting without end", where=path)]
-    if root is None:
-        return [], []
+    root, problems = compose(content, path)
+    if problems or root is None:
+        return [], problems
     if not isinstance(root, yaml.MappingNode):
         where = _where(path, root)
         return [], [Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where)]
     fields: list[Field] = []
-    problems: list[Problem] = []
     first_seen: dict[str, str] = {}
     for item in _fields(path, root):
         if isinstance(item, Problem):
@@ -66,21 +73,58 @@ def read_file(path: str) -> tuple[list[Field], list[Problem]]:
     return fields, problems
 
 
-def _fields(path: str, root: yaml.MappingNode) -> Iterator[Field | Problem]:
+def compose(content: bytes, path: str) -> tuple[yaml.Node | None, list[Problem]]:
+    """Return the document's root, None if it is empty, and why it is no YAML."""
+    try:
+        root: yaml.Node | None = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as exc:
+        return None, [_not_yaml(path, exc)]
+    except RecursionError:
+        return None, [Problem("the file", "", "expected one field a line, found nesting without end", where=path)]
+    return root, []
+
+
+def list_items(path: str, root: yaml.Node) -> tuple[Item, ...] | None:
+    """Return the items of a list of texts and plain mappings; None for anything else."""
+    if not isinstance(root, yaml.SequenceNode):
+        return None
+    items = []
+    for node in root.value:
+        where = _where(path, node)
+        if isinstance(node, yaml.ScalarNode):
+            items.append(Item(node.value, where))
+        elif isinstance(node, yaml.MappingNode):
+            fields = list(_fields(path, node, inner=True))
+            plain = tuple(each for each in fields if isinstance(each, Field))
+            if not fields or len(plain) < len(fields):
+                return None
+            items.append(Item("", where, plain))
+        else:
+            return None
+    return tuple(items)
+
+
+def _fields(path: str, root: yaml.MappingNode, *, inner: bool = False) -> Iterator[Field | Problem]:
+    """Yield the fields. inner: of an item, which can't hold other items; an alias could nest them without end."""
     for key, value in root.value:
         where = _where(path, key)
         if not isinstance(key, yaml.ScalarNode):
             yield Problem("a field's name", "", "expected a word", where=where)
         elif isinstance(value, yaml.ScalarNode):
             yield Field(key.value, "" if value.tag == _NULL else value.value, where, is_list=False)
-        elif isinstance(value, yaml.SequenceNode) and all(_is_item(item) for item in value.value):
+        elif isinstance(value, yaml.SequenceNode) and _is_plain(value):
             yield Field(key.value, ",".join(item.value for item in value.value), where, is_list=True)
+        elif not inner and (items := list_items(path, value)) and any(item.fields for item in items):
+            yield Field(key.value, "", where, is_list=True, items=items)
         else:
             yield Problem(key.value, "", "expected one value, or a list of values without commas", where=where)
 
 
-def _is_item(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and "," not in node.value
+def _is_plain(node: yaml.SequenceNode) -> bool:
+    """True for texts without commas. An alias can repeat a long one: together they are no longer than a file."""
+    if not all(isinstance(item, yaml.ScalarNode) and "," not in item.value for item in node.value):
+        return False
+    return sum(len(item.value) for item in node.value) <= _LONGEST_FILE_BYTES
 
 
 def _not_yaml(path: str, exc: yaml.YAMLError) -> Problem:

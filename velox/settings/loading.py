@@ -6,7 +6,6 @@ single value looks like (see `parse`), or what the process does with a problem.
 
 from __future__ import annotations
 
-import difflib
 import re
 import ssl
 from collections.abc import Iterable, Mapping
@@ -15,12 +14,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from velox.settings import parse
+from velox.settings.certificate import certificate_problems
 from velox.settings.cores import available_cores
-from velox.settings.file import read_file
+from velox.settings.doors import add_key_file, add_token_file, open_doors
+from velox.settings.file import Item, read_file
+from velox.settings.memory import container_memory, hard_default, soft_default
 from velox.settings.model import Settings
-from velox.settings.problems import Problem, SettingsError, quoted
-from velox.settings.variable import CORES, Variable
+from velox.settings.problems import Problem, SettingsError, quoted, unknown
+from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.variables import VARIABLES
 
 __all__ = ["load"]
@@ -28,9 +29,7 @@ __all__ = ["load"]
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Kubernetes gives every pod these for a Service called velox.
 _KUBERNETES: Final = re.compile(r"VELOX_(?:PORT|SERVICE_).*")
-# A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
-_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
-_EMPTY: Final[Mapping[str, object]] = {"api_key_digests": frozenset()}
+_EMPTY: Final[Mapping[str, object]] = {"api_keys": (), "admin_hosts": frozenset()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class _Given:
     origin: str
     name: str
     where: str = ""
+    items: tuple[Item, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,11 +52,18 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
 
-def load(environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, cores: int | None = None) -> Settings:
+def load(
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str] = _NOTHING,
+    *,
+    cores: int | None = None,
+    memory_bytes: int | None = None,
+) -> Settings:
     """Return the settings. Command line (`overrides`) beats environment beats file beats default.
 
-    overrides: variable -> text, as in the environment.  cores: how many to count on (None: ask the system).
-    A variable that is empty counts as not set. Raises SettingsError with every problem found.
+    overrides: variable -> text, as in the environment.  cores, memory_bytes: what to count on (None: ask the system);
+    no memory_bytes, 0, is no limit. A variable that is empty counts as not set. Raises SettingsError with every
+    problem found.
     """
     reading = _Reading()
     _read_names(reading, environ, "environment")
@@ -64,11 +71,15 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *,
     if "VELOX_CONFIG" in reading.given:
         _read_config(reading, reading.given["VELOX_CONFIG"].text)
     n_cores = available_cores() if cores is None else cores
+    n_bytes = container_memory() if memory_bytes is None else memory_bytes
     for variable in VARIABLES:
-        _read_value(reading, variable, n_cores)
-    _add_key_file(reading)
+        _read_value(reading, variable, _default(variable, reading, n_cores, n_bytes))
+    reading.problems += add_key_file(reading.values)
+    reading.problems += add_token_file(reading.values)
     reading.problems += _unusable_ca_file(reading)
     reading.problems += _unusable_certificate(reading)
+    reading.problems += certificate_problems(reading.values)
+    reading.problems += _without_unix_socket(reading)
     reading.problems += _contradictions(reading.values)
     if reading.problems:
         raise SettingsError(reading.problems)
@@ -86,7 +97,7 @@ def _read_names(reading: _Reading, source: Mapping[str, str], origin: str) -> No
             if text:
                 reading.given[name] = _Given(text, origin, name)
         elif name.startswith("VELOX_") and not _KUBERNETES.fullmatch(name):
-            reading.problems.append(Problem(name, "", _unknown("variable", name, known)))
+            reading.problems.append(Problem(name, "", unknown("variable", name, known)))
 
 
 def _read_config(reading: _Reading, path: str) -> None:
@@ -96,18 +107,37 @@ def _read_config(reading: _Reading, path: str) -> None:
     for item in fields:
         variable = by_key.get(item.key)
         if variable is None:
-            problem = Problem(item.key, "", _unknown("field", item.key, by_key), where=item.where)
+            problem = Problem(item.key, "", unknown("field", item.key, by_key), where=item.where)
             reading.problems.append(problem)
         elif item.is_list and not variable.plural:
             reading.problems.append(Problem(item.key, "", "expected one value, not a list", where=item.where))
-        elif item.text:
-            reading.given.setdefault(variable.name, _Given(item.text, "file", item.key, item.where))
+        elif item.items and variable.parse_items is None:
+            reading.problems.append(Problem(item.key, "", "expected a list of values without commas", where=item.where))
+        elif item.text or item.items:
+            given = _Given(item.text, "file", item.key, item.where, item.items)
+            reading.given.setdefault(variable.name, given)
 
 
-def _read_value(reading: _Reading, variable: Variable, n_cores: int) -> None:
+def _default(variable: Variable, reading: _Reading, n_cores: int, memory_bytes: int) -> str:
+    """Return the text that stands for a variable that nobody gave. The workers stand before what is shared by them."""
+    if variable.default == CORES:
+        return str(n_cores)
+    if variable.default in (MEMORY_SOFT, MEMORY_HARD):
+        workers = reading.values.get("workers")
+        part = soft_default if variable.default == MEMORY_SOFT else hard_default
+        return part(memory_bytes, workers) if isinstance(workers, int) else "off"
+    return variable.default
+
+
+def _read_value(reading: _Reading, variable: Variable, default: str) -> None:
     given = reading.given.get(variable.name)
-    default = str(n_cores) if variable.default == CORES else variable.default
     text = given.text if given else default
+    if given is not None and given.items and variable.parse_items is not None:
+        value, problems = variable.parse_items(given.items)
+        reading.problems += problems
+        if not problems:
+            reading.values[variable.field] = value
+        return
     if not text:
         reading.values[variable.field] = _EMPTY.get(variable.field)
         return
@@ -118,33 +148,6 @@ def _read_value(reading: _Reading, variable: Variable, n_cores: int) -> None:
         name, where = (given.name, given.where) if given else (variable.name, "")
         shown = quoted(text, secret=variable.secret)
         reading.problems.append(Problem(name, shown, str(exc), where=where))
-
-
-def _add_key_file(reading: _Reading) -> None:
-    path, keys = reading.values.get("api_keys_file"), reading.values.get("api_key_digests")
-    if not isinstance(path, str) or not isinstance(keys, frozenset):
-        return
-    name = "VELOX_API_KEYS_FILE"
-    try:
-        lines = Path(path).read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not ASCII"
-        reading.problems.append(Problem(name, quoted(path), f"expected a file that can be read ({why})"))
-        return
-    digests, n_keys = set(keys), 0
-    for n, line in enumerate(lines, 1):
-        key = _COMMENT.sub("", line).strip()
-        if not key:
-            continue
-        n_keys += 1
-        try:
-            digests |= parse.key_digests(key)
-        except ValueError as exc:
-            reading.problems.append(Problem(name, "", str(exc), where=f"{path}:{n}"))
-    if not n_keys:
-        # An empty file where keys were meant must not open the door.
-        reading.problems.append(Problem(name, quoted(path), "expected at least one key in it"))
-    reading.values["api_key_digests"] = frozenset(digests)
 
 
 def _unusable_ca_file(reading: _Reading) -> Iterable[Problem]:
@@ -185,44 +188,37 @@ def _unusable_certificate(reading: _Reading) -> Iterable[Problem]:
         yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
 
 
+def _without_unix_socket(reading: _Reading) -> Iterable[Problem]:
+    listen = reading.values.get("listen")
+    if isinstance(listen, tuple) and all(address.kind == "tcp" for address in listen):
+        for name in ("VELOX_LISTEN_MODE", "VELOX_LISTEN_OWNER"):
+            given = reading.given.get(name)
+            if given is not None:
+                expected = "expected unix:PATH in VELOX_LISTEN: only a unix socket has a mode and an owner"
+                yield Problem(given.name, quoted(given.text), expected, where=given.where)
+
+
 def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:
     """Say which settings, each right by itself, can't hold together. `values` lacks the wrong ones."""
     budget, body = values.get("body_budget_bytes"), values.get("max_body_bytes")
     if budget is not None and body is not None and budget < body:
         expected = f"expected at least VELOX_MAX_BODY, {body} bytes: such a body would never be taken"
         yield Problem("VELOX_BODY_BUDGET", str(budget), expected)
+    soft, hard = values.get("memory_soft_bytes"), values.get("memory_hard_bytes")
+    if soft is not None and hard is not None and hard < soft:
+        expected = f"expected at least VELOX_MEMORY_SOFT, {soft} bytes: refusing comes before replacing"
+        yield Problem("VELOX_MEMORY_HARD", str(hard), expected)
     workers = values.get("workers")
     for name, key in (
         ("VELOX_QUEUE_DEPTH", "queue_depth"),
         ("VELOX_MAX_INFLIGHT", "max_inflight"),
         ("VELOX_MAX_CONNECTIONS", "max_connections"),
+        ("VELOX_MAX_TUNNELS", "max_tunnels"),
     ):
         share = values.get(key)
         if workers is not None and share is not None and share < workers:
             yield Problem(name, str(share), f"expected at least VELOX_WORKERS, {workers}: each worker gets a share")
     listen, admin = values.get("listen"), values.get("admin_listen")
-    if listen is not None and listen == admin and (listen.kind == "unix" or listen.port):
+    if listen is not None and admin is not None and admin in listen and (admin.kind == "unix" or admin.port):
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
-    yield from _open_door(values)
-
-
-def _open_door(values: Mapping[str, Any]) -> Iterable[Problem]:
-    """R-AUTH-1: beyond this machine nobody gets in without a key, unless that was said in so many words."""
-    if not {"listen", "auth", "api_key_digests"} <= values.keys():
-        return
-    if values["auth"] == "none":
-        if values["api_key_digests"]:
-            yield Problem("VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE")
-    elif not values["api_key_digests"] and not values["listen"].is_loopback:
-        expected = (
-            "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE when clients can come from other machines"
-            " (VELOX_AUTH=none lets everyone in)"
-        )
-        yield Problem("VELOX_LISTEN", quoted(str(values["listen"])), expected)
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    # The prefix is common to all: with it, any two names would look alike.
-    by_rest = {other.removeprefix("VELOX_"): other for other in known}
-    close = difflib.get_close_matches(name.removeprefix("VELOX_"), by_rest, n=1)
-    return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")
+    yield from open_doors(values)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from velox.settings.values import Address, Origin, Secret
+from velox.settings.keys import KeyEntry
+from velox.settings.values import Address, Origin, Secret, SocketOwner
 
 __all__ = ["Settings"]
+
+_OPEN_PROFILE_PAUSE_S: Final = 60.0  # R-ADM-1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,23 @@ class Settings:
     """What one gateway is told. Made by `load`, which has checked every field and their agreement.
 
     Names ending in _s are seconds, in _bytes bytes. Over all workers: egress_pool_connections, queue_depth,
-    max_inflight, max_connections and the rate limit; each worker's own: queue_batch, body_budget_bytes.
+    max_inflight, max_connections, max_tunnels and the rate limit; each worker's own: queue_batch, body_budget_bytes,
+    max_connections_per_address, memory_*_bytes.
     """
 
-    listen: Address
+    listen: tuple[Address, ...]
+    listen_mode: int  # of unix sockets
+    listen_owner: SocketOwner | None
+    listen_http2: bool
+    tls_cert_file: str | None  # with its key: every TCP address of `listen` speaks TLS
+    tls_key_file: str | None
+    tls_client_ca_file: str | None  # clients must show a certificate that one of its authorities signed
     admin_listen: Address | None  # None: off
+    admin_token: Secret | None  # from VELOX_ADMIN_TOKEN or the file; None: nothing is asked for
+    admin_token_file: str | None
+    admin_hosts: frozenset[str]  # lower-case, besides IP addresses and localhost
+    profiling: bool
+    profile_interval_s: float | None  # None: see profile_pause_s
     workers: int
     pin_cpus: bool
     # The first one is used while it works; the others, in their order, when it does not.
@@ -49,18 +64,27 @@ class Settings:
     body_budget_bytes: int
     max_inflight: int
     max_connections: int
+    max_tunnels: int
+    tunnel_idle_timeout_s: float
+    tunnel_timeout_s: float  # 0: none
+    max_connections_per_address: int  # 0: no limit
+    memory_soft_bytes: int | None  # None: off
+    memory_hard_bytes: int | None
     config_file: str | None
-    # SHA-256 of each key a client may present, from both VELOX_API_KEYS and the file; empty: none is needed.
-    api_key_digests: frozenset[bytes]
+    # Each key that a client may present, from both VELOX_API_KEYS and the file as it was at the start; none is needed
+    # where there is none.
+    api_keys: tuple[KeyEntry, ...]
     api_keys_file: str | None
     auth: Literal["keys", "none"]
     drain_timeout_s: float
     openai_api_key: Secret | None
+    upstream_account_headers: Literal["drop", "pass"]
     access_log: Literal["off", "errors", "all"]
     header_timeout_s: float
     body_timeout_s: float
     keepalive_timeout_s: float
     write_stall_timeout_s: float
+    client_min_rate_bytes: int  # a second; 0: none
     upstream_connect_timeout_s: float
     upstream_tls_timeout_s: float
     upstream_first_byte_timeout_s: float
@@ -82,3 +106,11 @@ class Settings:
     retry_budget_per_s: int
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
+
+    @property
+    def profile_pause_s(self) -> float:
+        """Return the least time between the starts of two profiles: none where only this machine can ask for them."""
+        if self.profile_interval_s is not None:
+            return self.profile_interval_s
+        is_open = self.admin_listen is not None and not self.admin_listen.is_loopback
+        return _OPEN_PROFILE_PAUSE_S if is_open else 0.0

@@ -6,7 +6,6 @@ was given: it may be a secret.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 from collections.abc import Callable
@@ -20,8 +19,8 @@ __all__ = [
     "address_or_off",
     "duration",
     "file_path",
+    "host_names",
     "integer",
-    "key_digests",
     "one_of",
     "origin",
     "origins",
@@ -29,6 +28,7 @@ __all__ = [
     "prefixes",
     "secret",
     "size",
+    "size_or_off",
     "statuses",
     "switch",
 ]
@@ -43,9 +43,8 @@ _BYTES: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "m
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*")
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _VISIBLE: Final = re.compile(r"[!-~]+")
-_DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
 _UNIX_PATH_BYTES: Final = 107  # sockaddr_un.sun_path is 108 on Linux, with the closing NUL
-_KEY_CHARS: Final = 512
+_HOST_CHARS: Final = 253  # RFC 1035 §2.3.4, as text
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
@@ -85,6 +84,21 @@ def size(low: int, high: int) -> Callable[[str], int]:
         if not low <= n_bytes <= high:
             raise ValueError(f"expected a size from {low} to {high} bytes")
         return n_bytes
+
+    return parse
+
+
+def size_or_off(low: int, high: int) -> Callable[[str], int | None]:
+    """Return a parser of sizes, as size() has them, or the word off."""
+    read = size(low, high)
+
+    def parse(text: str) -> int | None:
+        if text == "off":
+            return None
+        try:
+            return read(text)
+        except ValueError as exc:
+            raise ValueError(f"{exc}, or off") from None
 
     return parse
 
@@ -200,20 +214,12 @@ def prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path(item.strip()).rstrip("/") or "/" for item in text.split(",")))
 
 
-def key_digests(text: str) -> frozenset[bytes]:
-    """Parse keys, or sha256:HEX of keys, with commas between them. The keys themselves are not kept."""
-    return frozenset(_key_digest(item.strip(), n) for n, item in enumerate(text.split(","), 1))
-
-
-def _key_digest(item: str, n: int) -> bytes:
-    if item.startswith("sha256:"):
-        match = _DIGEST.fullmatch(item)
-        if match is None:
-            raise ValueError(f"expected 64 hexadecimal digits after sha256: in key {n}")
-        return bytes.fromhex(match[1])
-    if not _VISIBLE.fullmatch(item) or len(item) > _KEY_CHARS:
-        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters in key {n}, commas between keys")
-    return hashlib.sha256(item.encode("ascii")).digest()
+def host_names(text: str) -> frozenset[str]:
+    """Parse names of hosts with commas between them."""
+    names = [item.strip().lower().removesuffix(".") for item in text.split(",")]
+    if not all(_HOST.fullmatch(name) and len(name) <= _HOST_CHARS for name in names):
+        raise ValueError("expected names of hosts, commas between them, without port")
+    return frozenset(names)
 
 
 def secret(text: str) -> Secret:
@@ -236,4 +242,4 @@ def _is_host(host: str) -> bool:
             return ipaddress.ip_address(host).version == 6 and "%" not in host
         except ValueError:
             return False
-    return len(host) <= 253 and _HOST.fullmatch(host) is not None
+    return len(host) <= _HOST_CHARS and _HOST.fullmatch(host) is not None

@@ -5,14 +5,17 @@ Knows: how a problem reads, and that a value may hold a secret. Does not know: w
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Problem", "SettingsError", "quoted"]
+__all__ = ["Problem", "SettingsError", "on_one_line", "quoted", "unknown"]
 
 _SHOWN_CHARS: Final = 120
+# What a field's name can be: words, and a digit or two ("http2_engine"). No key of an API is.
+_WORD: Final = re.compile(r"[A-Za-z_' ]{1,40}(?:[0-9]{1,2}[A-Za-z_]{0,40})?")
 _USERINFO: Final = re.compile(r"//.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 
@@ -33,7 +36,10 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         value = f" is {self.value}" if self.value else ""
-        return f"{place}{self.name}{value}: {self.expected}"
+        name = self.name if len(self.name) <= _SHOWN_CHARS else self.name[:_SHOWN_CHARS] + "..."
+        if self.where and not _WORD.fullmatch(name):
+            name = "a field"  # somebody may have put a key before the colon; the line says which field
+        return on_one_line(f"{place}{name}{value}: {self.expected}")
 
 
 class SettingsError(Exception):
@@ -44,6 +50,11 @@ class SettingsError(Exception):
         self.problems = tuple(problems)
 
 
+def on_one_line(text: str) -> str:
+    """Escape what a terminal would not show as it is: a path, or a name in a YAML file, may hold anything."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def quoted(text: str, *, secret: bool = False) -> str:
     """Return `text` as a problem may show it: on one line, short, without a URL's user info and query."""
     if secret:
@@ -51,3 +62,11 @@ def quoted(text: str, *, secret: bool = False) -> str:
     if "//" in text:
         text = _QUERY.sub("?hidden", _USERINFO.sub("//hidden@", text))
     return repr(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "...")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return what a problem says of a name that is none of `known`, with the nearest one."""
+    # The prefix is common to all: with it, any two names would look alike.
+    by_rest = {other.removeprefix("VELOX_"): other for other in known}
+    close = difflib.get_close_matches(name.removeprefix("VELOX_"), by_rest, n=1)
+    return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")

@@ -5,11 +5,18 @@ Knows: the table of variables and how each kind of value is written. Does not kn
 
 from __future__ import annotations
 
+from typing import Final
+
 from velox.settings.model import Settings
+from velox.settings.problems import on_one_line
 from velox.settings.values import Secret
 from velox.settings.variables import VARIABLES
 
 __all__ = ["effective", "markdown"]
+
+
+# What None means to these.
+_OFF: Final = frozenset({"admin_listen", "memory_soft_bytes", "memory_hard_bytes"})
 
 
 def effective(settings: Settings) -> list[tuple[str, str, str]]:
@@ -17,14 +24,14 @@ def effective(settings: Settings) -> list[tuple[str, str, str]]:
     rows = []
     for variable in VARIABLES:
         origin = settings.origins[variable.name]
-        if variable.name == "VELOX_API_KEYS":
-            # The field also holds the file's keys: the row tells of this variable only.
+        if variable.secret:
+            # The field may hold what came from a file: the row tells of this variable only.
             shown = "none" if origin == "default" else "hidden"
         else:
             shown = _shown(variable.field, getattr(settings, variable.field))
         if shown == "none" and variable.shown_default:
             shown = variable.shown_default
-        rows.append((variable.name, shown, origin))
+        rows.append((variable.name, on_one_line(shown), origin))
     return rows
 
 
@@ -38,7 +45,7 @@ def markdown() -> str:
 def _shown(field: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    if field == "admin_listen" and value is None:
+    if value is None and field in _OFF:
         return "off"
     if value is None:
         return "none"
@@ -50,6 +57,8 @@ def _shown(field: str, value: object) -> str:
         return ",".join(map(str, sorted(value))) or "none"
     if isinstance(value, float):
         return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
+    if isinstance(value, int) and field == "listen_mode":
+        return f"{value:04o}"
     if isinstance(value, int) and field.endswith("_bytes"):
         return _shown_size(value)
     return str(value)

@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Address", "Origin", "Secret"]
+__all__ = ["Address", "Origin", "Secret", "SocketOwner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,18 @@ class Address:
         if self.kind == "unix":
             return f"unix:{self.path}"
         return f"{_bracketed(self.host)}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOwner:
+    """Whom a unix socket's file is given to. text: as it was written. uid, gid: None leaves what it is."""
+
+    text: str
+    uid: int | None
+    gid: int | None
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)

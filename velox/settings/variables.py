@@ -1,6 +1,7 @@
 """The one table of variables: it drives parsing, `velox check` and README's table.
 
-Knows: name, field, parser, default and meaning of each; those of the upstream side stand in variables_upstream. Does
+Knows: name, field, parser, default and meaning of each; those of the clients' listeners stand in
+variables_listen, those of the upstream side in variables_upstream. Does
 not know: where a value came from. In the YAML file a variable is called by its name in lower case without VELOX_
 (`Variable.key`).
 """
@@ -10,29 +11,21 @@ from __future__ import annotations
 from typing import Final
 
 from velox.settings import parse
-from velox.settings.variable import CORES, DAY_S, TIMEOUT, Variable
+from velox.settings.variable import CORES, DAY_S, MEMORY_HARD, MEMORY_SOFT, TIMEOUT, Variable
+from velox.settings.variables_access import ADMIN_VARIABLES, KEY_VARIABLES
+from velox.settings.variables_listen import LISTEN_VARIABLES
+from velox.settings.variables_tunnel import TUNNEL_VARIABLES
 from velox.settings.variables_upstream import UPSTREAM_VARIABLES
 
 __all__ = ["VARIABLES"]
 
 _GIB: Final = 2**30
+# A worker needs more than this for itself.
+_LEAST_MEMORY: Final = 32 * 2**20
 
 VARIABLES: Final = (
-    Variable(
-        "VELOX_LISTEN",
-        "listen",
-        parse.address,
-        "127.0.0.1:8080",
-        "address for clients: `IP:PORT` or `unix:PATH`",
-        shown_default="127.0.0.1:8080 (image: 0.0.0.0:8080)",
-    ),
-    Variable(
-        "VELOX_ADMIN_LISTEN",
-        "admin_listen",
-        parse.address_or_off,
-        "127.0.0.1:6060",
-        "address for metrics, health and profiling, or `off`",
-    ),
+    *LISTEN_VARIABLES,
+    *ADMIN_VARIABLES,
     Variable("VELOX_WORKERS", "workers", parse.integer(1, 512), CORES, "worker processes"),
     Variable("VELOX_PIN_CPUS", "pin_cpus", parse.switch, "on", "pin each worker to one core: `on` or `off`"),
     *UPSTREAM_VARIABLES,
@@ -114,6 +107,27 @@ VARIABLES: Final = (
         "16384",
         "client connections at once, over all workers; more get 503 `conn_limit`",
     ),
+    Variable(
+        "VELOX_MAX_CONNECTIONS_PER_ADDRESS",
+        "max_connections_per_address",
+        parse.integer(0, 10_000_000),
+        "0",
+        "client connections from one IP address (IPv6: one /64) that a worker takes; 0: no limit",
+    ),
+    Variable(
+        "VELOX_MEMORY_SOFT",
+        "memory_soft_bytes",
+        parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
+        MEMORY_SOFT,
+        "resident memory from which on a worker refuses new requests: 503 `overload_memory`; or `off`",
+    ),
+    Variable(
+        "VELOX_MEMORY_HARD",
+        "memory_hard_bytes",
+        parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
+        MEMORY_HARD,
+        "resident memory at which a worker is replaced; what runs in it ends first; or `off`",
+    ),
     Variable("VELOX_HEADER_TIMEOUT", "header_timeout_s", TIMEOUT, "10s", "longest wait for a request's whole head"),
     Variable("VELOX_BODY_TIMEOUT", "body_timeout_s", TIMEOUT, "15s", "longest silence inside a request's body"),
     Variable(
@@ -131,28 +145,14 @@ VARIABLES: Final = (
         "how long a client may leave its reply unread",
     ),
     Variable(
-        "VELOX_API_KEYS",
-        "api_key_digests",
-        parse.key_digests,
-        "",
-        "keys that clients must present, commas between them; `sha256:HEX` keeps a key out of sight",
-        plural=True,
-        secret=True,
+        "VELOX_CLIENT_MIN_RATE",
+        "client_min_rate_bytes",
+        parse.size(0, _GIB),
+        "1KiB",
+        "bytes a second that a client must send of a body, and take of a reply that waits; 0: only silence counts",
     ),
-    Variable(
-        "VELOX_API_KEYS_FILE",
-        "api_keys_file",
-        parse.file_path,
-        "",
-        "more keys, one a line; `#` begins a comment",
-    ),
-    Variable(
-        "VELOX_AUTH",
-        "auth",
-        parse.one_of("keys", "none"),
-        "keys",
-        "`none` lets every client in without a key, beyond loopback too",
-    ),
+    *TUNNEL_VARIABLES,
+    *KEY_VARIABLES,
     Variable(
         "VELOX_DRAIN_TIMEOUT",
         "drain_timeout_s",

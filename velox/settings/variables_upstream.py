@@ -42,7 +42,7 @@ UPSTREAM_VARIABLES: Final = (
         "http2_engine",
         parse.one_of("ngh2", "h2"),
         "ngh2",
-        "engine for HTTP/2 to the upstream: `ngh2` or `h2`",
+        "engine for HTTP/2, to upstreams and clients: `ngh2` or `h2`",
     ),
     Variable(
         "VELOX_UPSTREAM_HTTP2",
@@ -229,5 +229,12 @@ UPSTREAM_VARIABLES: Final = (
         "",
         "bearer for the upstream; without it the client's own `Authorization` is passed on",
         secret=True,
+    ),
+    Variable(
+        "VELOX_UPSTREAM_ACCOUNT_HEADERS",
+        "upstream_account_headers",
+        parse.one_of("drop", "pass"),
+        "drop",
+        "a client's `OpenAI-Organization` and `OpenAI-Project` where its own key does not go up: `drop` or `pass`",
     ),
 )

@@ -26,10 +26,10 @@ class SharedBucket:
 
     __slots__ = ("_own", "_rate", "_tat")
 
-    def __init__(self, segment: Segment, rate: BucketRate, worker: int) -> None:
+    def __init__(self, segment: Segment, rate: BucketRate, block: int) -> None:
         self._tat = segment.bucket_tat()
         self._rate = rate
-        self._own = segment.status(worker)
+        self._own = segment.status(block)
 
     def __repr__(self) -> str:
         return f"<SharedBucket tat={self._tat.load()} waiting={self.waiting}>"
@@ -79,12 +79,12 @@ class SharedBucket:
         return full_in_ns(self._rate, self._tat.load(), now_ns)
 
 
-def reclaim(segment: Segment, rate: BucketRate, worker: int) -> int:
+def reclaim(segment: Segment, rate: BucketRate, block: int) -> int:
     """Give back the waiting tokens of a dead worker; return how many.
 
-    For the supervisor, after it has reaped the worker and before it starts the next one in that slot.
+    For the supervisor, after it has reaped the worker and before it starts the next one in that block.
     """
-    own = segment.status(worker)
+    own = segment.status(block)
     waiting = own[_WAITING]
     own[_WAITING] = 0
     segment.bucket_tat().fetch_sub(waiting * rate.interval_ns)

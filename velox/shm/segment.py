@@ -6,10 +6,14 @@ Everything is an 8-byte cell. Aligned 8-byte loads and stores are not torn on x8
 one writer is a plain memoryview item; a cell with several writers is used through an AtomicView only, and has
 a cache line of its own. No lock anywhere: a process may be killed between any two instructions.
 
-    gateway    1 line        written by the supervisor
+    gateway    2 lines       written by the supervisor
     bucket     1 line        the TAT, written by every worker
-    status     2 lines each  one block a worker
-    metrics    slab each     one block a worker
+    status     2 lines each  one block a process
+    metrics    slab each     one block a process
+
+A slot may have several blocks, for as many processes at a time: block `slot`, and every `workers` blocks further. A
+worker that is replaced ends what it has begun in one, while its successor serves in the other; no cell ever has two
+writers.
 
 The memory is a memfd: it is in no file system, inherited by fork, and gone with its last process.
 """
@@ -27,24 +31,25 @@ __all__ = ["GATEWAY_CELLS", "STATUS_CELLS", "Segment"]
 _CELL_BYTES: Final = 8
 _LINE_CELLS: Final = 8  # 64-byte cache lines
 
-GATEWAY_CELLS: Final = _LINE_CELLS
+GATEWAY_CELLS: Final = 2 * _LINE_CELLS
 STATUS_CELLS: Final = 2 * _LINE_CELLS
 
 
 class Segment:
     """The shared memory of one gateway. Made by the supervisor before it forks; children inherit it.
 
-    workers: number of worker slots. metric_cells: size of one worker's metrics slab.
-    A new segment holds zeros.
+    workers: number of worker slots. metric_cells: size of one worker's metrics slab. spares: blocks that each slot has
+    beside its first. A new segment holds zeros.
     """
 
-    __slots__ = ("_atomic", "_cells", "_slab_cells", "_slabs_first", "workers")
+    __slots__ = ("_atomic", "_cells", "_slab_cells", "_slabs_first", "blocks", "workers")
 
-    def __init__(self, workers: int, metric_cells: int) -> None:
+    def __init__(self, workers: int, metric_cells: int, *, spares: int = 0) -> None:
         self.workers: Final = workers
+        self.blocks: Final = workers * (1 + spares)
         self._slab_cells = -(-metric_cells // _LINE_CELLS) * _LINE_CELLS
-        self._slabs_first = GATEWAY_CELLS + _LINE_CELLS + workers * STATUS_CELLS
-        size = (self._slabs_first + workers * self._slab_cells) * _CELL_BYTES
+        self._slabs_first = GATEWAY_CELLS + _LINE_CELLS + self.blocks * STATUS_CELLS
+        size = (self._slabs_first + self.blocks * self._slab_cells) * _CELL_BYTES
         fd = os.memfd_create("velox")
         try:
             os.ftruncate(fd, size)
@@ -62,16 +67,20 @@ class Segment:
         """Return the state of the gateway's token bucket."""
         return self._atomic.cell_u64(GATEWAY_CELLS * _CELL_BYTES)
 
-    def status(self, worker: int) -> memoryview[int]:
-        """Return the status cells of a worker slot (0 <= worker < workers)."""
-        return self._block(GATEWAY_CELLS + _LINE_CELLS, STATUS_CELLS, worker)
+    def status(self, block: int) -> memoryview[int]:
+        """Return the status cells of a block (0 <= block < blocks)."""
+        return self._block(GATEWAY_CELLS + _LINE_CELLS, STATUS_CELLS, block)
 
-    def metrics(self, worker: int) -> memoryview[int]:
-        """Return the metrics slab of a worker slot (0 <= worker < workers)."""
-        return self._block(self._slabs_first, self._slab_cells, worker)
+    def metrics(self, block: int) -> memoryview[int]:
+        """Return the metrics slab of a block (0 <= block < blocks)."""
+        return self._block(self._slabs_first, self._slab_cells, block)
 
-    def _block(self, first: int, cells: int, worker: int) -> memoryview[int]:
-        if not 0 <= worker < self.workers:
-            raise IndexError(f"no worker slot {worker} of {self.workers}")
-        start = first + worker * cells
+    def blocks_of(self, worker: int) -> range:
+        """Return the blocks of a worker slot (0 <= worker < workers)."""
+        return range(worker, self.blocks, self.workers)
+
+    def _block(self, first: int, cells: int, block: int) -> memoryview[int]:
+        if not 0 <= block < self.blocks:
+            raise IndexError(f"no block {block} of {self.blocks}")
+        start = first + block * cells
         return self._cells[start : start + cells]

@@ -7,10 +7,11 @@ Each cell has one writer at a time and a meaning of its own: no reader needs two
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from velox.shm.segment import Segment
 
-__all__ = ["GatewayStatus", "RestartCause", "StatusCell", "WorkerState", "WorkerStatus"]
+__all__ = ["GatewayStatus", "RestartCause", "StatusCell", "WorkerState", "WorkerStatus", "serving"]
 
 
 class WorkerState(enum.IntEnum):
@@ -28,6 +29,10 @@ class RestartCause(enum.IntEnum):
     EXIT = 0  # it left by itself
     SIGNAL = 1  # something killed it
     STUCK = 2  # its heartbeat stopped, the supervisor killed it
+    MEMORY = 3  # it was over VELOX_MEMORY_HARD; not killed, but followed by another one while it ended its work
+
+
+_BY_USE: Final = (WorkerState.READY, WorkerState.STARTING, WorkerState.DRAINING, WorkerState.STOPPED)
 
 
 class StatusCell(enum.IntEnum):
@@ -37,17 +42,20 @@ class StatusCell(enum.IntEnum):
     HEARTBEAT_NS = 1
     UPSTREAM_READY = 2
     WAITING = 3  # see velox.shm.bucket
+    RESIDENT_BYTES = 4
+    REFUSES = 5
+    WANTS_SUCCESSOR = 6
     PID = 8
     RESTARTS = 9  # one cell a RestartCause
 
 
 class WorkerStatus:
-    """The status of one worker slot. It outlives the worker."""
+    """The status of one block: of one process at a time. It outlives the process."""
 
     __slots__ = ("_cells",)
 
-    def __init__(self, segment: Segment, worker: int) -> None:
-        self._cells = segment.status(worker)
+    def __init__(self, segment: Segment, block: int) -> None:
+        self._cells = segment.status(block)
 
     def __repr__(self) -> str:
         return f"<WorkerStatus pid={self.pid} {self.state.name} upstream_ready={self.upstream_ready}>"
@@ -80,6 +88,33 @@ class WorkerStatus:
         self._cells[StatusCell.UPSTREAM_READY] = ready
 
     @property
+    def resident_bytes(self) -> int:
+        """The worker's resident memory. Written by the worker, four times a second."""
+        return self._cells[StatusCell.RESIDENT_BYTES]
+
+    @resident_bytes.setter
+    def resident_bytes(self, n_bytes: int) -> None:
+        self._cells[StatusCell.RESIDENT_BYTES] = n_bytes
+
+    @property
+    def refuses(self) -> bool:
+        """True while the worker refuses new requests, because it is short of memory. Written by the worker."""
+        return bool(self._cells[StatusCell.REFUSES])
+
+    @refuses.setter
+    def refuses(self, refuses: bool) -> None:
+        self._cells[StatusCell.REFUSES] = refuses
+
+    @property
+    def wants_successor(self) -> bool:
+        """True when the worker can't go on for long and asks to be replaced. Written by the worker."""
+        return bool(self._cells[StatusCell.WANTS_SUCCESSOR])
+
+    @wants_successor.setter
+    def wants_successor(self, wants: bool) -> None:
+        self._cells[StatusCell.WANTS_SUCCESSOR] = wants
+
+    @property
     def pid(self) -> int:
         """Process id of the worker; 0: the slot has none. Written by the supervisor."""
         return self._cells[StatusCell.PID]
@@ -102,12 +137,28 @@ class WorkerStatus:
         self.pid = 0
         self.heartbeat_ns = 0
         self.upstream_ready = False
+        self.resident_bytes = 0
+        self.refuses = False
+        self.wants_successor = False
+
+
+def serving(segment: Segment, worker: int) -> WorkerStatus:
+    """Return the status of the process that serves in a worker slot, or will; of its first block when none does."""
+    blocks = [WorkerStatus(segment, block) for block in segment.blocks_of(worker)]
+    return min(blocks, key=lambda status: (_BY_USE.index(status.state), not status.upstream_ready))
 
 
 class _GatewayCell(enum.IntEnum):
     SUPERVISOR_PID = 0
     STARTED_NS = 1
     DRAINING = 2
+    N_KEYS = 3
+    KEY_FILE_IS_BAD = 4
+    KEY_FILE_REFUSED = 5
+    KEY_FILE_TAKEN = 6
+    TLS_NOT_AFTER_S = 7
+    TLS_RELOAD_REFUSED = 8
+    TLS_RELOAD_TAKEN = 9
 
 
 class GatewayStatus:
@@ -147,3 +198,46 @@ class GatewayStatus:
     @draining.setter
     def draining(self, draining: bool) -> None:
         self._cells[_GatewayCell.DRAINING] = draining
+
+    @property
+    def n_keys(self) -> int:
+        """How many keys a client may present; 0: none is asked for."""
+        return self._cells[_GatewayCell.N_KEYS]
+
+    @n_keys.setter
+    def n_keys(self, n: int) -> None:
+        self._cells[_GatewayCell.N_KEYS] = n
+
+    @property
+    def key_file_is_bad(self) -> bool:
+        """True while the file of keys can't be used, and the keys before it stay in force."""
+        return bool(self._cells[_GatewayCell.KEY_FILE_IS_BAD])
+
+    @key_file_is_bad.setter
+    def key_file_is_bad(self, is_bad: bool) -> None:
+        self._cells[_GatewayCell.KEY_FILE_IS_BAD] = is_bad
+
+    def key_file_changes(self, *, taken: bool) -> int:
+        """Return how often the file of keys changed since the start, and was taken; or could not be used."""
+        return self._cells[_GatewayCell.KEY_FILE_REFUSED + taken]
+
+    def count_key_file(self, *, taken: bool) -> None:
+        """Count one change of the file of keys."""
+        self._cells[_GatewayCell.KEY_FILE_REFUSED + taken] += 1
+
+    @property
+    def tls_not_after_s(self) -> int:
+        """When the certificate that clients are shown ends, in seconds since 1970; 0: there is none."""
+        return self._cells[_GatewayCell.TLS_NOT_AFTER_S]
+
+    @tls_not_after_s.setter
+    def tls_not_after_s(self, end_s: int) -> None:
+        self._cells[_GatewayCell.TLS_NOT_AFTER_S] = end_s
+
+    def tls_reloads(self, *, taken: bool) -> int:
+        """Return how often the certificate's files changed since the start, and were taken; or could not be used."""
+        return self._cells[_GatewayCell.TLS_RELOAD_REFUSED + taken]
+
+    def count_tls_reload(self, *, taken: bool) -> None:
+        """Count one change of the certificate's files."""
+        self._cells[_GatewayCell.TLS_RELOAD_REFUSED + taken] += 1

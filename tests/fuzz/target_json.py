@@ -1,0 +1,116 @@
+"""Fuzz: the fields that Velox reads of a JSON body, against the parser that most upstreams use.
+
+Input: a body, in which the byte 0x01 stands for a long text, 0x02 for one of many escapes, 0x03 for deep nesting,
+0x04 for a name that takes much room for its characters.
+Whatever it is: only VeloxError is raised, nothing of the body is in its message; and a body that passes has, for an
+upstream, the very model, stream, token limit and user that Velox acted on, each once.
+"""
+
+from __future__ import annotations
+
+import json
+
+from velox.errors import VeloxError
+from velox.protocol.body import BodyReader
+from velox.types import Peek
+
+__all__ = ["run"]
+
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_FIELDS = {"model", "stream", "user", *_LIMITS}
+_EXPANDED = (
+    (b"\x01", b"long text " * 400),
+    (b"\x02", b"\\u00e9\\n\\\\" * 400),
+    (b"\x03", b"[" * 1100),
+    (b"\x04", b"\\ud83c\\udf0d" * 250),
+)
+# A marker that no message of ours has: what of the body is in a message, would have it.
+_SHORTEST_ECHO = 12
+
+
+class _Pairs(list[tuple[str, object]]):
+    """An object, with every key."""
+
+
+def run(data: bytes) -> None:
+    """Read a body. Raises AssertionError, or what a bug raises."""
+    body = data
+    for short, long in _EXPANDED:
+        body = body.replace(short, long)
+    reader = BodyReader()
+    peek = _read(reader, body)
+    assert _read(reader, bytearray(body)) == peek, "read differently the second time"
+    assert _read_in_steps(reader, body) == peek, "read differently in slices"
+    if peek is not None:
+        _check_as_upstream(body, peek)
+
+
+def _read(reader: BodyReader, body: bytes | bytearray) -> Peek | None:
+    try:
+        return reader.read(body)
+    except VeloxError as error:
+        _check_message(error, bytes(body))
+        return None
+
+
+def _read_in_steps(reader: BodyReader, body: bytes) -> Peek | None:
+    steps = reader.read_in_steps(body)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        peek: Peek = end.value
+        return peek
+    except VeloxError as error:
+        _check_message(error, body)
+        return None
+
+
+def _check_message(error: VeloxError, body: bytes) -> None:
+    """R-LOG-3: an error never repeats what it refuses."""
+    assert error.message.isascii() and error.message.isprintable(), error.message
+    message = error.message.encode()
+    for at in range(len(message) - _SHORTEST_ECHO):
+        piece = message[at : at + _SHORTEST_ECHO]
+        assert piece not in body or _is_of_ours(piece), f"{error.message!r} repeats the body"
+
+
+def _is_of_ours(piece: bytes) -> bool:
+    """True for words that stand in messages whatever a body holds: a body may hold them too."""
+    return any(piece in text for text in _OURS)
+
+
+# The fixed texts of the messages; the fuzzer finds them and writes them into bodies.
+_OURS = tuple(
+    _text.encode()
+    for _text in (
+        *(f"body has the field {name} twice" for name in _FIELDS),
+        *(f"{name} must be an integer of 0 or more, or null" for name in _LIMITS),
+        "stream must be true, false or null",
+        "model must be a string",
+        "model must have 1 to 256 characters, none of them a control character",
+        "body is not UTF-8: byte ",
+        "body is not JSON: ",
+        "body is JSON but not an object",
+        "body is nested too deeply",
+        "body is not strict JSON, which a body with over 1 MiB beside its long strings must be",
+    )
+)
+
+
+def _check_as_upstream(body: bytes, peek: Peek) -> None:
+    try:
+        document = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_Pairs)
+    except RecursionError:
+        return  # an upstream that can't read it reads no other model
+    assert isinstance(document, _Pairs), "no object passed"
+    names = [name for name, _ in document if name in _FIELDS]
+    assert len(names) == len(set(names)), "a field that counts passed twice"
+    fields = dict(document)
+    assert fields.get("model") == peek.model and (peek.model is not None or "model" not in fields), "another model"
+    assert (fields.get("stream") or False) is peek.stream, "another stream"
+    given = next((fields[name] for name in _LIMITS if fields.get(name) is not None), None)
+    assert given == peek.max_tokens and not isinstance(given, float), "another token limit"
+    user = fields.get("user")
+    is_name = isinstance(user, str) and 1 <= len(user) <= 256
+    assert peek.user == (str(user).encode(errors="replace").decode() if is_name else None), "another user"

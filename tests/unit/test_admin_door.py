@@ -1,0 +1,128 @@
+"""Who may see what on the admin listener: with a token and without one, with profiles and without them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from velox.admin.door import OPEN_PAGES, Door
+from velox.admin.health import Readiness
+from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.pprof import ProfilePage
+from velox.admin.server import AdminApp
+from velox.profiling.samples import Profile
+
+TOKEN = "admin-token"
+RIGHT = {"authorization": f"Bearer {TOKEN}"}
+PROFILE = "/debug/pprof/profile"
+
+
+async def collect(seconds: float, hz: int) -> Profile:
+    """Take no time and find nothing."""
+    return Profile({}, (), 0, 10**9, hz)
+
+
+def app(*, token: str | None = TOKEN, ready: bool = True, profiles: bool = True) -> AdminApp:
+    """Return an admin listener's pages."""
+    return AdminApp(
+        metrics=lambda: b"figures",
+        ready=lambda: Readiness(alive=ready, ready=ready, reasons=("worker 0 has a secret reason",)),
+        profiles=ProfilePage(collect) if profiles else None,
+        token=token,
+    )
+
+
+def request(path: str, headers: dict[str, str] | None = None) -> AdminRequest:
+    return AdminRequest("GET", path, "", "localhost", headers or {})
+
+
+def ask(served: AdminApp, path: str, headers: dict[str, str] | None = None) -> Reply:
+    """Ask for a page; a refusal is a reply too."""
+    try:
+        return asyncio.run(served.reply(request(path, headers)))
+    except RefusalError as refusal:
+        return refusal.reply
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/debug/pprof/", PROFILE, "/absent", "/debug/pprof/../", "/readyz/"])
+def test_page_without_the_token_is_401_also_if_there_is_none(path: str) -> None:
+    """B-51: nobody learns what there is; the answer says how to ask, and repeats nothing."""
+    reply = ask(app(), path)
+
+    assert (reply.status, reply.body) == (401, b"send the admin token: Authorization: Bearer TOKEN\n")
+    assert reply.headers == (("WWW-Authenticate", "Bearer"),)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        *("", "Bearer", "Bearer ", "Bearer admin-toke", "Bearer admin-tokenx", "Bearer ADMIN-TOKEN", "admin-token"),
+        *("Basic YWRtaW4tdG9rZW4=", "Bearer admin-token admin-token", "Bearer \xe9", f"Bearer {'x' * 8000}"),
+    ],
+)
+def test_wrong_token_gets_the_same_answer_as_none(authorization: str) -> None:
+    """Missing, wrong, malformed: one answer."""
+    assert ask(app(), "/metrics", {"authorization": authorization}) == ask(app(), "/metrics")
+
+
+@pytest.mark.parametrize("spelling", ["Bearer admin-token", "bearer  admin-token"])
+def test_right_token_sees_every_page(spelling: str) -> None:
+    """The scheme's case does not matter; what is not there is 404 now."""
+    for path, status in (("/", 200), ("/metrics", 200), ("/debug/pprof/", 200), (PROFILE, 200), ("/absent", 404)):
+        assert ask(app(), path, {"authorization": spelling}).status == status, path
+
+
+def test_probes_need_no_token_and_say_nothing_more_than_yes_or_no() -> None:
+    """A kubelet has no token. Why a worker is not ready is for who has it."""
+    assert sorted(OPEN_PAGES) == ["/healthz", "/livez", "/readyz"]
+    for ready, status in ((True, 200), (False, 503)):
+        served = app(ready=ready)
+        assert {ask(served, path).status for path in OPEN_PAGES} == {status}
+        assert all(b"secret" not in (ask(served, path).body or b"") for path in OPEN_PAGES)
+        assert b"secret" in (ask(served, "/readyz", RIGHT).body or b"")
+        assert b"secret" not in (ask(served, "/readyz", {"authorization": "Bearer x"}).body or b"")
+
+
+def test_without_a_token_every_page_is_open() -> None:
+    """On loopback, as long as nobody says otherwise; readiness gives its reasons."""
+    served = app(token=None)
+
+    assert [ask(served, path).status for path in ("/", "/metrics", PROFILE, "/readyz", "/livez")] == [200] * 5
+    assert b"secret" in (ask(served, "/readyz").body or b"")
+
+
+def test_without_profiling_its_pages_are_404_and_not_offered() -> None:
+    """R-ADM-1, VELOX_PROFILING=off."""
+    served = app(token=None, profiles=False)
+
+    assert [ask(served, path).status for path in ("/debug/pprof", "/debug/pprof/", PROFILE)] == [404] * 3
+    assert b"pprof" not in (ask(served, "/").body or b"")
+    assert b"pprof" in (ask(app(token=None), "/").body or b"")
+
+
+def test_profiles_keep_their_distance() -> None:
+    """R-ADM-1: the next one a pause after the start of the one before, to the moment; a bad query costs no turn."""
+    now = [1000.0]
+    page = ProfilePage(collect, 60.0, lambda: now[0])
+
+    async def status(query: str = "seconds=1") -> int:
+        try:
+            return (await page.reply(AdminRequest("GET", PROFILE, query, "localhost", {}))).status
+        except RefusalError as refusal:
+            assert refusal.reply.status == 400 or dict(refusal.reply.headers)["Retry-After"] == "1"
+            return refusal.reply.status
+
+    async def ask_over_time() -> list[int]:
+        found = [await status("seconds=99999"), await status()]
+        for at in (1059.1, 1060.0, 1119.9, 1120.0):
+            now[0] = at
+            found.append(await status())
+        return found
+
+    assert asyncio.run(ask_over_time()) == [400, 200, 429, 200, 429, 200]
+
+
+def test_door_hides_its_token() -> None:
+    """Not in its repr, which a log could show."""
+    assert TOKEN not in repr(Door(TOKEN))

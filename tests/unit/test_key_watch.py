@@ -1,0 +1,185 @@
+"""A file of keys that changes: what is taken, what is refused, what each worker then knows. The clock is the test's."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from velox.observe.series import CELLS
+from velox.runtime.key_watch import KeyWatch
+from velox.settings import load
+from velox.settings.keys import KeyEntry, parse_entries, parse_key_file
+from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus
+
+
+class Watched:
+    """A watch over a file, and its time: a turn is what the supervisor does four times a second."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.file = folder / "keys"
+        if not self.file.exists():
+            self.file.write_text("one\n")
+        self.lines: list[str] = []
+        logger = logging.Logger("test")
+        handler = logging.Handler()
+        handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
+        logger.addHandler(handler)
+        settings = load({"VELOX_API_KEYS_FILE": str(self.file), **environ}, cores=1)
+        self.status = GatewayStatus(Segment(1, CELLS))
+        self.watch = KeyWatch(settings, self.status, logger)
+        self.now_s = 1000.0
+
+    def turns(self, n: int) -> None:
+        for _ in range(n):
+            self.now_s += 0.25
+            self.watch.look(self.now_s)
+
+    def settle(self) -> tuple[KeyEntry, ...] | None:
+        """Let 1.5 seconds go by; return the keys if there are others now."""
+        before = self.watch.keys
+        self.turns(6)
+        return None if self.watch.keys is before else self.watch.keys
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    """A watch over a file with one key."""
+    watch = Watched(tmp_path)
+    assert watch.watch.keys == parse_entries("one")
+    yield watch
+
+
+def test_file_that_stays_is_no_news(watched: Watched) -> None:
+    """Nothing is published, counted or said, however often it is read, touched or replaced by its equal."""
+    assert watched.settle() is None
+    os.utime(watched.file)
+    assert watched.settle() is None
+    replacement = watched.file.with_name("new")
+    replacement.write_text("one\n# the same keys\n")
+    replacement.replace(watched.file)
+
+    assert watched.settle() is None
+    assert watched.lines == []
+    assert (watched.status.n_keys, watched.status.key_file_changes(taken=True)) == (1, 0)
+
+
+def test_change_is_taken_within_a_second_and_a_half(watched: Watched) -> None:
+    """Written over, the same length, within the same second of the file's time: the content counts."""
+    before = watched.file.stat()
+    watched.file.write_text("two\n")
+    os.utime(watched.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert watched.settle() == parse_entries("two")
+    assert watched.status.key_file_changes(taken=True) == 1
+    assert watched.lines == ["VELOX_API_KEYS_FILE changed: 1 keys more, 1 fewer; clients must present one of 1"]
+
+
+def test_symbolic_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
+    """As Kubernetes changes a secret: the link's folder is another one from one moment to the next."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keys").write_text(f"{name}\n")
+    (tmp_path / "data").symlink_to("a")
+    (tmp_path / "keys").symlink_to("data/keys")
+    watched = Watched(tmp_path)
+    (tmp_path / "data-next").symlink_to("b")
+    (tmp_path / "data-next").replace(tmp_path / "data")
+
+    assert watched.settle() == parse_entries("b")
+
+
+def test_file_that_is_still_being_written_is_not_taken_halfway(watched: Watched) -> None:
+    """What looks different each time is looked at again; keys that are not yet written are not yet lost."""
+    for n in range(1, 12):
+        watched.file.write_text("".join(f"key-{k}\n" for k in range(n)))
+        watched.turns(1)
+        assert watched.watch.keys == parse_entries("one")
+    found = watched.settle()
+
+    assert found is not None and len(found) == 11
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"# none left\n", b"one two\n", b"- key: [\n", b"- {key: k, rpm: 1}\n", b"\xff\n", None]
+)
+def test_bad_file_keeps_the_keys_and_is_told_once(watched: Watched, content: bytes | None) -> None:
+    """One line and one count, for as long as it stays so; the gauge is up until it is good again."""
+    if content is None:
+        watched.file.unlink()
+    else:
+        watched.file.write_bytes(content)
+    for _ in range(3):
+        assert watched.settle() is None
+
+    (line,) = watched.lines
+    assert line.startswith("VELOX_API_KEYS_FILE can't be used, the keys stay as they were: ")
+    assert watched.status.key_file_is_bad
+    assert watched.status.key_file_changes(taken=False) == 1
+    watched.file.write_text("one\n")
+    assert watched.settle() is None
+    assert not watched.status.key_file_is_bad
+    assert watched.lines[1:] == ["VELOX_API_KEYS_FILE can be used again, and holds the same keys"]
+
+
+def test_bad_file_becomes_another_bad_one_and_then_a_good_one(watched: Watched) -> None:
+    """Each change is told by itself; a secret is in no line."""
+    for content in ("secret secret\n", "secret secret\nsecret2 x\n", "two\n"):
+        watched.file.write_text(content)
+        found = watched.settle()
+
+    assert found == parse_entries("two")
+    assert [line.split(",")[0] for line in watched.lines] == [
+        "VELOX_API_KEYS_FILE can't be used",
+        "VELOX_API_KEYS_FILE can't be used",
+        "VELOX_API_KEYS_FILE changed: 1 keys more",
+    ]
+    assert "and 1 more" in watched.lines[1]
+    assert "secret" not in "".join(watched.lines)
+
+
+def test_key_of_the_variable_stays_when_the_file_loses_it(tmp_path: Path) -> None:
+    """The file's keys come and go; those of VELOX_API_KEYS hold until the end."""
+    watched = Watched(tmp_path, VELOX_API_KEYS="fixed,one")
+    watched.file.write_text("two\n")
+
+    assert watched.settle() == parse_entries("fixed,one,two")
+
+
+def test_names_and_models_change_too(watched: Watched) -> None:
+    """The same key with another name or other models is a change."""
+    watched.file.write_text("- {key: one, name: team-a, models: [m*]}\n")
+
+    (found,) = watched.settle() or ()
+
+    assert (found.name, found.models) == ("team-a", ("m*",))
+    assert watched.lines == ["VELOX_API_KEYS_FILE changed: 0 keys more, 0 fewer; clients must present one of 1"]
+
+
+def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
+    """A child begins with the keys of its fork, then sees each table as its parent wrote it, or a later one."""
+    contents = [
+        "".join(f"- {{key: k{n}-{k}, name: t{n}, models: [m{n}]}}\n" for k in range(n * 7)) for n in range(1, 30)
+    ]
+    tables = [parse_key_file(content.encode(), "keys")[0] for content in contents]
+    pid = os.fork()
+    if pid == 0:
+        seen = 0
+        try:
+            assert watched.watch.keys == parse_entries("one")
+            while watched.watch.keys != tables[-1]:
+                if watched.watch.take_over():
+                    seen = tables.index(watched.watch.keys, seen)  # raises ValueError for what was never written
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for content, table in zip(contents, tables, strict=True):
+        watched.file.write_text(content)
+        assert watched.settle() == table
+
+    assert not watched.watch.take_over(), "the supervisor has its own"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,70 @@
+"""The bound on a worker's memory counts what the code does, and follows each setting it is computed from."""
+
+from __future__ import annotations
+
+import pytest
+
+from velox.net import client_connection, client_http2_room, server_tls, tunnel, upstream
+from velox.protocol.http1 import Http1Limits
+from velox.runtime.capacity import descriptors_of, memory_of
+from velox.settings import load, memory_bound
+
+MIB = 2**20
+PLENTY = 2**20  # open files
+SMALL = {
+    "VELOX_WORKERS": "1",
+    "VELOX_MAX_CONNECTIONS": "1000",
+    "VELOX_MAX_INFLIGHT": "1000",
+    "VELOX_QUEUE_DEPTH": "1000",
+    "VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:1",
+}
+
+
+def bound(**changes: str) -> int:
+    """Return the bound of a small gateway with some settings changed."""
+    return memory_of(load({**SMALL, **changes}, cores=1, memory_bytes=0), PLENTY).n_bytes
+
+
+def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
+    """A limit that is changed in one place and not in the other would make the bound a guess."""
+    assert memory_bound._AHEAD == client_connection._PIPELINE_BYTES
+    assert memory_bound._READ_TLS == server_tls._READ_BYTES
+    assert memory_bound._UNSENT == client_http2_room._SHARE == tunnel.UNSENT_BYTES
+    assert memory_bound._REPLIES_HTTP2 == client_http2_room._FULL
+    assert memory_bound._READ_TLS == tunnel.READ_BYTES
+    assert len(upstream.ReadBuffer().view) == memory_bound._UPSTREAM_READ
+    assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
+
+
+@pytest.mark.parametrize(
+    ("name", "less", "more"),
+    [
+        ("VELOX_MAX_CONNECTIONS", "500", "1000"),
+        ("VELOX_MAX_CONNECTIONS", "500", "501"),
+        ("VELOX_BODY_BUDGET", "64MiB", "65MiB"),
+        ("VELOX_UPSTREAM_STREAM_WINDOW", "128KiB", "1MiB"),
+        ("VELOX_MAX_TUNNELS", "1", "2"),
+        ("VELOX_LISTEN_HTTP2", "off", "on"),
+        ("VELOX_WORKERS", "2", "1"),
+        ("VELOX_UPSTREAM_ORIGIN", "http://127.0.0.1:1", "https://127.0.0.1:1"),
+    ],
+)
+def test_bound_follows_each_setting(name: str, less: str, more: str) -> None:
+    """More of what it is computed from is a higher bound."""
+    assert bound(**{name: less}) < bound(**{name: more})
+
+
+def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:
+    """`ulimit -n 256` bounds memory, too."""
+    settings = load({**SMALL, "VELOX_MAX_CONNECTIONS": "10000"}, cores=1, memory_bytes=0)
+
+    assert descriptors_of(settings, 0, 256).clients == 96
+    assert memory_of(settings, 256).n_bytes < memory_of(settings, PLENTY).n_bytes / 5
+
+
+def test_bound_names_its_largest_parts_first() -> None:
+    """As `velox check` prints it."""
+    shown = str(memory_of(load(SMALL, cores=1, memory_bytes=0), PLENTY))
+
+    assert shown.startswith("at most 1.2 GiB a worker: what clients send ahead 315 MiB, ")
+    assert "the process itself 48 MiB" in shown

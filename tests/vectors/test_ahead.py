@@ -1,0 +1,137 @@
+"""What no single vector shows: how far ahead a client is read, whom it can make us speak to, its body over HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import uvloop
+
+from tests.e2e.harness import VeloxProcess, read_reply
+from tests.sockets.core_ingress import App, eventually, serve
+from tests.vectors.play import COMMON
+from tests.vectors.recorder import Recorder
+from tests.vectors.vector import GET, json_request, request
+
+# R-H1-10, and what one read of the loop brings at most (uvloop's buffer).
+MOST_BYTES = 64 * 1024 + 256_000
+BUFFERED = re.compile(r"buffered=(\d+)")
+
+
+def test_client_that_sends_far_ahead_is_read_no_further() -> None:
+    """R-H1-10: while a request is being answered, the next ones stay bytes, and most of them in the kernel."""
+
+    async def main() -> None:
+        app = App(lambda exchange: None)  # it is not answered
+        async with serve(app) as server:
+            client = await server.connect()
+            ahead = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(client, request(GET) * 400_000))
+            await eventually(lambda: len(app.exchanges) == 1)
+            (connection,) = server.ingress.connections
+            held = []
+
+            def has_stopped() -> bool:
+                held.append(int(BUFFERED.search(repr(connection))[1]))  # type: ignore[index]
+                return len(held) > 50 and len(set(held[-50:])) == 1 and held[-1] > 0
+
+            await eventually(has_stopped)
+            assert 64 * 1024 < held[-1] <= MOST_BYTES
+            assert not ahead.done() and len(app.exchanges) == 1
+            ahead.cancel()
+            client.close()
+
+    uvloop.run(main())
+
+
+@contextlib.contextmanager
+def trap() -> Iterator[tuple[int, list[str]]]:
+    """Yield the port of a listener that nobody has a reason to connect to, and who did."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    caught: list[str] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, address = listener.accept()
+                caught.append(repr(address))
+                sock.close()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], caught
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Recorder]:
+    with Recorder() as recorder:
+        yield recorder
+
+
+@pytest.fixture(scope="module")
+def velox(upstream: Recorder) -> Iterator[VeloxProcess]:
+    with VeloxProcess({**COMMON, "VELOX_UPSTREAM_ORIGIN": upstream.url}) as process:
+        upstream.wait_warm()
+        yield process
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("announced", [True, False], ids=["length", "no length"])
+def test_body_without_meaning_is_refused_over_http2_too(upstream: Recorder, method: str, announced: bool) -> None:
+    """B-12: on its way up it would be HTTP/1.1, whatever it came as. The connection lives on."""
+    env = {**COMMON, "VELOX_UPSTREAM_ORIGIN": upstream.url, "VELOX_LISTEN_HTTP2": "on"}
+    with VeloxProcess(env) as process, httpx.Client(http1=False, http2=True, trust_env=False) as client:
+        upstream.take()
+        content = b"hello" if announced else iter([b"hel", b"lo"])
+        refused = client.request(method, f"{process.base_url}/v1/models", content=content)
+        passed = client.get(f"{process.base_url}/v1/models")
+
+    assert (refused.http_version, refused.status_code) == ("HTTP/2", 400)
+    assert refused.headers["x-velox-reason"] == "bad_request"
+    assert passed.status_code == 200
+    assert len(upstream.take()) == 1
+
+
+def test_nobody_connects_to_what_a_request_names(velox: VeloxProcess) -> None:
+    """B-29, B-30: addresses in heads, targets and bodies are data. A listener at each of them hears nothing."""
+    with trap() as (port, caught):
+        url = f"http://127.0.0.1:{port}/"
+        names = ("x-target-url", "x-portkey-custom-host", "x-upstream", "x-api-base", "forwarded", "x-forwarded-host")
+        wires = [request(GET, f"{name}: {url}".encode()) for name in names]
+        wires += [
+            request(GET, host=f"Host: 127.0.0.1:{port}".encode()),
+            request(f"GET {url} HTTP/1.1".encode()),
+            request(f"GET /v1/models?url={url} HTTP/1.1".encode()),
+            request(f"CONNECT 127.0.0.1:{port} HTTP/1.1".encode()),
+        ]
+        image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url + "a.png"}}]}]
+        wires += [
+            json_request(json.dumps({"model": "m", **fields}).encode())
+            for fields in (
+                {"api_base": url},
+                {"base_url": url},
+                {"custom_host": url},
+                {"fallbacks": [{"api_base": url}]},
+                {"extra_headers": {"host": url}},
+                {"messages": image},
+                {"model_url": url, "webhook": url, "file": url},
+            )
+        ]
+        for wire in wires:
+            with velox.connect() as sock:
+                sock.sendall(wire)
+                assert read_reply(sock).status in (200, 400, 405)
+
+    assert caught == []

@@ -1,0 +1,256 @@
+"""What a vector is: bytes that a client sends, what must come back, and what the upstream must see of it.
+
+Knows: the parts of a vector, and how the usual ones are written. Does not know: sockets (play.py), or any vector.
+
+The ids are public ones: those of Http11Probe where it documents the same case (the bytes are our own), else
+B-<row>-<what> after the row of bad inputs that the vector belongs to. `row` names that row for Http11Probe's too.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = [
+    "CHAT",
+    "CHUNKED",
+    "FOLLOW_UP",
+    "GET",
+    "GOOD",
+    "HELLO",
+    "SMUGGLED",
+    "Answer",
+    "Door",
+    "Pause",
+    "Seen",
+    "Vector",
+    "bad",
+    "bad_chunks",
+    "bad_field",
+    "bad_target",
+    "chunked",
+    "good",
+    "hello",
+    "json_bad",
+    "json_good",
+    "json_request",
+    "passed",
+    "refused",
+    "request",
+    "shown",
+]
+
+HOST: Final = b"Host: velox.test"
+POST: Final = b"POST /v1/files HTTP/1.1"  # a path whose bodies pass unread
+GET: Final = b"GET /v1/models HTTP/1.1"
+CHUNKED: Final = b"Transfer-Encoding: chunked"
+HELLO: Final = b"hello"
+# What must never reach the upstream.
+SMUGGLED: Final = b"GET /v1/smuggled HTTP/1.1\r\nHost: velox.test\r\n\r\n"
+# What a client sends next, as one who was not answered yet would.
+FOLLOW_UP: Final = b"GET /v1/next HTTP/1.1\r\nHost: velox.test\r\n\r\n"
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+
+class Door(enum.Enum):
+    """The gateway that a vector is for."""
+
+    USUAL = "usual"
+    TIGHT = "tight"  # short time-outs, bodies of 1,000 bytes at most
+    KEYED = "keyed"  # clients need a key
+
+
+class Pause(enum.Enum):
+    """What the client waits for before it sends more."""
+
+    ANSWER = "answer"
+    CONTINUE = "100 Continue"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as the upstream must see it, `host` and `content-length` aside: it is built anew, never copied."""
+
+    method: bytes
+    target: bytes
+    fields: Fields = ()
+    body: bytes = b""
+
+    def wire(self, host: bytes) -> bytes:
+        """Return the bytes that the gateway sends for it."""
+        length = b""
+        if self.body or self.method in (b"POST", b"PUT", b"PATCH"):  # RFC 9110 §8.6
+            length = b"content-length: %d\r\n" % len(self.body)
+        lines = b"".join(b"%b: %b\r\n" % field for field in self.fields)
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n%b" % (self.method, self.target, host, lines, length, self.body)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One reply that must come. seen: the request that went up for it, if one did. reason: of the gateway's own."""
+
+    statuses: tuple[int, ...]
+    reason: str = ""
+    seen: Seen | None = None
+    has_body: bool = True
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{'/'.join(map(str, self.statuses))} {self.reason or 'passed'}"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """closes: the gateway closes the connection after the last answer. why: the rule, with its source."""
+
+    id: str
+    row: str
+    what: str
+    why: str
+    sends: tuple[bytes | Pause, ...] = field(repr=False)
+    answers: tuple[Answer, ...]
+    closes: bool
+    door: Door = Door.USUAL
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def wire(self) -> bytes:
+        """All that the client sends."""
+        return b"".join(part for part in self.sends if isinstance(part, bytes))
+
+    @property
+    def seen(self) -> tuple[Seen, ...]:
+        """What the upstream must see of it, in order."""
+        return tuple(answer.seen for answer in self.answers if answer.seen is not None)
+
+    @property
+    def is_refused(self) -> bool:
+        """True when no byte of it may reach the upstream."""
+        return not self.seen
+
+    @property
+    def wanted(self) -> str:
+        """What must come back, in words."""
+        words = ", ".join(map(str, self.answers)) or "no reply"
+        return f"{words}, close" if self.closes else words
+
+
+def request(line: bytes = POST, *fields: bytes, body: bytes = b"", host: bytes = HOST) -> bytes:
+    """Return a request's bytes; an empty `host` is none."""
+    return b"\r\n".join([line, *([host] if host else []), *fields]) + b"\r\n\r\n" + body
+
+
+def hello(*fields: bytes) -> bytes:
+    """Return a POST of `hello` with these fields more; its length is given, unless they speak of the body."""
+    return request(POST, *fields, body=HELLO)
+
+
+def chunked(body: bytes) -> bytes:
+    """Return a POST with a body in chunks, as it stands on the wire."""
+    return request(POST, CHUNKED, body=body)
+
+
+GOOD: Final = Seen(b"POST", b"/v1/files", (), HELLO)
+
+
+def refused(*statuses: int, reason: str = "bad_framing", has_body: bool = True) -> Answer:
+    """Return an answer of the gateway itself."""
+    return Answer(statuses, reason, None, has_body)
+
+
+def passed(seen: Seen = GOOD, *, has_body: bool = True) -> Answer:
+    """Return the upstream's answer to a request."""
+    return Answer((200,), "", seen, has_body)
+
+
+def bad(
+    label: str,
+    row: str,
+    what: str,
+    why: str,
+    *sends: bytes | Pause,
+    status: int = 400,
+    reason: str = "bad_framing",
+    closes: bool = True,
+    door: Door = Door.USUAL,
+) -> Vector:
+    """A vector that is refused."""
+    return Vector(label, row, what, why, sends, (refused(status, reason=reason),), closes, door)
+
+
+def good(
+    label: str,
+    row: str,
+    what: str,
+    why: str,
+    *sends: bytes | Pause,
+    seen: Seen | tuple[Seen, ...] = GOOD,
+    closes: bool = False,
+    door: Door = Door.USUAL,
+) -> Vector:
+    """A vector that passes, and how the upstream sees it."""
+    all_seen = seen if isinstance(seen, tuple) else (seen,)
+    return Vector(label, row, what, why, sends, tuple(map(passed, all_seen)), closes, door)
+
+
+def bad_field(
+    label: str,
+    row: str,
+    fields: bytes,
+    why: str,
+    *,
+    status: int = 400,
+    reason: str = "bad_framing",
+    body: bytes = HELLO,
+) -> Vector:
+    """A POST of `hello` that is refused for its fields."""
+    return bad(label, row, shown(fields), why, request(POST, fields, body=body), status=status, reason=reason)
+
+
+def bad_chunks(
+    label: str, row: str, body: bytes, why: str, *, status: int = 400, reason: str = "bad_framing"
+) -> Vector:
+    """A POST that is refused for its body in chunks."""
+    return bad(label, row, f"body {shown(body)}", why, chunked(body), status=status, reason=reason)
+
+
+def bad_target(
+    label: str, row: str, target: bytes, why: str, *, status: int = 400, reason: str = "bad_request"
+) -> Vector:
+    """A GET that is refused for its target."""
+    line = b"GET %b HTTP/1.1" % target
+    return bad(label, row, shown(line), why, request(line), status=status, reason=reason)
+
+
+CHAT: Final = b'{"model":"m","messages":[]}'
+_JSON: Final = (b"content-type", b"application/json")
+
+
+def json_request(body: bytes, *fields: bytes, media: bytes = b"Content-Type: application/json") -> bytes:
+    """Return a chat completion with this body."""
+    lines = [line for line in (media, *fields, b"Content-Length: %d" % len(body)) if line]
+    return request(b"POST /v1/chat/completions HTTP/1.1", *lines, body=body)
+
+
+def json_bad(label: str, row: str, body: bytes, why: str, *, reason: str = "invalid_json") -> Vector:
+    """A chat completion that is refused for its body, which was read: the connection lives on."""
+    return bad(label, row, f"body {shown(body)}", why, json_request(body), reason=reason, closes=False)
+
+
+def json_good(label: str, row: str, body: bytes, why: str) -> Vector:
+    """A chat completion that goes up byte for byte."""
+    seen = Seen(b"POST", b"/v1/chat/completions", (_JSON,), body)
+    return good(label, row, f"body {shown(body)}", why, json_request(body), seen=seen)
+
+
+_SHOWN: Final = 60
+
+
+def shown(data: bytes) -> str:
+    """Return bytes for a reader: printable ASCII, the middle of what is long left out."""
+    text = ascii(data.decode("latin-1"))[1:-1].replace("|", "\\x7c")
+    return text if len(text) <= _SHOWN else f"{text[:40]}…{text[-12:]} ({len(data)} bytes)"

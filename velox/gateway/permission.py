@@ -1,0 +1,52 @@
+"""Which models a caller may use: where its key is limited to some, what can't be told to keep to them is refused.
+
+Knows: how a pattern matches a model's name, and that a request may hide its model. Does not know: who called (auth.py).
+
+A limited key may use a body whose model Velox reads, and may ask (GET and HEAD) for what there is. Nothing else: an
+upload, a batch or a stored prompt could run any model in the key's name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.types import Caller, RequestHead
+
+__all__ = ["check_model", "matches"]
+
+# Azure's: the path names what runs, whatever model the body names.
+_IN_PATH: Final = b"/deployments/"
+_ASKING: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+
+
+def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
+    """Raise VeloxError(FORBIDDEN) if the caller is limited to other models. model: None if none was read."""
+    if not caller.models:
+        return
+    if model is None or _IN_PATH in head.path:
+        if head.method not in _ASKING:
+            message = "this key is limited to some models, and no model can be read from this request"
+            raise VeloxError(Reason.FORBIDDEN, message)
+    elif not any(matches(pattern, model) for pattern in caller.models):
+        raise VeloxError(Reason.FORBIDDEN, "this key may not use this model", param="model")
+
+
+def matches(pattern: str, model: str) -> bool:
+    """Tell whether a model's name is `pattern`, in which each `*` stands for any text.
+
+    In time of length times length at worst, whatever a client sends: each part is looked for once, from the left.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return model == pattern
+    *inner, last = rest
+    if not model.startswith(first) or not model.endswith(last):
+        return False
+    at, end = len(first), len(model) - len(last)
+    for part in inner:
+        found = model.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end

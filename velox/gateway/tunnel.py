@@ -1,0 +1,237 @@
+"""A request for a WebSocket, and the tunnel that it becomes: the same way as any request up to the upstream's 101.
+
+    read()       read     the model, from the query; a place among the tunnels (VELOX_MAX_TUNNELS)
+    gate, wait   gate     one token, as for any request
+    _lease()     forward  a connection of its own, HTTP/1.1, never pooled
+    on_reply()            the upstream refuses: a reply like any other, tried again where that is safe
+    on_switch()           its 101 is checked; the client gets one; from here on bytes pass (net/tunnel.py)
+    _end()       account  when both connections are closed
+
+Knows: what differs from other requests (exchange.py), and from other replies (reply.py). Does not know: frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.exchange import Exchange
+from velox.gateway.permission import check_model
+from velox.gateway.reply import DROPPED, Reply
+from velox.gateway.tunnels import Tunnels
+from velox.gateway.upstreams import Upstream
+from velox.net.application import Client
+from velox.net.tunnel import Tunnel
+from velox.net.upstream import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.observe.series import Phase
+from velox.protocol.websocket_handshake import HandshakeError, check_accepted
+from velox.types import Header, Headers, Peek, ReplyHead, RequestHead, WebSocketOffer
+
+if TYPE_CHECKING:  # the parts hold exchanges, and this is one
+    from velox.gateway.parts import GatewayLimits
+
+__all__ = ["TunnelExchange", "TunnelReply", "model_of"]
+
+_SWITCHED: Final = 101
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_MAX_FIELDS: Final = 100  # of a query
+
+
+class TunnelExchange(Exchange):
+    """One request for a WebSocket."""
+
+    __slots__ = ()
+
+    # -- what the client does meanwhile ---------------------------------------------------------
+
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """The client left; once there is a tunnel, that tells of its ends."""
+        if self.tunnel is None:
+            super().client_gone(stalled=stalled)
+
+    @property
+    def tunnel(self) -> Tunnel | None:
+        """What it has become."""
+        return self.reply.tunnel if isinstance(self.reply, TunnelReply) else None
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Look at the query, and take a place. Raises VeloxError."""
+        parts = self._gateway.parts
+        if self._gateway.draining:
+            # It would be cut in some seconds; another worker, or another gateway, has a whole one.
+            raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
+        self.peek = Peek(model=model_of(self.head.query), stream=True)
+        if self.caller.models and self.peek.model is None:
+            # What a session without a model runs is the upstream's choice, or another session's.
+            message = "this key is limited to some models, and this request names none (model=...)"
+            raise VeloxError(Reason.FORBIDDEN, message, param="model")
+        check_model(self.caller, self.head, self.peek.model)
+        if not parts.auth.asks:
+            _check_page(self.head)
+        parts.tunnels.take(self)
+
+    def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
+        """End what takes too long."""
+        if self.tunnel is None:
+            super().check_deadlines(now_s, limits)
+        else:
+            self.tunnel.check(now_s)
+
+    def refuse(self, error: VeloxError) -> None:
+        """Answer instead of starting."""
+        self._gateway.parts.tunnels.give(self)
+        super().refuse(error)
+
+    def _end(self, error: VeloxError | None) -> None:
+        super()._end(error)
+        parts = self._gateway.parts
+        parts.tunnels.give(self)
+        parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
+
+    def _make_reply(self) -> Reply:
+        return TunnelReply(self.client, self.head, self.id, self._gateway.loop, self._gateway.parts.tunnels)
+
+    def _build(self, upstream: Upstream) -> UpstreamRequest:
+        request = upstream.forwarder.build_upgrade(self.head)
+        assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
+        self.reply.offer = request.offer
+        return request
+
+    async def _lease(self, upstream: Upstream) -> UpstreamConnection:
+        """Dial: the connection serves nothing else, before or after."""
+        assert upstream.websockets is not None, "the composition root gives one"
+        self.phase = "connect"
+        began_ns = time.monotonic_ns()
+        connection = await upstream.websockets.dial(LoneOwner())
+        self._gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
+        return connection
+
+
+class TunnelReply(Reply):
+    """The answer to a request for a WebSocket: a tunnel, or a refusal like any other reply.
+
+    offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
+    """
+
+    __slots__ = ("_tunnels", "offer", "tunnel")
+
+    def __init__(
+        self, client: Client, request: RequestHead, request_id: bytes, loop: asyncio.AbstractEventLoop, tunnels: Tunnels
+    ) -> None:
+        super().__init__(client, request, request_id, loop)
+        self.offer: WebSocketOffer | None = None
+        self.tunnel: Tunnel | None = None
+        self._tunnels: Final = tunnels
+
+    # -- UpgradeSink ------------------------------------------------------------------------------
+
+    def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
+        """Pass a refusal on. A reply that is none says that the upstream has not understood."""
+        if head is not None and head.status < 300:
+            message = f"the upstream answered the request for a WebSocket with {head.status}"
+            self.on_failure(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
+        else:
+            super().on_reply(head, data, end)
+
+    def on_switch(self, fields: Headers, transport: asyncio.Transport, rest: bytes) -> None:
+        """Check the 101; then both connections are the tunnel's."""
+        self._stream = None  # the connection knows of it no more
+        if self.done.done():
+            transport.abort()
+            return
+        try:
+            headers = self._check(fields)
+            tunnel = Tunnel(self._tunnels.buffer, self._tunnels.limits, self._loop, self._on_end)
+            tunnel.upstream.take(transport, rest)
+            self._client.switch(headers, tunnel.client)
+        except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL
+            transport.abort()
+            why = str(exc) if isinstance(exc, HandshakeError) else "it has a bad header"
+            message = f"the upstream's 101 is no answer to this request: {why}"
+            self.on_failure(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
+            return
+        self.tunnel = tunnel
+        self._tunnels.opened(tunnel)
+        self.first_byte_ns = time.monotonic_ns()
+        self.started = True
+        self.status = _SWITCHED
+        tunnel.start()
+
+    def on_failure(self, failure: VeloxError) -> None:
+        """Fail the attempt; a tunnel is closed, and `done` fails when that is done."""
+        if self.tunnel is None:
+            super().on_failure(failure)
+        else:
+            self.tunnel.close(failure, failure.message)
+
+    def cut(self, error: VeloxError) -> None:
+        """End a tunnel that is still open: its task was cancelled."""
+        if self.tunnel is not None:
+            self.tunnel.abort()
+        else:
+            super().cut(error)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _check(self, fields: Headers) -> Headers:
+        """Return the fields of the client's 101. Raises HandshakeError."""
+        assert self.offer is not None, "set with the request"
+        switched, others = check_accepted(fields, self.offer)
+        if self._verdict is not None:
+            self._verdict(ReplyHead(_SWITCHED, others, None))  # the breaker hears that it answers
+        headers = [*switched, *(field for field in others if self._may_pass(field))]
+        headers.append((b"x-velox-request-id", self._request_id))
+        return headers
+
+    def _may_pass(self, field: Header) -> bool:
+        return field[0] not in DROPPED and not (self._secret and self._secret in field[1])
+
+    def _on_end(self, error: VeloxError | None) -> None:
+        assert self.tunnel is not None, "it has ended"
+        self.bytes_in, self.bytes_out = self.tunnel.client.n_bytes, self.tunnel.upstream.n_bytes
+        self.close_code = self.tunnel.close_code
+        self._tunnels.ended(self.tunnel)
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+def model_of(query: bytes) -> str | None:
+    """Return the model that a query names; None if it names none. Raises VeloxError.
+
+    Two of them would be read by some servers as the first and by others as the last.
+    """
+    try:
+        fields = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+    except ValueError:  # too many, or no UTF-8
+        raise VeloxError(Reason.BAD_REQUEST, "the query can't be read", close=True) from None
+    models = [value for name, value in fields if name == "model"]
+    if len(models) > 1:
+        raise VeloxError(Reason.BAD_REQUEST, "the query names more than one model", param="model", close=True)
+    return models[0] if models else None
+
+
+def _check_page(head: RequestHead) -> None:
+    """Refuse a web page from elsewhere, where no key is asked for.
+
+    A browser lets any page open a WebSocket to any address, this machine's own too, and asks nobody before
+    (RFC 6455 §10.2): without a key of its own the page would use ours.
+    """
+    origin = head.header(b"origin")
+    if origin is None:
+        return
+    try:
+        host = urlsplit(origin.decode("ascii")).hostname
+    except ValueError:
+        host = None
+    if host not in _LOOPBACK:
+        message = "a web page from elsewhere may open a WebSocket only with a key of this gateway (VELOX_API_KEYS)"
+        raise VeloxError(Reason.FORBIDDEN, message)

@@ -1,0 +1,68 @@
+"""The first bytes of a plain connection: do they begin HTTP/2, or HTTP/1.1?
+
+Knows: the preface of a client that speaks HTTP/2 without asking (RFC 9113 §3.3). Does not know: anything of either.
+
+Until they have come, the connection is one of HTTP/1.1: counted, timed and, if need be, refused as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from velox.net.client_connection import ClientConnection
+from velox.net.client_http2 import ClientHttp2Connection
+from velox.protocol.http2 import PREFACE, EngineFactory
+
+if TYPE_CHECKING:  # an ingress makes its connections
+    from velox.net.ingress import Ingress
+
+__all__ = ["Greeter"]
+
+
+class Greeter(asyncio.Protocol):
+    """Holds back the first bytes until they can't be the preface any more, or are; then it hands the socket over."""
+
+    def __init__(self, ingress: Ingress, make_engine: EngineFactory) -> None:
+        self._ingress: Final = ingress
+        self._make_engine: Final = make_engine
+        self._http1: Final = ClientConnection(ingress)
+        self._came = b""
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        return f"<Greeter {len(self._came)} bytes {self._http1!r}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._http1.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        came = self._came = self._came + data if self._came else data
+        if self._http1.is_idle and PREFACE.startswith(came[: len(PREFACE)]):
+            if len(came) < len(PREFACE):
+                return
+            self._http1.connection_lost(None)  # it is none any more
+            http2 = ClientHttp2Connection(self._ingress, self._make_engine)
+            self._hand_over(http2)
+            http2.connection_made(self._transport)
+            http2.data_received(came)
+        else:
+            self._hand_over(self._http1)
+            self._http1.data_received(came)
+
+    def _hand_over(self, protocol: asyncio.Protocol) -> None:
+        self._came = b""
+        self._transport.set_protocol(protocol)
+
+    def eof_received(self) -> bool:
+        return self._http1.eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._http1.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._http1.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http1.resume_writing()

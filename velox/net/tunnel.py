@@ -1,0 +1,345 @@
+"""A tunnel: a client's and an upstream's connection, whose bytes are each other's from a 101 on.
+
+Knows: who is held up while the other one is slow, how an end on one side becomes an end on the other, when a tunnel has
+taken too long, how it is closed from here. Does not know: HTTP, why it was opened, what is in a frame (websocket.py).
+
+    one side sends    the other gets the same bytes; above 64 KiB unsent the sender is not read
+    one side ends     what it sent goes out, then the other side's connection ends too. No Close frame is invented: a
+                      cut looks like a cut (RFC 6455 §7.1.5, code 1006)
+    close()           both sides get a Close frame at the next end of a frame; when they have answered it, or after
+                      CLOSE_S, their connections are closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from velox.errors import Reason, VeloxError
+from velox.net.upstream import ReadBuffer, UpstreamFailure
+from velox.protocol.websocket import GOING_AWAY, FrameScanner, close_frame
+
+__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Tunnel", "TunnelEnd", "TunnelLimits"]
+
+# What may wait to be sent on one side before the other is not read any more.
+UNSENT_BYTES: Final = 64 * 1024
+# One read; together with what may wait before it, the most that a tunnel holds in each direction.
+READ_BYTES: Final = 64 * 1024
+# How long a closing handshake may take that we began. Shorter than the worker's last wait of a drain.
+CLOSE_S: Final = 0.4
+# When one side has ended, how long the other one may take for it, after it has taken all bytes.
+_HALF_CLOSED_S: Final = 2.0
+
+
+class _TlsTransport(Protocol):
+    """What a TLS transport has beside asyncio.Transport."""
+
+    def set_read_buffer_limits(self, high: int, low: int) -> None:
+        """Stop to read from the socket while so many bytes wait for an application that has paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelLimits:
+    """Seconds. idle_s: without a byte in either direction. total_s: from the 101 on; 0: no limit.
+
+    client_write_s, upstream_write_s: how long one side may take nothing of what waits for it.
+    """
+
+    idle_s: float = 300.0
+    total_s: float = 0.0
+    client_write_s: float = 30.0
+    upstream_write_s: float = 30.0
+
+
+class Tunnel:
+    """Both sides of it. on_end: called once, when both connections are closed, with what ended it; None: a WebSocket's
+    own closing handshake.
+
+    buffer: for the reads of all tunnels of a worker.
+    """
+
+    def __init__(
+        self,
+        buffer: ReadBuffer,
+        limits: TunnelLimits,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[VeloxError | None], None],
+    ) -> None:
+        self.loop: Final = loop
+        self.client: Final = TunnelEnd(self, buffer.view, is_server=False)
+        self.upstream: Final = TunnelEnd(self, buffer.view, is_server=True)
+        self.client.peer, self.upstream.peer = self.upstream, self.client
+        self.goodbye = ""  # the text of our Close frames, from close() on
+        self.close_code: int | None = None  # of the first Close frame, whoever sent it
+        self.moved_s = loop.time()  # when the last byte came, from either side
+        self._began_s: Final = self.moved_s
+        self._limits: Final = limits
+        self._on_end: Final = on_end
+        self._error: VeloxError | None = None
+        self._first: TunnelEnd | None = None  # whose end came first
+        self._first_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        state = "closing" if self._error else "half closed" if self._first else "open"
+        return f"<Tunnel {state} up={self.client.n_bytes} down={self.upstream.n_bytes} close={self.close_code}>"
+
+    def start(self) -> None:
+        """Let the bytes flow; both ends have their connections."""
+        self.client.start()
+        self.upstream.start()
+
+    def check(self, now_s: float) -> None:
+        """End what takes too long. Called every 0.3 s; now_s: the loop's time."""
+        limits = self._limits
+        if self.client.is_stalled(now_s, limits.client_write_s):
+            message = f"the client took nothing of the tunnel's bytes for {limits.client_write_s:g} s"
+            self._cut(VeloxError(Reason.CLIENT_SLOW, message))
+        elif self.upstream.is_stalled(now_s, limits.upstream_write_s):
+            message = f"the upstream took nothing of the tunnel's bytes for {limits.upstream_write_s:g} s"
+            self._cut(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message))
+        elif self._first is not None:
+            if now_s - self._first_s >= _HALF_CLOSED_S and not self.client.n_unsent and not self.upstream.n_unsent:
+                self.abort()
+        elif limits.total_s and now_s - self._began_s >= limits.total_s:
+            message = f"the tunnel was open for {limits.total_s:g} s"
+            self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "the connection has reached its longest time")
+        elif now_s - self.moved_s >= limits.idle_s:
+            message = f"no byte went through the tunnel for {limits.idle_s:g} s"
+            self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "no byte came from either side for too long")
+
+    def close(self, error: VeloxError, text: str) -> None:
+        """End both sides with a Close frame (1001) each. text: what it tells. No effect on a tunnel that has ended."""
+        if self._error is not None or (self.client.is_closed and self.upstream.is_closed):
+            return
+        self._error = error
+        self.goodbye = text
+        if self.close_code is None:
+            self.close_code = GOING_AWAY
+        self._timer = self.loop.call_later(CLOSE_S, self.abort)
+        self.client.say_goodbye()
+        self.upstream.say_goodbye()
+
+    def ends(self, end: TunnelEnd) -> None:
+        """Note that one side has ended."""
+        if self._first is None:
+            self._first = end
+            self._first_s = self.loop.time()
+
+    def lost(self) -> None:
+        """Note that one side's connection is gone; with the second one the tunnel is over."""
+        if not (self.client.is_closed and self.upstream.is_closed):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        error = self._error
+        if error is None and self.close_code is None:
+            if self._first is self.client:
+                error = VeloxError(Reason.CLIENT_CLOSED, "the client left without closing the WebSocket")
+            else:
+                error = UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream cut the WebSocket")
+        self._on_end(error)
+
+    def _cut(self, error: VeloxError) -> None:
+        if self._error is None:
+            self._error = error
+        self.abort()
+
+    def abort(self) -> None:
+        """Close both connections now."""
+        self.client.abort()
+        self.upstream.abort()
+
+
+class TunnelEnd(asyncio.BufferedProtocol):
+    """One of the two connections: what it reads goes to its peer.
+
+    is_server: it leads to the server, which takes masked frames only (RFC 6455 §5.1). n_bytes: how many have come from
+    it. scan: where its frames end.
+    """
+
+    def __init__(self, tunnel: Tunnel, view: memoryview, *, is_server: bool) -> None:
+        self.peer: TunnelEnd
+        self.scan: Final = FrameScanner()
+        self.n_bytes = 0
+        self._tunnel: Final = tunnel
+        self._view: Final = view
+        self._is_server: Final = is_server
+        self._transport: asyncio.Transport | None = None
+        self._is_tls = False
+        self._on_lost: Callable[[BaseException | None], None] | None = None
+        self._early = b""
+        self._got_eof = False
+        self._ended = False  # nothing more is sent on it
+        self._said_goodbye = False
+        self._write_paused = False
+        self._n_unsent = 0  # while writing is paused: at the last look
+        self._progress_s = 0.0  # when that had last changed
+
+    def __repr__(self) -> str:
+        side = "upstream" if self._is_server else "client"
+        return f"<TunnelEnd {side} {'closed' if self.is_closed else 'open'} bytes={self.n_bytes}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """True while it has no connection."""
+        return self._transport is None
+
+    @property
+    def n_unsent(self) -> int:
+        """Bytes that wait to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def take(
+        self,
+        transport: asyncio.Transport,
+        early: bytes,
+        on_lost: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        """Take a connection over, with the bytes that came on it already. on_lost: to be told when it is lost."""
+        self._transport = transport
+        self._early = early
+        self._on_lost = on_lost
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
+        # A transport looks at the kind of its protocol when it begins to read.
+        if transport.is_reading():
+            transport.pause_reading()
+        transport.set_write_buffer_limits(UNSENT_BYTES)
+        if hasattr(transport, "set_read_buffer_limits"):
+            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)  # as in upstream_http1.py
+        transport.set_protocol(self)
+
+    def start(self) -> None:
+        """Pass on what came early, and read."""
+        early, self._early = self._early, b""
+        if early:
+            self._received(early)
+        if not self.peer._write_paused:
+            self._resume()
+
+    # -- asyncio.BufferedProtocol -----------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received(bytes(self._view[:nbytes]))
+
+    def eof_received(self) -> bool:
+        self._got_eof = True
+        self._tunnel.ends(self)
+        if not self.peer._said_goodbye:
+            self.peer.end_sending()
+        # TCP can be half closed: what the peer has still to say is sent. TLS ends as a whole.
+        return not (self._is_tls or self._ended or self._tunnel.goodbye)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        self._tunnel.ends(self)
+        if not self.peer._said_goodbye:  # after our goodbye it has its own time to answer
+            self.peer.end_sending(is_lost=True)
+        if self._on_lost is not None:
+            self._on_lost(exc)
+        self._tunnel.lost()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._n_unsent = self.n_unsent
+        self._progress_s = self._tunnel.loop.time()
+        self.peer._pause()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self.peer._resume()
+
+    # -- for the tunnel and the peer ----------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send bytes of the peer; they are dropped when nothing more can be sent."""
+        if self._transport is not None and not self._ended:
+            self._transport.write(data)
+
+    def end_sending(self, *, is_lost: bool = False) -> None:
+        """The peer has ended: so does this, after what waits to be sent. is_lost: nobody is left to read for."""
+        transport = self._transport
+        if transport is None:
+            return
+        if is_lost or self._got_eof or not transport.can_write_eof():
+            self._ended = True
+            transport.close()
+        elif not (self._ended or transport.is_closing()):
+            self._ended = True
+            transport.write_eof()
+
+    def say_goodbye(self) -> None:
+        """Send our Close frame, if the peer has no frame open here; else the end of that frame calls again."""
+        scan = self.peer.scan
+        if self._said_goodbye or not scan.between:
+            return
+        self._said_goodbye = True
+        if scan.close_code is None:  # its own Close has gone ahead, and nothing may follow that
+            mask = os.urandom(4) if self._is_server else b""
+            self.send(close_frame(GOING_AWAY, self._tunnel.goodbye, mask))
+        # What the peer says now is read for its Close frame and goes nowhere: it need not wait.
+        self.peer._resume()
+        self._end_if_closed()
+
+    def is_stalled(self, now_s: float, limit_s: float) -> bool:
+        """True when it has taken nothing for too long of what waits for it."""
+        if not self._write_paused or self._transport is None:
+            return False
+        if self.n_unsent != self._n_unsent:
+            self._n_unsent = self.n_unsent
+            self._progress_s = now_s
+        return now_s - self._progress_s >= limit_s
+
+    def abort(self) -> None:
+        """Close now; what was not sent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _received(self, data: bytes) -> None:
+        tunnel, peer = self._tunnel, self.peer
+        tunnel.moved_s = tunnel.loop.time()
+        self.n_bytes += len(data)
+        if tunnel.goodbye:
+            self._received_late(data)
+        else:
+            self._scan(data)
+            peer.send(data)
+
+    def _received_late(self, data: bytes) -> None:
+        """Our own Close frame goes to the peer: the open frame is ended before, and what comes after is dropped."""
+        at, peer = 0, self.peer
+        if not peer._said_goodbye:
+            at = self.scan.feed_frame(data)
+            peer.send(data[:at])
+            peer.say_goodbye()
+        self._scan(data[at:])
+        self._end_if_closed()
+
+    def _scan(self, data: bytes) -> None:
+        self.scan.feed(data)
+        if self._tunnel.close_code is None:
+            self._tunnel.close_code = self.scan.close_code
+
+    def _end_if_closed(self) -> None:
+        """After our Close frame and this side's: RFC 6455 §7.1.1, the connection is closed."""
+        if self._said_goodbye and self.scan.close_code is not None and self._transport is not None:
+            self._ended = True
+            self._transport.close()
+
+    def _pause(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and transport.is_reading():
+            transport.pause_reading()
+
+    def _resume(self) -> None:
+        transport = self._transport
+        if transport is not None and not (self._got_eof or transport.is_closing() or transport.is_reading()):
+            transport.resume_reading()

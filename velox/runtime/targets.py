@@ -1,0 +1,35 @@
+"""How the connections to an upstream are made, by the settings.
+
+Knows: which settings are for connecting. Does not know: who connects, or how often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from velox.net.dialer import DialTarget
+from velox.net.tls import upstream_context
+from velox.settings import Origin, Settings
+
+__all__ = ["dial_targets"]
+
+
+def dial_targets(settings: Settings, origin: Origin) -> tuple[DialTarget, DialTarget]:
+    """Return the targets for requests and for WebSockets.
+
+    A WebSocket begins on HTTP/1.1, whatever requests go over; a TLS context offers the same protocols to everybody, so
+    it has another one.
+    """
+    files = (settings.upstream_ca_file, settings.upstream_cert_file, settings.upstream_key_file)
+    is_tls = origin.scheme == "https"
+    target = DialTarget(
+        host=origin.host,
+        host_header=origin.host_header,
+        http2=settings.upstream_http2,
+        context=upstream_context(settings.upstream_http2, *files) if is_tls else None,
+        connect_timeout_s=settings.upstream_connect_timeout_s,
+        tls_timeout_s=settings.upstream_tls_timeout_s,
+        unix_path=origin.unix_path,
+        stream_window_bytes=settings.upstream_stream_window_bytes,
+    )
+    return target, replace(target, http2="off", context=upstream_context("off", *files) if is_tls else None)

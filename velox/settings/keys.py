@@ -1,0 +1,211 @@
+"""The keys that clients must present: what may be written, in a variable, in a file of keys, in the YAML file.
+
+Knows: the forms of an entry, and that a key itself is never kept: only its SHA-256. Does not know: requests, or when a
+file is read again.
+
+An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping instead, which says more of it:
+
+    - name: team-a
+      key: sha256:9f86d0...
+      models: [gpt-4o*, text-embedding-3-small]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from velox.settings.file import Field, Item, compose, list_items
+from velox.settings.problems import Problem, quoted, unknown
+
+__all__ = ["KeyEntry", "merged", "parse_entries", "parse_items", "parse_key", "parse_key_file", "read_key_file"]
+
+_FILE: Final = "VELOX_API_KEYS_FILE"
+_VISIBLE: Final = re.compile(r"[!-~]+")
+_DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY_CHARS: Final = 512
+_MODEL_CHARS: Final = 256  # as long as a model's name may be
+_FILE_BYTES: Final = 2**20  # some 14,000 digests
+# Every worker holds them all.
+_MOST_KEYS: Final = 20_000
+_MOST_MODEL_CHARS: Final = 2**20
+# A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
+_COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
+_FIELDS: Final = ("key", "name", "models")
+# What a script makes of a variable that is not set.
+_OF_NOTHING: Final = hashlib.sha256(b"").digest()
+# What a key may have elsewhere, and not here: it must not look as if it held.
+_NO_LIMITS_YET: Final = frozenset({"rpm", "tpm", "concurrency", "limits"})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
+
+    where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
+    """
+
+    digest: bytes = field(repr=False)
+    name: str = ""
+    models: tuple[str, ...] = ()
+    where: str = field(default="", compare=False)
+    in_file: bool = field(default=False, compare=False)
+
+
+def parse_entries(text: str) -> tuple[KeyEntry, ...]:
+    """Parse keys, or sha256:HEX of keys, with commas between them."""
+    entries = []
+    for n, item in enumerate(text.split(","), 1):
+        try:
+            entries.append(parse_key(item.strip(), "VELOX_API_KEYS"))
+        except ValueError as exc:
+            raise ValueError(f"{exc} in key {n}, commas between keys") from None
+    return tuple(entries)
+
+
+def parse_key(text: str, where: str = "") -> KeyEntry:
+    """Parse a key, or sha256:HEX of one."""
+    return KeyEntry(_digest(text), where=where)
+
+
+def parse_items(items: Sequence[Item]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return the keys of a YAML list, and everything that is wrong with it."""
+    entries: list[KeyEntry] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            entries.append(_entry(item, problems))
+        except ValueError as exc:
+            problems.append(Problem("a key", "", str(exc), where=item.where))
+    return tuple(entries), problems
+
+
+def read_key_file(path: str) -> bytes:
+    """Return what a file of keys holds. Raises OSError, or ValueError when it can't be one.
+
+    A pipe or a device is refused: it could hold up the caller, and gives its content only once.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > _FILE_BYTES:
+        raise ValueError(f"it is over {_FILE_BYTES} bytes")
+    return content
+
+
+def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return the keys of a file, and everything that is wrong with it. path: for the problems.
+
+    One key a line, or a YAML list: then the first line that says anything begins with "- ".
+    """
+    lines = [line.strip(b" \t\r") for line in content.split(b"\n")]
+    first = next((line for line in lines if line and not line.startswith(b"#")), b"")
+    entries, problems = _yaml(content, path) if first.startswith(b"- ") else _lines(lines, path)
+    if not entries and not problems:
+        # An empty file where keys were meant must not open the door.
+        problems = [Problem(_FILE, quoted(path), "expected at least one key in it")]
+    return tuple(replace(entry, in_file=True) for entry in entries), problems
+
+
+def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return each key once, and those that stand twice with different names or models: which ones count?"""
+    by_digest: dict[bytes, KeyEntry] = {}
+    problems = []
+    for entry in entries:
+        known = by_digest.setdefault(entry.digest, entry)
+        if known != entry:
+            expected = f"expected each key once; it stands at {known.where} too, with another name or other models"
+            problems.append(Problem("a key", "", expected, where=entry.where))
+    n_chars = sum(len(model) for entry in by_digest.values() for model in entry.models)
+    if len(by_digest) > _MOST_KEYS or n_chars > _MOST_MODEL_CHARS:
+        expected = f"expected at most {_MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
+        problems.append(Problem("the keys", "", expected))
+    return tuple(by_digest.values()), problems
+
+
+def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    entries, problems = [], []
+    for n, line in enumerate(lines, 1):
+        where = f"{path}:{n}"
+        # Beyond ASCII only a comment may be: latin-1 leaves such a character in the key, which is then refused.
+        text = _COMMENT.sub("", line.decode("latin-1")).strip(" \t")
+        if not text:
+            continue
+        try:
+            entries.append(parse_key(text, where))
+        except ValueError as exc:
+            problems.append(Problem(_FILE, "", f"{exc}, one key a line", where=where))
+    return tuple(entries), problems
+
+
+def _yaml(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    root, problems = compose(content, path)
+    if problems or root is None:
+        return (), problems
+    items = list_items(path, root)
+    if items is None:
+        return (), [Problem(_FILE, quoted(path), "expected one key a line, or a YAML list of keys")]
+    return parse_items(items)
+
+
+def _entry(item: Item, problems: list[Problem]) -> KeyEntry:
+    """Return an item's key. Raises ValueError without one that can be used; all else is added to `problems`."""
+    if not item.fields:
+        return parse_key(item.text, item.where)
+    given: dict[str, Field] = {}
+    for one in item.fields:
+        if one.key in given:
+            problems.append(Problem("a key", "", "expected each field once", where=one.where))
+        elif one.key in _NO_LIMITS_YET:
+            expected = "a key can't have limits of its own yet; VELOX_RATE_LIMIT_RPM limits all callers together"
+            problems.append(Problem(one.key, "", expected, where=one.where))
+        elif one.key not in _FIELDS:
+            # Not by its name: that may be the key, with the two the wrong way round.
+            problems.append(Problem("a key", "", unknown("field of a key", one.key, _FIELDS), where=one.where))
+        given[one.key] = one
+    name = _name(given["name"], problems) if "name" in given else ""
+    models = _models(given["models"], problems) if "models" in given else ()
+    if "key" not in given or given["key"].is_list:
+        raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
+    return KeyEntry(_digest(given["key"].text), name, models, item.where)
+
+
+def _name(given: Field, problems: list[Problem]) -> str:
+    if given.is_list or not _NAME.fullmatch(given.text):
+        expected = "expected 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        problems.append(Problem("name", "", expected, where=given.where))
+    return given.text
+
+
+def _models(given: Field, problems: list[Problem]) -> tuple[str, ...]:
+    models = tuple(dict.fromkeys(model.strip() for model in given.text.split(",")))
+    if not all(_VISIBLE.fullmatch(model) and len(model) <= _MODEL_CHARS for model in models):
+        # An empty list too: it could mean none, or all.
+        expected = f"expected names of models, `*` for any text, 1 to {_MODEL_CHARS} visible ASCII characters each"
+        problems.append(Problem("models", "", expected, where=given.where))
+    return models
+
+
+def _digest(text: str) -> bytes:
+    if text.startswith("sha256:"):
+        match = _DIGEST.fullmatch(text)
+        if match is None:
+            raise ValueError("expected 64 hexadecimal digits after sha256:")
+        digest = bytes.fromhex(match[1])
+        if digest == _OF_NOTHING:
+            raise ValueError("expected the digest of a key; this one is of nothing")
+        return digest
+    if not _VISIBLE.fullmatch(text) or len(text) > _KEY_CHARS:
+        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters")
+    return hashlib.sha256(text.encode("ascii")).digest()

@@ -1,0 +1,47 @@
+"""How much memory the container grants, and what of it one worker may use unless told otherwise.
+
+Knows: the cgroup's limit, versions 1 and 2. Does not know: what is done when a worker comes near it.
+The kernel kills at the limit without a word, and with the worker dies the whole container; a worker that stops before
+it refuses for a second what comes new.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+__all__ = ["container_memory", "hard_default", "soft_default"]
+
+_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# cgroup v1 says "none" with a number near 2^63.
+_UNLIMITED: Final = 1 << 60
+# In per cent of a worker's share: pages that the kernel counts and the worker does not see (sockets) need the rest.
+_SOFT: Final = 75
+_HARD: Final = 90
+# A worker needs about 50 MiB for itself: with less than this it would refuse all its life.
+_LEAST_SHARE: Final = 128 * 2**20
+
+
+def container_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
+    """Return the bytes that all processes in this container may use together; 0: no limit is known."""
+    for path in limits:
+        try:
+            n_bytes = int(path.read_text("ascii"))
+        except (OSError, ValueError):  # "max" is no number
+            continue
+        return n_bytes if n_bytes < _UNLIMITED else 0
+    return 0
+
+
+def soft_default(container_bytes: int, n_workers: int) -> str:
+    """Return the default of VELOX_MEMORY_SOFT, as text: three quarters of the worker's share, or off."""
+    return _part(container_bytes // n_workers, _SOFT)
+
+
+def hard_default(container_bytes: int, n_workers: int) -> str:
+    """Return the default of VELOX_MEMORY_HARD, as text: nine tenths of the worker's share, or off."""
+    return _part(container_bytes // n_workers, _HARD)
+
+
+def _part(share_bytes: int, percent: int) -> str:
+    return "off" if share_bytes < _LEAST_SHARE else str((share_bytes * percent // 100) >> 20 << 20)

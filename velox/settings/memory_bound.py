@@ -1,0 +1,134 @@
+"""How much memory one worker can need at most, computed from its settings (R-MEM-1 to R-MEM-3).
+
+Knows: every place where a peer can make a worker hold bytes, and how many of each there may be. Does not know: how much
+is in use. docs/memory.md explains each row; a test drives a worker to all of them at once and compares.
+
+It is a bound and not a forecast: it holds when every client there may be does its worst at the same time. Who can't
+grant as much lowers VELOX_MAX_CONNECTIONS, VELOX_MAX_INFLIGHT or VELOX_BODY_BUDGET, or lets VELOX_MEMORY_SOFT and
+VELOX_MEMORY_HARD stop it before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from velox.settings.model import Settings
+
+__all__ = ["MemoryBound", "MemoryRow", "memory_bound"]
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+# Interpreter, modules, shared memory, kept heads: 33 MiB measured, and what the allocator keeps for later.
+_PROCESS: Final = 48 * _MIB
+# Protocol, transport, reader, timers of a connection.
+_CONNECTION: Final = 8 * _KIB
+# What may come ahead of its turn before reading stops (net/client_connection.py), and the read that goes over it:
+# uvloop reads 250 KiB at a time, TLS 64 KiB (net/server_tls.py). A head that is not whole is less than that.
+_AHEAD: Final = 64 * _KIB
+_READ: Final = 250 * _KIB
+_READ_TLS: Final = 64 * _KIB
+# OpenSSL's own of a connection, with a record each way; and its two BIOs, which grow by a third ahead and never shrink.
+_TLS: Final = 80 * _KIB + 2 * 88 * _KIB
+# A reply that is not taken: the client's write buffer, and what was under way from the upstream (docs/flow-control.md).
+_UNSENT: Final = 64 * _KIB
+_UPSTREAM_READ: Final = 128 * _KIB
+_UPSTREAM_TLS_READ: Final = 256 * _KIB
+# Over HTTP/2 all streams of a connection together (client_http2_room.py), beside the transport's 64 KiB and the slice
+# that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
+# each stream comes whatever is held.
+_REPLIES_HTTP2: Final = 2 * _MIB
+_STREAMS: Final = 100
+# And a connection: a window of bodies that wait for room in the budget, frames and tables (R-H2-1,
+# docs/http2-ingress.md).
+_HTTP2: Final = 1024 * _KIB + 256 * _KIB
+# A request that waits or runs: a head of 32 KiB as read, as fields, and as sent; its task. 105 KiB measured.
+_EXCHANGE: Final = 112 * _KIB
+# A body that comes in pieces grows by an eighth ahead of time (CPython's bytearray).
+_GROWTH: Final = 9 / 8
+# Of each upload the HTTP/2 engine holds one slice as a copy.
+_SLICE: Final = 64 * _KIB
+# A connection to the upstream: its objects; over HTTP/2 an engine and a write buffer with one turn's slices.
+_UPSTREAM: Final = 16 * _KIB
+_UPSTREAM_HTTP2: Final = 320 * _KIB
+_STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One place: `count` of it, `each_bytes` at most."""
+
+    what: str
+    each_bytes: int
+    count: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the most that all of them hold."""
+        return self.each_bytes * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """All places of one worker."""
+
+    rows: tuple[MemoryRow, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bound."""
+        return sum(row.n_bytes for row in self.rows)
+
+    def __str__(self) -> str:
+        rows = sorted((row for row in self.rows if row.n_bytes), key=lambda row: -row.n_bytes)
+        parts = ", ".join(f"{row.what} {_shown(row.n_bytes)}" for row in rows)
+        return f"at most {_shown(self.n_bytes)} a worker: {parts}"
+
+
+def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int, queued: int) -> MemoryBound:
+    """Add up what one worker can be made to hold.
+
+    clients, upstream: connections (policy/descriptors.py). inflight, queued: the worker's share of what may run and
+    wait. The kernel's socket buffers are not in it: about 0.3 MB of a reply for each client that reads nothing.
+    """
+    tls = settings.tls_cert_file is not None
+    upstream_tls = any(origin.scheme == "https" for origin in settings.upstream_origins)
+    per_client = _CONNECTION + _AHEAD + (_READ_TLS + _TLS if tls else _READ)
+    window = settings.upstream_stream_window_bytes
+    is_always_http1 = settings.upstream_http2 == "off" or (settings.upstream_http2 == "auto" and not upstream_tls)
+    streams = clients * _STREAMS if settings.listen_http2 else clients
+    exchanges = min(streams, inflight + queued)
+    reply = _UNSENT + max(_UPSTREAM_READ, window)
+    if settings.listen_http2:
+        more = _UPSTREAM_READ if is_always_http1 else max(_UPSTREAM_READ, _STREAMS * window)
+        reply = max(reply, 2 * _UNSENT + _REPLIES_HTTP2 + more)
+    records = upstream_tls and settings.upstream_http2 != "on"
+    tunnels = -(-settings.max_tunnels // settings.workers)
+    body = round(settings.body_budget_bytes * _GROWTH)
+    rows = [
+        MemoryRow("the process itself", _PROCESS, 1),
+        MemoryRow("request bodies", body, 1),
+        MemoryRow("what clients send ahead", per_client, clients),
+        MemoryRow("replies that are not read", reply, clients),
+        MemoryRow("requests that wait or run", _EXCHANGE, exchanges),
+        MemoryRow("WebSockets", 2 * (_UNSENT + _READ_TLS), min(tunnels, inflight, clients)),
+    ]
+    if settings.listen_http2:
+        rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
+    if records:
+        rows.append(MemoryRow("TLS records of upstreams that are held", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
+    if is_always_http1:
+        rows.append(MemoryRow("connections to the upstream", _UPSTREAM, min(upstream, exchanges)))
+    else:
+        n_uploads = min(exchanges, settings.body_budget_bytes // _SLICE)
+        rows.append(MemoryRow("slices of uploads", _SLICE, n_uploads))
+        n_connections = min(upstream, settings.egress_pool_connections + -(-exchanges // _STREAMS_UPSTREAM))
+        rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
+    return MemoryBound(tuple(rows))
+
+
+def _shown(n_bytes: int) -> str:
+    if n_bytes >= 1 << 30:
+        return f"{n_bytes / (1 << 30):.1f} GiB"
+    return f"{-(-n_bytes // _MIB)} MiB"
