@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Wall
 from tests.e2e.harness import VeloxProcess, read_reply
+from tests.e2e.leaving import LEAVING, reset
 from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.e2e.upstreams import chat_chunk
 
@@ -19,25 +19,6 @@ LIMIT_S = 1.0
 CANCEL = 8  # RFC 9113 §7
 PLAIN = b'{"model":"m","messages":[]}'
 STREAM = b'{"model":"m","messages":[],"stream":true}'
-
-
-def close(sock: socket.socket) -> None:
-    """Leave in good order: FIN."""
-    sock.close()
-
-
-def reset(sock: socket.socket) -> None:
-    """Leave by a reset: RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def half_close(sock: socket.socket) -> None:
-    """Close the sending side only, which counts as leaving."""
-    sock.shutdown(socket.SHUT_WR)
-
-
-LEAVING = [close, reset, half_close]
 
 
 def ask(velox: VeloxProcess, body: bytes) -> socket.socket:

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.frames import Frame, Opcode
 
 from tests.e2e.harness import VeloxProcess, read_reply, until
+from tests.e2e.leaving import close, half_close, reset
 from tests.e2e.tools import covers, open_fds
 from tests.e2e.upstreams import Certificates
 from tests.e2e.websocket_upstreams import (
@@ -38,22 +38,6 @@ SWITCHED = (
     % WS_ACCEPT.encode()
 )
 GOING_AWAY = b"\x03\xe9"
-
-
-def close(sock: socket.socket) -> None:
-    """Leave in good order: FIN."""
-    sock.close()
-
-
-def reset(sock: socket.socket) -> None:
-    """Leave by a reset: RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def half_close(sock: socket.socket) -> None:
-    """Close the sending side only."""
-    sock.shutdown(socket.SHUT_WR)
 
 
 def open_raw(velox: VeloxProcess) -> socket.socket:

@@ -15,6 +15,7 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import SSE, Call, RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, CHAT_STREAM, Client, covers, reason
 from tests.e2e.upstreams import CHAT_SSE, Certificates
+from tests.sockets.dialing import full_listener
 
 # Deadlines are looked at every 0.3 s, and a connection is tried three times; the rest is for a busy machine.
 LATE_S = 2.5
@@ -123,17 +124,6 @@ def test_egress_pool_connections_are_warm_before_the_first_request(workers: str,
 
 
 # -- how long -----------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def full_listener() -> Iterator[int]:
-    """A port whose queue is full: the kernel answers no SYN, so a connection is neither made nor refused."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 @covers("VELOX_UPSTREAM_CONNECT_TIMEOUT")

@@ -24,7 +24,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
-from tests.sockets.core_ingress import App
+from tests.sockets.core_ingress import App, eventually
 from velox.net.application import ClientTimeouts
 from velox.net.body_budget import BodyBudget
 from velox.net.ingress import Ingress
@@ -33,7 +33,7 @@ from velox.protocol.http2_engines import engine_factory
 from velox.protocol.http2_h2_wire import WireConnection
 from velox.types import Header
 
-__all__ = ["ENGINES", "GET", "NOTICE", "POST", "Name", "PeerClient", "Server", "run", "serve"]
+__all__ = ["ENGINES", "GET", "NOTICE", "POST", "Name", "PeerClient", "Server", "asked", "run", "serve"]
 
 Name = Literal["ngh2", "h2"]
 ENGINES: Final[tuple[Name, ...]] = ("ngh2", "h2")
@@ -234,3 +234,12 @@ async def serve(
 def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
     """Run a test on the loop of production."""
     uvloop.run(main())
+
+
+async def asked(client: PeerClient, app: App, n: int) -> list[int]:
+    """Send n requests; return when the application has them."""
+    n_before = len(app.exchanges)
+    ids = [client.request(GET) for _ in range(n)]
+    await client.say()
+    await eventually(lambda: len(app.exchanges) == n_before + n)
+    return ids

@@ -24,7 +24,7 @@ from velox.net.upstream import ReadBuffer, UpstreamConnection
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http2_engines import engine_factory
 
-__all__ = ["Owner", "TlsServer", "dialed", "dialer_to", "full_listener", "local", "nothing_left", "run"]
+__all__ = ["Owner", "TlsServer", "dialed", "dialer_to", "full_listener", "is_through", "local", "nothing_left", "run"]
 
 T = TypeVar("T")
 
@@ -173,3 +173,17 @@ class TlsServer:
         self.versions.append(secured.version())
         self.clients.append(secured.getpeercert())
         writer.write(b"x")
+
+
+async def is_through(dialer: Dialer, n_turns: int) -> bool:
+    """Cancel a dial after so many turns of the loop. True: it had succeeded before; its connection is ended."""
+    dial = asyncio.create_task(dialer.dial(Owner()))
+    for _ in range(n_turns):
+        await asyncio.sleep(0)
+    dial.cancel()
+    try:
+        connection = await dial
+    except asyncio.CancelledError:
+        return False
+    connection.abort(ConnectionEnd.SHUTDOWN)
+    return True

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hyperframe.frame import GoAwayFrame, PingFrame
 
-from tests.sockets.core_http2 import ENGINES, GET, NOTICE, POST, Name, PeerClient, Server, run, serve
+from tests.sockets.core_http2 import ENGINES, GET, NOTICE, POST, Name, PeerClient, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason
 from velox.net.client_backlog import unsent_bytes
@@ -31,15 +31,6 @@ def connection_of(server: Server) -> ClientHttp2Connection:
     (connection,) = server.ingress.connections
     assert isinstance(connection, ClientHttp2Connection)
     return connection
-
-
-async def asked(client: PeerClient, app: App, n: int) -> list[int]:
-    """Send n requests; return when the application has them."""
-    n_before = len(app.exchanges)
-    ids = [client.request(GET) for _ in range(n)]
-    await client.say()
-    await eventually(lambda: len(app.exchanges) == n_before + n)
-    return ids
 
 
 # -- who reads slowly -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.sockets.core_http2 import ENGINES, GET, Name, PeerClient, Server, run, serve
+from tests.sockets.core_http2 import ENGINES, GET, Name, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.net.client_http2 import ClientHttp2Connection
 from velox.net.client_http2_room import ReplyRoom, held_bytes
@@ -25,15 +25,6 @@ def room_of(server: Server) -> ReplyRoom:
     (connection,) = server.ingress.connections
     assert isinstance(connection, ClientHttp2Connection)
     return connection.room
-
-
-async def asked(client: PeerClient, app: App, n: int) -> list[int]:
-    """Send n requests; return when the application has them."""
-    n_before = len(app.exchanges)
-    ids = [client.request(GET) for _ in range(n)]
-    await client.say()
-    await eventually(lambda: len(app.exchanges) == n_before + n)
-    return ids
 
 
 @each_engine

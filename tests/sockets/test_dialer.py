@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sockets.dialing import Owner, dialed, dialer_to, full_listener, local, nothing_left, run
+from tests.sockets.dialing import Owner, dialed, dialer_to, full_listener, is_through, local, nothing_left, run
 from velox.errors import Reason
 from velox.net.dialer import Dialer
 from velox.net.resolver import Place
@@ -291,18 +291,6 @@ def test_cancel_while_connecting_leaves_nothing() -> None:
 
 def test_cancel_at_any_turn_of_the_loop_leaves_nothing() -> None:
     """A dial that succeeds, cancelled after 0, 1, 2, ... turns, until it is through before."""
-
-    async def is_through(dialer: Dialer, n_turns: int) -> bool:
-        dial = asyncio.create_task(dialer.dial(Owner()))
-        for _ in range(n_turns):
-            await asyncio.sleep(0)
-        dial.cancel()
-        try:
-            connection = await dial
-        except asyncio.CancelledError:
-            return False
-        connection.abort(ConnectionEnd.SHUTDOWN)
-        return True
 
     async def scenario() -> None:
         async with server("0.0.0.0") as port, nothing_left():

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import pytest
 import trustme
 
-from tests.sockets.dialing import Owner, TlsServer, dialed, dialer_to, local, nothing_left, run
+from tests.sockets.dialing import Owner, TlsServer, dialed, dialer_to, is_through, local, nothing_left, run
 from velox.errors import Reason
 from velox.net.dialer import Dialer
 from velox.net.tls import UpstreamContext, upstream_context
@@ -197,18 +197,6 @@ def test_cancel_inside_the_handshake_leaves_nothing(ca_file: str) -> None:
 
 def test_cancel_at_any_turn_of_the_loop_leaves_nothing(authority: trustme.CA, ca_file: str) -> None:
     """A dial that succeeds, cancelled after 0, 1, 2, ... turns, until it is through before."""
-
-    async def is_through(dialer: Dialer, n_turns: int) -> bool:
-        dial = asyncio.create_task(dialer.dial(Owner()))
-        for _ in range(n_turns):
-            await asyncio.sleep(0)
-        dial.cancel()
-        try:
-            connection = await dial
-        except asyncio.CancelledError:
-            return False
-        connection.abort(ConnectionEnd.SHUTDOWN)
-        return True
 
     async def scenario() -> None:
         context = upstream_context("auto", ca_file)

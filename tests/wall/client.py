@@ -8,45 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from tests.e2e.harness import VeloxProcess
+from tests.e2e.leaving import Leave
 from tests.e2e.tools import request_bytes
 from tests.secret_watch import WATCH
 
-__all__ = ["LEAVING", "PLAIN", "STREAM", "Answer", "Ask", "Leave", "close", "half_close", "reset"]
+__all__ = ["PLAIN", "STREAM", "Answer", "Ask"]
 
 # How a chat completion is asked for.
 PLAIN: Final = False
 STREAM: Final = True
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-
-Leave = Callable[[socket.socket], None]
-
-
-def close(sock: socket.socket) -> None:
-    """Leave in good order: FIN."""
-    sock.close()
-
-
-def reset(sock: socket.socket) -> None:
-    """Leave by a reset: RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def half_close(sock: socket.socket) -> None:
-    """Close the sending side only, which counts as leaving."""
-    sock.shutdown(socket.SHUT_WR)
-
-
-LEAVING: Final = (close, reset, half_close)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.leaving import LEAVING, Leave, close, half_close, reset
 from tests.e2e.recorded_call import Call
 from tests.e2e.watching import until
-from tests.wall.client import LEAVING, PLAIN, STREAM, Ask, Leave, close, half_close, reset
+from tests.wall.client import PLAIN, STREAM, Ask
 from tests.wall.faults import DONE, WORDS
 from tests.wall.gate import Gate, Wall, open_gate, start_gate
 from tests.wall.provider import ANSWERED
