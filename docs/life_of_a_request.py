@@ -33,7 +33,7 @@ STEPS: Final = (
             "The head is read; limits count while it comes.",
             "What two servers could read differently is refused.",
         ),
-        "net/ingress.py, protocol/http1.py",
+        "net/client/ingress.py, protocol/http1.py",
         (
             "400 bad_framing, bad_request",
             "405 method_not_allowed, 503 conn_limit",
@@ -53,7 +53,7 @@ STEPS: Final = (
     Step(
         "body",
         ("Read whole into memory, counted against the", "body limit and the worker's body budget."),
-        "net/body_budget.py",
+        "net/client/body_budget.py",
         ("413 body_too_large", "408 body_timeout", "503 overload_memory"),
     ),
     Step(
@@ -83,7 +83,7 @@ STEPS: Final = (
     Step(
         "lease",
         ("A warm connection with room, round robin.", "If none has room: dial, or wait for one."),
-        "Exchange._lease(), net/pool.py",
+        "Exchange._lease(), net/upstream/pool.py",
         ("502 upstream_dns, upstream_connect,", "upstream_tls", "503 queue_timeout"),
     ),
     Step(

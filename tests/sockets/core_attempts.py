@@ -13,7 +13,7 @@ from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, reque
 from velox.errors import Reason
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry
 from velox.policy.retry import RetryRules
 from velox.types import ANYONE, Header, ReplyHead

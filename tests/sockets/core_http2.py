@@ -26,8 +26,8 @@ from h2.settings import SettingCodes
 
 from tests.sockets.core_ingress import App, eventually
 from velox.net.application import ClientTimeouts
-from velox.net.body_budget import BodyBudget
-from velox.net.ingress import Ingress
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.protocol.http2_h2_wire import WireConnection

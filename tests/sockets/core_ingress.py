@@ -10,8 +10,8 @@ from typing import Final
 
 from velox.errors import VeloxError
 from velox.net.application import Client, ClientTimeouts
-from velox.net.body_budget import BodyBudget
-from velox.net.ingress import Ingress
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.types import ANYONE, Caller, RequestHead
 

@@ -17,10 +17,10 @@ from typing import Any, Final, Literal, TypeVar
 
 import uvloop
 
-from velox.net.dialer import Connection, Dialer, DialTarget
-from velox.net.resolver import Place, Resolver
-from velox.net.tls import UpstreamContext
-from velox.net.upstream import ReadBuffer, UpstreamConnection
+from velox.net.upstream.dialer import Connection, Dialer, DialTarget
+from velox.net.upstream.interface import ReadBuffer, UpstreamConnection
+from velox.net.upstream.resolver import Place, Resolver
+from velox.net.upstream.tls import UpstreamContext
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http2_engines import engine_factory
 

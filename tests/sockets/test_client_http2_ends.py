@@ -13,8 +13,8 @@ from hyperframe.frame import GoAwayFrame, PingFrame
 from tests.sockets.core_http2 import ENGINES, GET, NOTICE, POST, Name, PeerClient, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason
-from velox.net.client_backlog import unsent_bytes
-from velox.net.client_http2 import ClientHttp2Connection
+from velox.net.client.backlog import unsent_bytes
+from velox.net.client.http2 import ClientHttp2Connection
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PREFACE
 
 KIB: Final = 1024

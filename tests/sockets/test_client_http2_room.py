@@ -8,8 +8,8 @@ import pytest
 
 from tests.sockets.core_http2 import ENGINES, GET, Name, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
-from velox.net.client_http2 import ClientHttp2Connection
-from velox.net.client_http2_room import ReplyRoom, held_bytes
+from velox.net.client.http2 import ClientHttp2Connection
+from velox.net.client.http2_room import ReplyRoom, held_bytes
 from velox.protocol.http2 import CANCEL, REFUSED_STREAM, SendQueue
 
 KIB: Final = 1024

@@ -14,7 +14,7 @@ import uvloop
 from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
-from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import ConnectionEnd, Retry
 from velox.types import ANYONE, Header, ReplyHead
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from tests.sockets.core_ingress import App, Exchange, Server, eventually, serve
-from velox.net.client_backlog import unsent_bytes
+from velox.net.client.backlog import unsent_bytes
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 LAST_GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

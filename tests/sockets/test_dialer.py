@@ -16,9 +16,9 @@ import pytest
 
 from tests.sockets.dialing import Owner, dialed, dialer_to, full_listener, is_through, local, nothing_left, run
 from velox.errors import Reason
-from velox.net.dialer import Dialer
-from velox.net.resolver import Place
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.interface import UpstreamFailure
+from velox.net.upstream.resolver import Place
 from velox.observe.series import ConnectionEnd, Retry
 
 

@@ -19,9 +19,9 @@ import trustme
 
 from tests.sockets.dialing import Owner, TlsServer, dialed, dialer_to, is_through, local, nothing_left, run
 from velox.errors import Reason
-from velox.net.dialer import Dialer
-from velox.net.tls import UpstreamContext, upstream_context
-from velox.net.upstream import UpstreamConnection, UpstreamFailure
+from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
+from velox.net.upstream.tls import UpstreamContext, upstream_context
 from velox.observe.series import ConnectionEnd, Retry
 
 HOST = "upstream.test"

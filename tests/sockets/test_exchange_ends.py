@@ -23,9 +23,9 @@ from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.upstreams import Upstream, Upstreams
-from velox.net.client_http1_reply import Http1Replies
-from velox.net.pool import UpstreamPool
-from velox.net.upstream import ConnectionOwner
+from velox.net.client.http1_reply import Http1Replies
+from velox.net.upstream.interface import ConnectionOwner
+from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS

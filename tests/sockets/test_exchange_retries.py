@@ -23,7 +23,7 @@ from tests.sockets.core_attempts import (
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway
 from velox.errors import Reason
 from velox.gateway.retries import Retries
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry
 from velox.policy.deadline import ClientTerms
 from velox.policy.retry import RetryRules

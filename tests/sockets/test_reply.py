@@ -16,7 +16,7 @@ from tests.sockets.core_gateway import FakeClient, request_head
 from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.reply import Reply
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Header, ReplyHead
 
 KEY: Final = b"sk-ours-0123456789"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.sockets.core_gateway import FakeClient
 from tests.sockets.test_reply import KEY, body_of, head, on_a_loop, reply_for
 from velox.errors import Reason
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 
 
 @pytest.mark.parametrize("length", [True, False])

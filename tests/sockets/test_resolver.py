@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sockets.dialing import local, run
-from velox.net.resolver import Place, Resolver, in_turn
+from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.observe.series import DnsResult
 
 A, B = local(443, "192.0.2.1"), local(443, "192.0.2.2")

@@ -16,8 +16,8 @@ import uvloop
 
 from tests.sockets.core_ingress import App, Exchange, eventually
 from tests.sockets.tls_ingress import TlsClient, TlsServer, certificate_of, serve_tls
-from velox.net.server_context import renewed_context
-from velox.net.server_tls import TlsConnection
+from velox.net.client.tls import TlsConnection
+from velox.net.client.tls_context import renewed_context
 from velox.observe.causes import TlsFailure
 from velox.settings.certificate import ServerCertificate
 

@@ -15,7 +15,7 @@ from websockets.frames import Frame, Opcode
 
 from velox.errors import Reason, VeloxError
 from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Tunnel, TunnelLimits
-from velox.net.upstream import ReadBuffer, UpstreamFailure
+from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket import FrameScanner, close_frame
 
 WAIT_S: Final = 10.0

@@ -16,8 +16,8 @@ import uvloop
 
 from tests.unit.upstream_wire import KIB, MIB, Owner, Sink, asked
 from velox.errors import Reason
-from velox.net.upstream import ReadBuffer
-from velox.net.upstream_http1 import Http1Connection
+from velox.net.upstream.http1 import Http1Connection
+from velox.net.upstream.interface import ReadBuffer
 from velox.observe.series import ConnectionEnd
 
 Script = Callable[[ssl.SSLSocket], None]

@@ -15,8 +15,8 @@ from typing import Final
 import trustme
 
 from tests.sockets.core_ingress import App, Server
-from velox.net.server_context import server_context
-from velox.net.server_tls import TlsIngress
+from velox.net.client.tls import TlsIngress
+from velox.net.client.tls_context import server_context
 from velox.observe.causes import TlsFailure
 from velox.settings.certificate import ServerCertificate
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.pool import Upkeep, UpstreamPool
-from velox.net.upstream import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.observe.series import ConnectionEnd, Retry
 from velox.types import ReplyHead
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velox.net.body_budget import BodyBudget
+from velox.net.client.body_budget import BodyBudget
 
 
 class Waiter:

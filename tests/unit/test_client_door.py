@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason
-from velox.net.client_door import Door
+from velox.net.client.door import Door
 
 
 def test_door_takes_up_to_its_limit_and_has_room_again_when_one_leaves() -> None:

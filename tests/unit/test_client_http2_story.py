@@ -15,9 +15,9 @@ from tests.unit.http2_peers import Name, make
 from tests.unit.upstream_wire import KIB, Loop, Transport
 from velox.errors import VeloxError
 from velox.net.application import Client, ClientTimeouts
-from velox.net.body_budget import BodyBudget
-from velox.net.client_http2 import ClientHttp2Connection
-from velox.net.ingress import Ingress
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.http2 import ClientHttp2Connection
+from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, EngineSettings
 from velox.protocol.http2_engines import engine_factory

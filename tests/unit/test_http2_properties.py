@@ -18,8 +18,8 @@ from tests.unit import virtual_time
 from tests.unit.http2_peers import REQUEST, Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire, asked
 from velox.gateway.reply import Reply
-from velox.net.upstream import UpstreamFailure
-from velox.net.upstream_http2_stream import Http2Stream
+from velox.net.upstream.http2_stream import Http2Stream
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http1_response import ResponseDecoder
 from velox.protocol.http2 import EngineSettings

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from velox.net import client_connection, client_http2_room, server_tls, tunnel, upstream
+from velox.net import tunnel
+from velox.net.client import connection, http2_room, tls
+from velox.net.upstream import interface
 from velox.protocol.http1 import Http1Limits
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.settings import load, memory_bound
@@ -27,12 +29,12 @@ def bound(**changes: str) -> int:
 
 def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     """A limit that is changed in one place and not in the other would make the bound a guess."""
-    assert memory_bound._AHEAD == client_connection._PIPELINE_BYTES
-    assert memory_bound._READ_TLS == server_tls._READ_BYTES
-    assert memory_bound._UNSENT == client_http2_room._SHARE == tunnel.UNSENT_BYTES
-    assert memory_bound._REPLIES_HTTP2 == client_http2_room._FULL
+    assert memory_bound._AHEAD == connection._PIPELINE_BYTES
+    assert memory_bound._READ_TLS == tls._READ_BYTES
+    assert memory_bound._UNSENT == http2_room._SHARE == tunnel.UNSENT_BYTES
+    assert memory_bound._REPLIES_HTTP2 == http2_room._FULL
     assert memory_bound._READ_TLS == tunnel.READ_BYTES
-    assert len(upstream.ReadBuffer().view) == memory_bound._UPSTREAM_READ
+    assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
     assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
 
 

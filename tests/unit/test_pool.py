@@ -19,7 +19,7 @@ from tests.unit.pool_bench import (
     turns,
 )
 from velox.errors import Reason
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry
 
 

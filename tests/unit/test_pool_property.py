@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit import virtual_time
 from tests.unit.pool_bench import REQUEST, Bench, FakeConnection, Sink, connects, refuses
 from velox.errors import VeloxError
-from velox.net.pool import Upkeep
+from velox.net.upstream.pool import Upkeep
 from velox.observe.series import ConnectionEnd
 
 ADDRESSES: Final = ("192.0.2.1", "192.0.2.2")

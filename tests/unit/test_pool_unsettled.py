@@ -6,8 +6,8 @@ import asyncio
 
 from tests.unit import virtual_time
 from tests.unit.pool_bench import Bench, FakeConnection, connects, unsettled
-from velox.net.pool import Upkeep
-from velox.net.pool_lines import Rooms
+from velox.net.upstream.pool import Upkeep
+from velox.net.upstream.pool_lines import Rooms
 from velox.observe.series import ConnectionEnd
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.unit import virtual_time
 from tests.unit.pool_bench import Bench, connects, never, refuses, turns
 from velox.errors import Reason, VeloxError
-from velox.net.pool import Upkeep
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
+from velox.net.upstream.pool import Upkeep
 from velox.observe.series import ConnectionEnd
 
 IDLE = Upkeep(idle_timeout_s=60.0)

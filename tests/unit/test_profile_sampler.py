@@ -162,7 +162,7 @@ def test_short_file_is_below_its_longest_root(path: str, short: str) -> None:
 
 def test_frame_dotted_names_the_module() -> None:
     """Functions of one name in two modules stay apart."""
-    assert Frame("Pool.lease", "velox/net/pool.py", 1, 2).dotted == "velox.net.pool.Pool.lease"
+    assert Frame("Pool.lease", "velox/net/upstream/pool.py", 1, 2).dotted == "velox.net.upstream.pool.Pool.lease"
     assert Frame("run", "uvloop/__init__.py", 1, 2).dotted == "uvloop.run"
     assert Frame("_run", "<frozen runpy>", 1, 2).dotted == "_run"
 

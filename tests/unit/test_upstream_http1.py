@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.upstream_wire import KIB, MIB, Loop, Owner, Sink, Transport, asked
 from velox.errors import Reason
-from velox.net.upstream import ReadBuffer, UpstreamFailure
-from velox.net.upstream_http1 import Http1Connection
+from velox.net.upstream.http1 import Http1Connection
+from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.observe.series import ConnectionEnd, Retry
 
 OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"

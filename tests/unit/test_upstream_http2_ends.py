@@ -25,7 +25,7 @@ from hyperframe.frame import (
 from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, MIB, OK, Sink, Wire
 from velox.errors import Reason
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import ConnectionEnd, Retry
 from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
 

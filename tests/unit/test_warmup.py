@@ -9,7 +9,7 @@ import pytest
 from tests.unit import virtual_time
 from tests.unit.pool_bench import WARMUP
 from tests.unit.test_upstream_http1 import Line
-from velox.net.pool_keeper import Warmup
+from velox.net.upstream.pool_keeper import Warmup
 
 
 @pytest.mark.parametrize("is_answer_first", [True, False])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from tests.unit.http2_peers import Name, Recorder
-from velox.net.upstream import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.net.upstream_http2 import Http2Connection
-from velox.net.upstream_http2_stream import Http2Stream
+from velox.net.upstream.http2 import Http2Connection
+from velox.net.upstream.http2_stream import Http2Stream
+from velox.net.upstream.interface import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.http2_engines import engine_factory

@@ -13,7 +13,7 @@ from velox.gateway.parts import GatewayLimits
 from velox.gateway.reply import Reply
 from velox.gateway.retries import Again
 from velox.gateway.upstreams import Upstream
-from velox.net.upstream import UpstreamFailure, UpstreamStream
+from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 
 __all__ = ["Attempt"]
 

@@ -31,7 +31,7 @@ from velox.gateway.retries import Again, Retries
 from velox.gateway.routes import reads_body
 from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
-from velox.net.upstream import UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
 from velox.protocol.body import LARGE_BYTES
 from velox.types import Caller, Peek, ReplyHead, RequestHead

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from velox.memo import Memo
-from velox.net.upstream import UpstreamRequest
+from velox.net.upstream.interface import UpstreamRequest
 from velox.protocol.http1_write import field_lines
 from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider

@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.pool_capacity import PoolStatistics
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
+from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text

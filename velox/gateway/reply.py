@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorBody
 from velox.net.application import Client
-from velox.net.upstream import UpstreamFailure, UpstreamStream
+from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
 from velox.types import NO_BODY_STATUSES, Header, ReplyHead, RequestHead

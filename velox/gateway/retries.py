@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason
 from velox.gateway.upstreams import Upstream
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.types import Headers, ReplyHead

@@ -25,7 +25,7 @@ from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
-from velox.net.upstream import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
 from velox.protocol.websocket_handshake import HandshakeError, check_accepted
 from velox.types import Header, Headers, Peek, ReplyHead, RequestHead, WebSocketOffer

@@ -9,7 +9,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.net.tunnel import READ_BYTES, Tunnel, TunnelLimits
-from velox.net.upstream import ReadBuffer
+from velox.net.upstream.interface import ReadBuffer
 
 __all__ = ["Tunnels"]
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.gateway.forward import Forwarder
-from velox.net.dialer import Dialer
-from velox.net.pool import UpstreamPool
-from velox.net.pool_capacity import PoolStatistics
-from velox.net.upstream import UpstreamFailure
+from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.interface import UpstreamFailure
+from velox.net.upstream.pool import UpstreamPool
+from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.series import Retry
 from velox.policy.breaker import Breaker
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason, VeloxError
-from velox.net.upstream import ReadBuffer, UpstreamFailure
+from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket import GOING_AWAY, FrameScanner, close_frame
 
 __all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Tunnel", "TunnelEnd", "TunnelLimits"]
@@ -209,7 +209,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             transport.pause_reading()
         transport.set_write_buffer_limits(UNSENT_BYTES)
         if hasattr(transport, "set_read_buffer_limits"):
-            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)  # as in upstream_http1.py
+            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)  # as in upstream/http1.py
         transport.set_protocol(self)
 
     def start(self) -> None:

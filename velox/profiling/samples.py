@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """The function's name with its module's: `velox.net.ingress.Ingress.data_received`."""
+        """The function's name with its module's: `velox.net.client.ingress.Ingress.data_received`."""
         if not self.file.endswith(".py"):
             return self.function
         module = self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

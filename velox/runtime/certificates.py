@@ -16,8 +16,8 @@ from typing import Final
 
 import orjson
 
-from velox.net.server_context import renewed_context, server_context
-from velox.net.server_tls import TlsIngress
+from velox.net.client.tls import TlsIngress
+from velox.net.client.tls_context import renewed_context, server_context
 from velox.settings import Settings
 from velox.settings.certificate import CertificateError, ServerCertificate, read_certificate
 from velox.shm.board import Board

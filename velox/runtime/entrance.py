@@ -12,8 +12,8 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from velox.net.ingress import Ingress
-from velox.net.server_tls import TlsIngress
+from velox.net.client.ingress import Ingress
+from velox.net.client.tls import TlsIngress
 
 __all__ = ["Entrance"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from velox.net.dialer import DialTarget
-from velox.net.tls import upstream_context
+from velox.net.upstream.dialer import DialTarget
+from velox.net.upstream.tls import upstream_context
 from velox.settings import Origin, Settings
 
 __all__ = ["dial_targets"]

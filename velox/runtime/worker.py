@@ -30,14 +30,14 @@ from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.application import ClientTimeouts
-from velox.net.body_budget import BodyBudget
-from velox.net.dialer import Dialer
-from velox.net.ingress import Ingress
-from velox.net.pool import Upkeep, UpstreamPool
-from velox.net.resolver import Resolver
-from velox.net.server_tls import TlsIngress
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.ingress import Ingress
+from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
-from velox.net.upstream import ReadBuffer
+from velox.net.upstream.dialer import Dialer
+from velox.net.upstream.interface import ReadBuffer
+from velox.net.upstream.pool import Upkeep, UpstreamPool
+from velox.net.upstream.resolver import Resolver
 from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.metrics import WorkerMetrics

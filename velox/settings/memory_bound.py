@@ -24,8 +24,8 @@ _MIB: Final = 1024 * 1024
 _PROCESS: Final = 48 * _MIB
 # Protocol, transport, reader, timers of a connection.
 _CONNECTION: Final = 8 * _KIB
-# What may come ahead of its turn before reading stops (net/client_connection.py), and the read that goes over it:
-# uvloop reads 250 KiB at a time, TLS 64 KiB (net/server_tls.py). A head that is not whole is less than that.
+# What may come ahead of its turn before reading stops (net/client/connection.py), and the read that goes over it:
+# uvloop reads 250 KiB at a time, TLS 64 KiB (net/client/tls.py). A head that is not whole is less than that.
 _AHEAD: Final = 64 * _KIB
 _READ: Final = 250 * _KIB
 _READ_TLS: Final = 64 * _KIB
@@ -35,7 +35,7 @@ _TLS: Final = 80 * _KIB + 2 * 88 * _KIB
 _UNSENT: Final = 64 * _KIB
 _UPSTREAM_READ: Final = 128 * _KIB
 _UPSTREAM_TLS_READ: Final = 256 * _KIB
-# Over HTTP/2 all streams of a connection together (client_http2_room.py), beside the transport's 64 KiB and the slice
+# Over HTTP/2 all streams of a connection together (client/http2_room.py), beside the transport's 64 KiB and the slice
 # that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
 # each stream comes whatever is held.
 _REPLIES_HTTP2: Final = 2 * _MIB

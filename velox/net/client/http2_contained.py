@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from velox.net.client_http2_stream import ClientHttp2Stream
+from velox.net.client.http2_stream import ClientHttp2Stream
 from velox.protocol.http2 import INTERNAL_ERROR
 from velox.types import Header
 

@@ -1,6 +1,6 @@
 """What TLS is spoken with clients: versions, ciphers, protocols, sessions.
 
-Knows: the contexts of OpenSSL. Does not know: connections (server_tls.py), or files.
+Knows: the contexts of OpenSSL. Does not know: connections (client/tls.py), or files.
 
 The first context is made before the workers are forked: the keys of session tickets are in it, so a client may resume
 its session with any worker, and with a successor of one that died. They live as long as the gateway. A certificate that

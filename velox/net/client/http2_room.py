@@ -1,7 +1,7 @@
 """What the replies of one client's HTTP/2 connection may hold together, taken by the client or not (R-MEM-1).
 
 Knows: how much waits, how much of it one stream may have, when no stream may add to it. Does not know: streams, who is
-paused and who goes on (client_http2.py).
+paused and who goes on (client/http2.py).
 
     up to 1.25 MiB   each stream may have 64 KiB waiting, as a client of HTTP/1.1 may: 20 that the client does not read
     above            one that waits for its window may have 16 KiB, so that there is room for those that are read

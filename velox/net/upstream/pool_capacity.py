@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from velox.net.upstream import UpstreamConnection
+from velox.net.upstream.interface import UpstreamConnection
 
 __all__ = ["Capacity", "PoolStatistics"]
 

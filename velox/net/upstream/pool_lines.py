@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from velox.errors import VeloxError
-from velox.net.upstream import UpstreamConnection
+from velox.net.upstream.interface import UpstreamConnection
 
 __all__ = ["Rooms", "Waiters"]
 

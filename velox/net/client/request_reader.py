@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.body_budget import BodyBudget, BudgetWaiter
+from velox.net.client.body_budget import BodyBudget, BudgetWaiter
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.types import RequestHead
 

@@ -1,7 +1,7 @@
 """One client's HTTP/1.1 connection: one request at a time, strictly in order.
 
 Knows: its socket, its timers, when to read on and when to stop. Does not know: how a request is read
-(request_reader.py), how a reply is framed (client_http1_reply.py), or what they mean (gateway/, behind application.py).
+(request_reader.py), how a reply is framed (client/http1_reply.py), or what they mean (gateway/, behind application.py).
 
 Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
 the answer (R-H1-10, R-MEM-1).
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, cast
 from velox.errors import Reason, VeloxError
 from velox.net import resets
 from velox.net.application import ClientExchange, Successor
-from velox.net.client_backlog import Backlog, discard_unread
-from velox.net.client_http1_reply import Http1Replies
-from velox.net.request_reader import RequestReader
+from velox.net.client.backlog import Backlog, discard_unread
+from velox.net.client.http1_reply import Http1Replies
+from velox.net.client.request_reader import RequestReader
 from velox.policy.pace import Pace
 from velox.protocol.http1_write import CONTINUE_100
 from velox.types import ANYONE, RequestHead
 
 if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.ingress import Ingress
+    from velox.net.client.ingress import Ingress
 
 __all__ = ["ClientConnection"]
 

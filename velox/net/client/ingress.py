@@ -1,7 +1,7 @@
 """The client side of a worker: its connections, and what they share.
 
 Knows: how many connections there are, when to look at their deadlines, how they drain. Does not know: what goes over
-one (client_connection.py, client_http2.py).
+one (client/connection.py, client/http2.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import select
 from typing import Final, Protocol
 
 from velox.net.application import Application, ClientTimeouts
-from velox.net.body_budget import BodyBudget
-from velox.net.client_connection import ClientConnection
-from velox.net.client_door import Door
-from velox.net.client_greeter import Greeter
-from velox.net.client_http2 import ClientHttp2Connection
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.connection import ClientConnection
+from velox.net.client.door import Door
+from velox.net.client.greeter import Greeter
+from velox.net.client.http2 import ClientHttp2Connection
 from velox.policy.pace import PaceRules
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http2 import EngineFactory

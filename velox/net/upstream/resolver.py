@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from velox.net.upstream import Address
+from velox.net.upstream.interface import Address
 from velox.observe.series import DnsResult
 
 __all__ = ["LookUp", "Place", "Resolver", "in_turn"]

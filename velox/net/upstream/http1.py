@@ -10,7 +10,7 @@ import asyncio
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason
-from velox.net.upstream import (
+from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
     ConnectionOwner,

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from velox.errors import Reason
-from velox.net.resolver import Place, Resolver, in_turn
-from velox.net.tls import UpstreamContext
-from velox.net.upstream import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
-from velox.net.upstream_http1 import Http1Connection
-from velox.net.upstream_http2 import DEFAULT_STREAM_WINDOW_BYTES, EngineMaker, Http2Connection
+from velox.net.upstream.http1 import Http1Connection
+from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, EngineMaker, Http2Connection
+from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
+from velox.net.upstream.resolver import Place, Resolver, in_turn
+from velox.net.upstream.tls import UpstreamContext
 from velox.observe.series import Retry
 
 __all__ = ["Connection", "DialTarget", "Dialer"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from velox.net.client_connection import ClientConnection
-from velox.net.client_http2 import ClientHttp2Connection
+from velox.net.client.connection import ClientConnection
+from velox.net.client.http2 import ClientHttp2Connection
 from velox.protocol.http2 import PREFACE, EngineFactory
 
 if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.ingress import Ingress
+    from velox.net.client.ingress import Ingress
 
 __all__ = ["Greeter"]
 

@@ -1,6 +1,6 @@
 """How replies leave on HTTP/1.1: with a length, in chunks, or up to the connection's close.
 
-Knows: the framing of the reply that is under way. Does not know: sockets, timers, requests (client_connection.py).
+Knows: the framing of the reply that is under way. Does not know: sockets, timers, requests (client/connection.py).
 
 A base class and not a part of the connection: another call for each chunk would cost more than the framing itself.
 """

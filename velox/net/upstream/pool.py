@@ -20,10 +20,10 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.pool_capacity import Capacity, PoolStatistics
-from velox.net.pool_keeper import BackOff, Dial, PacedDial, Term, Upkeep, Warmup, again, is_instable
-from velox.net.pool_lines import Rooms, Waiters
-from velox.net.upstream import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.pool_capacity import Capacity, PoolStatistics
+from velox.net.upstream.pool_keeper import BackOff, Dial, PacedDial, Term, Upkeep, Warmup, again, is_instable
+from velox.net.upstream.pool_lines import Rooms, Waiters
 from velox.observe.series import ConnectionEnd
 
 __all__ = ["Upkeep", "UpstreamPool"]

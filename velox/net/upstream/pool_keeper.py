@@ -15,7 +15,13 @@ from typing import Final
 from aiolimiter import AsyncLimiter
 
 from velox.errors import Reason
-from velox.net.upstream import ConnectionOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
+from velox.net.upstream.interface import (
+    ConnectionOwner,
+    UpstreamConnection,
+    UpstreamFailure,
+    UpstreamRequest,
+    UpstreamStream,
+)
 from velox.observe.series import ConnectionEnd, Retry
 from velox.types import ReplyHead
 

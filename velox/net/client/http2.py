@@ -1,14 +1,14 @@
 """One client's HTTP/2 connection: many requests side by side.
 
 Knows: which stream belongs to which request, when to read and to write, when the connection has served long enough, how
-it ends. Does not know: frames (protocol/http2.py), one request and its reply (client_http2_stream.py), or what they
+it ends. Does not know: frames (protocol/http2.py), one request and its reply (client/http2_stream.py), or what they
 mean (gateway/, behind application.py).
 
     reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6)
     writing     once a turn of the loop, for all streams that have something to say in it
     slowness    of one stream is a matter of its window and holds up only that stream's upstream; of the connection, of
                 TCP: then nobody is written to, and who has 64 KiB waiting is held up; all are when they fill the room
-                that they have together (client_http2_room.py)
+                that they have together (client/http2_room.py)
     leaving     two GOAWAY: a first one that names no stream, and after a round trip, in which requests that were on
                 their way have come, one that names the last (RFC 9113 §6.8)
 """
@@ -20,15 +20,15 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from velox.net.client_backlog import Backlog, unsent_bytes
-from velox.net.client_http2_contained import ContainedStream
-from velox.net.client_http2_room import ReplyRoom
-from velox.net.client_http2_stream import ClientHttp2Stream
+from velox.net.client.backlog import Backlog, unsent_bytes
+from velox.net.client.http2_contained import ContainedStream
+from velox.net.client.http2_room import ReplyRoom
+from velox.net.client.http2_stream import ClientHttp2Stream
 from velox.protocol.http2 import INGRESS_SETTINGS, REFUSED_STREAM, Engine, EngineFactory
 from velox.types import Header
 
 if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.ingress import Ingress
+    from velox.net.client.ingress import Ingress
 
 __all__ = ["ClientHttp2Connection"]
 

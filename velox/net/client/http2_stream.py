@@ -1,7 +1,7 @@
 """One request and its reply on a client's HTTP/2 connection: the Client of one exchange.
 
 Knows: the request as it comes in, the room for its body, what its client has not taken of the reply, its timers. Does
-not know: frames, the other streams, when the connection writes (client_http2.py), or what a request means (gateway/).
+not know: frames, the other streams, when the connection writes (client/http2.py), or what a request means (gateway/).
 
 A stream ends in two halves. The client's has come whole, or is refused with an answer and then RST_STREAM(NO_ERROR)
 (RFC 9113 §8.1). Ours is END_STREAM, or for a reply that is not whole RST_STREAM(INTERNAL_ERROR), which no client can
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
 from velox.net.application import ClientExchange, Successor
-from velox.net.client_http2_room import held_bytes
+from velox.net.client.http2_room import held_bytes
 from velox.policy.pace import Pace
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
 from velox.protocol.http2_head import MalformedError
 from velox.types import ANYONE, Header, Headers, RequestHead
 
 if TYPE_CHECKING:  # a connection makes its streams
-    from velox.net.client_http2 import ClientHttp2Connection
+    from velox.net.client.http2 import ClientHttp2Connection
 
 __all__ = ["ClientHttp2Stream"]
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
-from velox.net.upstream import (
+from velox.net.upstream.http2_pulse import PONG_WAIT_S, Pulse, Verdict
+from velox.net.upstream.http2_stream import Http2Stream, reply_head, request_head
+from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
     ConnectionOwner,
@@ -23,8 +25,6 @@ from velox.net.upstream import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.net.upstream_http2_pulse import PONG_WAIT_S, Pulse, Verdict
-from velox.net.upstream_http2_stream import Http2Stream, reply_head, request_head
 from velox.observe.series import ConnectionEnd, Retry
 from velox.protocol.http2 import (
     CANCEL,

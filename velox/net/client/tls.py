@@ -21,8 +21,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from velox.net.ingress import Ingress
-from velox.net.layered_transport import LayeredTransport
+from velox.net.client.ingress import Ingress
+from velox.net.client.layered_transport import LayeredTransport
 from velox.net.tls_failures import PLAIN_HTTP_REPLY, cause_of, is_http
 from velox.observe.causes import TlsFailure
 

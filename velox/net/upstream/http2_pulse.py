@@ -1,6 +1,6 @@
 """Whether the upstream at the other end of an HTTP/2 connection still lives: when to ask it, when to give it up.
 
-Knows: how many reads there were, when it was looked at them. Does not know: frames, or how to ask (upstream_http2.py).
+Knows: how many reads there were, when it was looked at them. Does not know: frames, or how to ask (upstream/http2.py).
 """
 
 from __future__ import annotations

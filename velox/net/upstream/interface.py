@@ -1,7 +1,7 @@
 """What the gateway asks of an upstream connection, whichever HTTP it speaks.
 
 Knows: the request to send, the sink that takes the reply, how a failure is told. Does not know: HTTP/1.1 or HTTP/2
-framing (upstream_http1.py, upstream_http2.py), or how connections are chosen (pool.py).
+framing (upstream/http1.py, upstream/http2.py), or how connections are chosen (pool.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One exchange on an HTTP/2 connection: what reads have brought for it, told to its sink once a read.
 
 Knows: the reply so far, what the sink has not taken, how a reply's head is read. Does not know: frames, the other
-streams, or when the connection writes (upstream_http2.py).
+streams, or when the connection writes (upstream/http2.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from velox.errors import Reason
-from velox.net.upstream import ReplySink, UpstreamRequest
+from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.protocol.http2 import CANCEL
 from velox.types import Header, Headers, ReplyHead
 
