@@ -15,8 +15,8 @@ from tests.e2e.tools import CHAT, covers
 KIB: Final = 1 << 10
 
 
-def run_ahead(window_bytes: int, engine: str) -> int:
-    """Return how much of an endless reply the upstream got rid of to a client that reads nothing."""
+def run_ahead(window_bytes: int, engine: str, listen_http2: str) -> int:
+    """Return how much of an endless reply the upstream got rid of to a client of HTTP/1.1 that reads nothing."""
     n_sent = 0
 
     async def endless(call: Call) -> None:
@@ -34,6 +34,7 @@ def run_ahead(window_bytes: int, engine: str) -> int:
         env |= {
             "VELOX_UPSTREAM_STREAM_WINDOW": str(window_bytes),
             "VELOX_HTTP2_ENGINE": engine,
+            "VELOX_LISTEN_HTTP2": listen_http2,
             "VELOX_RATE_LIMIT_RPM": "0",
         }
         with VeloxProcess(env) as velox:
@@ -54,11 +55,15 @@ def run_ahead(window_bytes: int, engine: str) -> int:
 
 
 @covers("VELOX_UPSTREAM_STREAM_WINDOW")
+@pytest.mark.parametrize("listen_http2", ["off", "on"])
 @pytest.mark.parametrize("engine", ["ngh2", "h2"])
-def test_upstream_stream_window_is_what_a_reply_runs_ahead_of_its_client(engine: str) -> None:
-    """Beside what sockets and the client's write buffer take: the same for both windows, 4.5 MiB at most."""
+def test_upstream_stream_window_is_what_a_reply_runs_ahead_of_its_client(engine: str, listen_http2: str) -> None:
+    """Beside what sockets and the client's write buffer take: the same for both windows, 4.5 MiB at most.
+
+    Where clients may speak HTTP/2, too, streams begin with a narrow window; this client's are widened.
+    """
     narrow, wide = 128 * KIB, 6 * 1024 * KIB
-    behind_narrow, behind_wide = run_ahead(narrow, engine), run_ahead(wide, engine)
+    behind_narrow, behind_wide = (run_ahead(window, engine, listen_http2) for window in (narrow, wide))
     assert narrow <= behind_narrow <= narrow + 4608 * KIB
     assert wide <= behind_wide <= wide + 4608 * KIB
 

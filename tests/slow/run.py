@@ -1,6 +1,10 @@
 """One attack on one gateway, with healthy clients beside it: before, during, after.
 
 Knows: the phases and what is looked at in each. Does not know: which attack, or what is thought of the figures.
+
+Attackers are on other machines; here they share the processors with the gateway, its clients and its upstream. So they
+may be run at a low priority (`yielding`), and the same attack may be made on another server while the same healthy
+clients go through the gateway (machine_alone()): what that costs them is the machine's doing.
 """
 
 from __future__ import annotations
@@ -25,19 +29,22 @@ __all__ = ["Outcome", "Phase", "run", "start_upstream"]
 _LOOK_S: Final = 0.1
 # An attacker may take so much longer than it was told to.
 _LATE_S: Final = 20.0
+# Of a processor that is wanted by both, an attacker that yields gets one part in 70: 1.25 a step (sched(7)).
+_NICER: Final = 19
 
 
 @dataclass(frozen=True)
 class Phase:
     """Healthy answers, and the most of what was seen: memory in bytes (after an attack: the last), connections.
 
-    busy: the part of a processor that the worker used.
+    busy: the part of a processor that the worker used. rise_s: until nine tenths of those connections were there.
     """
 
     answers: Answers
     resident: int
     connections: int
     busy: float
+    rise_s: float
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,9 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def start_upstream() -> Iterator[Upstream]:
-    """Start the upstream of the attacks."""
-    command = [sys.executable, "-m", "tests.slow.upstream"]
+def start_upstream(limit: int | None = None) -> Iterator[Upstream]:
+    """Start the upstream of the attacks. limit: of its connections."""
+    command = [sys.executable, "-m", "tests.slow.upstream", *([] if limit is None else [str(limit)])]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None, "it is a pipe"
     output = LineLog(process.stdout, "slow-upstream")
@@ -72,21 +79,49 @@ def start_upstream() -> Iterator[Upstream]:
         output.close()
 
 
-def run(attack: Attack, velox: VeloxProcess, *, n: int, seconds: int, calm_s: float) -> Outcome:
+def _yield(pid: int) -> None:
+    """Let a process of ours have what the others of ours leave."""
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
+    else:
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))  # any real-time process comes before it
+
+
+@contextlib.contextmanager
+def _attacking(attack: Attack, given: Given, *, yielding: bool) -> Iterator[subprocess.Popen[bytes]]:
+    quiet = subprocess.DEVNULL
+    attacker = subprocess.Popen(attack.command(given), cwd=REPOSITORY, stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        if yielding:
+            _yield(attacker.pid)
+        yield attacker
+    finally:
+        attacker.kill()
+        attacker.wait()
+
+
+def machine_alone(
+    attack: Attack, velox: VeloxProcess, *, n: int, seconds: int, calm_s: float, yielding: bool = False
+) -> tuple[Answers, Answers]:
+    """Attack a server that is not the gateway; return the healthy answers before it and during it."""
+    limit = attack.env.get("VELOX_MAX_CONNECTIONS")
+    with start_upstream(None if limit is None else int(limit)) as other, Healthy(velox) as healthy:
+        watch = _Watch(velox, healthy)
+        watch.phase(calm_s)
+        before = watch.phase(calm_s)
+        with _attacking(attack, Given(other.url, n, seconds), yielding=yielding) as attacker:
+            return before.answers, watch.phase(seconds + _LATE_S, attacker).answers
+
+
+def run(attack: Attack, velox: VeloxProcess, *, n: int, seconds: int, calm_s: float, yielding: bool = False) -> Outcome:
     """Attack with `n` connections for `seconds`; `calm_s` before and after it."""
     with Healthy(velox) as healthy:
         watch = _Watch(velox, healthy)
         watch.phase(calm_s)  # warm: connections, caches
         before = watch.phase(calm_s)
         ends = watch.ends()
-        command = attack.command(Given(velox.base_url, n, seconds))
-        quiet = subprocess.DEVNULL
-        attacker = subprocess.Popen(command, cwd=REPOSITORY, stdin=quiet, stdout=quiet, stderr=quiet)
-        try:
+        with _attacking(attack, Given(velox.base_url, n, seconds), yielding=yielding) as attacker:
             during = watch.phase(seconds + _LATE_S, attacker)
-        finally:
-            attacker.kill()
-            attacker.wait()
         still_open = watch.connections() - before.connections
         over_s = time.monotonic()
         while watch.connections() > before.connections and time.monotonic() < over_s + _LATE_S:
@@ -109,15 +144,18 @@ class _Watch:
     def phase(self, seconds: float, until: subprocess.Popen[bytes] | None = None) -> Phase:
         """Look for so long, or until a process has ended."""
         self._healthy.take()
-        resident = connections = 0
+        resident = 0
+        connections: list[tuple[float, int]] = []
         began_s, used_s = time.monotonic(), self.used_s()
         until_s = began_s + seconds
         while time.monotonic() < until_s and (until is None or until.poll() is None):
             resident = max(resident, self.resident())
-            connections = max(connections, self.connections())
+            connections.append((time.monotonic() - began_s, self.connections()))
             time.sleep(_LOOK_S)
         busy = (self.used_s() - used_s) / (time.monotonic() - began_s)
-        return Phase(self._healthy.take(), resident, connections, busy)
+        most = max((n for _, n in connections), default=0)
+        rise_s = next((at_s for at_s, n in connections if n >= 0.9 * most), 0.0)
+        return Phase(self._healthy.take(), resident, most, busy, rise_s)
 
     def resident(self) -> int:
         """Return the worker's resident memory."""

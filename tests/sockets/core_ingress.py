@@ -13,6 +13,7 @@ from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
+from velox.protocol.http2 import EngineFactory
 from velox.types import ANYONE, Caller, RequestHead
 
 __all__ = ["App", "Exchange", "Server", "eventually", "serve"]
@@ -85,6 +86,7 @@ class Server:
         max_connections: int,
         min_rate: int,
         header_s: float = 5.0,
+        http2: EngineFactory | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.app: Final = app
@@ -94,7 +96,9 @@ class Server:
         timeouts = ClientTimeouts(
             header_s=header_s, body_s=5.0, keepalive_s=5.0, write_s=write_s, min_rate_bytes=min_rate
         )
-        self.ingress: Final = Ingress(app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections)
+        self.ingress: Final = Ingress(
+            app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections, http2=http2
+        )
         self.address: tuple[str, int] = ("127.0.0.1", 0)
 
     async def connect(self, *, receive_bytes: int = 0) -> socket.socket:
@@ -116,9 +120,17 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serve(
-    app: App, *, write_s: float = 5.0, budget: int = 1 << 20, max_connections: int = 100, min_rate: int = 0
+    app: App,
+    *,
+    write_s: float = 5.0,
+    budget: int = 1 << 20,
+    max_connections: int = 100,
+    min_rate: int = 0,
+    http2: EngineFactory | None = None,
 ) -> AsyncIterator[Server]:
-    server = Server(app, write_s=write_s, budget=budget, max_connections=max_connections, min_rate=min_rate)
+    server = Server(
+        app, write_s=write_s, budget=budget, max_connections=max_connections, min_rate=min_rate, http2=http2
+    )
     server.ingress.start()
     listening = await asyncio.get_running_loop().create_server(server.ingress.connection, "127.0.0.1", 0)
     server.address = listening.sockets[0].getsockname()

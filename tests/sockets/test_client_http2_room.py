@@ -9,7 +9,7 @@ import pytest
 from tests.sockets.core_http2 import ENGINES, GET, Name, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.net.client.http2 import ClientHttp2Connection
-from velox.net.client.http2_room import ReplyRoom, held_bytes
+from velox.net.client.http2_room import MAX_AHEAD, ReplyRoom, held_bytes
 from velox.protocol.http2 import CANCEL, REFUSED_STREAM, SendQueue
 
 KIB: Final = 1024
@@ -118,6 +118,31 @@ def test_twenty_streams_that_are_not_read_hold_up_no_other(engine: Name) -> None
             active.client.finish()
             await client.whole(quick)
             assert not any(exchange.n_resumed for exchange in stalled[:56])
+
+    run(main)
+
+
+@each_engine
+def test_sixteen_replies_may_run_ahead_and_the_next_when_one_of_them_is_over(engine: Name) -> None:
+    """Whoever ends it. Over HTTP/2 an upstream may send so much whatever is held."""
+
+    async def main() -> None:
+        app = App()
+        async with serve(app, engine) as server:
+            client = await server.client(window=0)
+            first, second, *_ = await asked(client, app, MAX_AHEAD + 2)
+            assert [exchange.client.may_run_ahead for exchange in app.exchanges] == [True] * MAX_AHEAD + [False] * 2
+            client.http2.reset_stream(first, CANCEL)
+            await asked(client, app, 2)
+            begin(app.exchanges[1], 1)
+            app.exchanges[1].client.body(b"", True)
+            app.exchanges[1].client.finish()
+            await asked(client, app, 1)
+            client.open_window(second, 1)
+            await client.whole(second)
+            await asked(client, app, 2)
+            later = app.exchanges[MAX_AHEAD + 2 :]
+            assert [exchange.client.may_run_ahead for exchange in later] == [True, False, False, True, False]
 
     run(main)
 

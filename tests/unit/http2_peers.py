@@ -12,7 +12,7 @@ from velox.protocol.http2 import Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
 from velox.types import Header
 
-__all__ = ["OK", "PREFACE", "REQUEST", "Name", "Pair", "RawServer", "Recorder"]
+__all__ = ["OK", "PREFACE", "REQUEST", "Name", "Pair", "RawServer", "Recorder", "make"]
 
 Name = Literal["ngh2", "h2"]
 

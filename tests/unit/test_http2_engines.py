@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tests.unit.http2_peers import OK, REQUEST, Name, Pair, Recorder
+from tests.unit.http2_peers import OK, REQUEST, Name, Pair, Recorder, make
 from velox.protocol.http2 import (
     CANCEL,
     REFUSED_STREAM,
@@ -101,6 +101,37 @@ def test_unacknowledged_body_stops_at_the_stream_window(names: tuple[Name, Name]
     pair.pump()
     assert receiver.body(stream_id) == body
     assert receiver.ended == [stream_id]
+
+
+@each_pair
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "before SETTINGS"])
+@pytest.mark.parametrize("limit", [MIB, 20], ids=["at once", "in pieces"])
+def test_stream_that_is_widened_takes_so_much_more(names: tuple[Name, Name], is_settled: bool, limit: int) -> None:
+    """Whenever its head leaves, and whether or not the peer knows our settings by then; its neighbours' stay narrow."""
+    settings = EngineSettings(stream_window=16_384, connection_window=MIB)
+    pair = Pair(*names, client_settings=settings)
+    if not is_settled:
+        pair.client, pair.at_client = make(names[0], settings, client=True)
+        pair.server, pair.at_server = make(names[1], EngineSettings(), client=False)
+    pair.at_client.acknowledges = False
+    narrow, wide, gone = (pair.client.send_request(REQUEST, True) for _ in range(3))
+    for stream_id in wide, gone:
+        pair.client.widen(stream_id, 100_000)
+    pair.client.reset(gone)
+    pair.client.widen(gone, 100_000)
+    while pair.client.has_output:
+        pair.server.receive(pair.client.take_output(limit))
+    for stream_id in wide, narrow:
+        pair.server.send_response(stream_id, OK, False)
+        pair.server.send_data(stream_id, bytes(300_000), True)
+    pair.pump()
+    assert [len(pair.at_client.body(stream_id)) for stream_id in (wide, narrow)] == [116_384, 16_384]
+    pair.at_client.acknowledges = True
+    for stream_id, n_bytes in (wide, 116_384), (narrow, 16_384):
+        pair.client.acknowledge(stream_id, n_bytes)
+    pair.pump()
+    assert set(pair.at_client.ended) == {wide, narrow}
+    assert all(len(pair.at_client.body(stream_id)) == 300_000 for stream_id in (wide, narrow))
 
 
 @each_pair

@@ -27,7 +27,7 @@ from velox.protocol.sse import EventWatch
 from velox.types import ReplyHead
 
 ENGINES: tuple[Name, ...] = ("ngh2", "h2")
-STREAM_WINDOW = 16 * KIB
+STREAM_WINDOW = 24 * KIB
 VERBS = (
     "open", "open", "open", "open with a body", "answer", "answer", "answer", "body", "body", "body", "end", "end",
     "reset", "pause", "resume", "cancel", "turn", "carry", "carry", "stall", "unstall", "goaway", "limit", "retire",
@@ -96,7 +96,7 @@ class Story:
         assert connection.n_rooms > 0
         sink = Sink()
         try:
-            stream = connection.open(asked(bytes(n_bytes) or None), sink)
+            stream = connection.open(asked(bytes(n_bytes) or None, ahead=self.dice.random() < 0.5), sink)
         except UpstreamFailure as failure:
             assert failure.unprocessed is not None, "a stream that was never opened did no work"
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from velox.net import tunnel
-from velox.net.client import connection, http2_room, tls
-from velox.net.upstream import interface
+from velox.net.client import connection, http2_room, plain_socket, tls
+from velox.net.upstream import http2_stream, interface
 from velox.protocol.http1 import Http1Limits
+from velox.protocol.http2 import INGRESS_SETTINGS
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.settings import load, memory_bound
 
@@ -30,10 +31,13 @@ def bound(**changes: str) -> int:
 def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     """A limit that is changed in one place and not in the other would make the bound a guess."""
     assert memory_bound._AHEAD == connection._PIPELINE_BYTES
-    assert memory_bound._READ_TLS == tls._READ_BYTES
+    assert memory_bound._READ == plain_socket._READ_BYTES == tls._READ_BYTES
     assert memory_bound._UNSENT == http2_room._SHARE == tunnel.UNSENT_BYTES
     assert memory_bound._REPLIES_HTTP2 == http2_room._FULL
-    assert memory_bound._READ_TLS == tunnel.READ_BYTES
+    assert memory_bound._STREAMS_AHEAD == http2_room.MAX_AHEAD
+    assert INGRESS_SETTINGS.max_streams_local == memory_bound._STREAMS
+    assert memory_bound._NARROW_WINDOW == http2_stream.NARROW_WINDOW_BYTES
+    assert memory_bound._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
     assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
 
@@ -68,5 +72,5 @@ def test_bound_names_its_largest_parts_first() -> None:
     """As `velox check` prints it."""
     shown = str(memory_of(load(SMALL, cores=1, memory_bytes=0), PLENTY))
 
-    assert shown.startswith("at most 1.2 GiB a worker: what clients send ahead 315 MiB, ")
+    assert shown.startswith("at most 1.0 GiB a worker: request bodies 288 MiB, WebSockets 250 MiB, ")
     assert "the process itself 48 MiB" in shown

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, MIB, OK, Wire
 from velox.errors import Reason
+from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http2 import EngineSettings
 
@@ -147,6 +148,38 @@ def test_last_stream_gets_through_whatever_all_others_hold(engine: Name, window:
     wire.server.send_data(quick.id, b"end", True)
     wire.pump()
     assert sink.body == b"end" and sink.ended
+
+
+@pytest.mark.parametrize("upload", [0, 5 * MIB])
+def test_reply_that_may_not_run_ahead_has_a_narrow_window(engine: Name, upload: int) -> None:
+    """Beside one that may, while an upload fills every write; both get all once they are read."""
+    wire = Wire(engine, stream_window_bytes=128 * KIB)
+    if upload:
+        wire.open(bytes(upload))
+    narrow_sink, narrow = wire.open(ahead=False)
+    wide_sink, wide = wire.open()
+    for stream in narrow, wide:
+        stream.pause()
+    wire.pump()
+    for stream in narrow, wide:
+        wire.answer(stream, bytes(MIB))
+    wire.pump()
+    assert (len(narrow_sink.body), len(wide_sink.body)) == (NARROW_WINDOW_BYTES, 128 * KIB)
+    for stream in narrow, wide:
+        stream.resume()
+    wire.pump()
+    assert len(narrow_sink.body) == len(wide_sink.body) == MIB and narrow_sink.ended and wide_sink.ended
+
+
+def test_wide_window_is_announced_with_the_request_and_not_by_a_packet_of_its_own(engine: Name) -> None:
+    """A hundred requests of one turn are one write with all their windows."""
+    wire = Wire(engine)
+    before = wire.transport.n_writes
+    for _ in range(100):
+        wire.open()
+    wire.loop.turn()
+    assert wire.transport.n_writes == before + 1
+    assert wire.transport.take().count(b"\x00\x00\x04\x08\x00") == 100
 
 
 def test_paused_stream_gets_no_more_than_its_window(engine: Name) -> None:

@@ -22,9 +22,9 @@ MIB: Final = 1 << 20
 OK: Final[list[Header]] = [(b":status", b"200"), (b"content-type", b"text/plain")]
 
 
-def asked(body: bytes | None = None, method: bytes = b"POST") -> UpstreamRequest:
-    """A request."""
-    return UpstreamRequest(method, b"/v1/x", [], b"", body)
+def asked(body: bytes | None = None, method: bytes = b"POST", *, ahead: bool = True) -> UpstreamRequest:
+    """A request. ahead: its reply may run ahead of the client."""
+    return UpstreamRequest(method, b"/v1/x", [], b"", body, may_run_ahead=ahead)
 
 
 class Loop:
@@ -204,9 +204,11 @@ class Wire:
                 return
         raise AssertionError("the two never become quiet")
 
-    def open(self, body: bytes | None = None, method: bytes = b"POST") -> tuple[Sink, Http2Stream]:
+    def open(
+        self, body: bytes | None = None, method: bytes = b"POST", *, ahead: bool = True
+    ) -> tuple[Sink, Http2Stream]:
         sink = Sink()
-        return sink, self.connection.open(asked(body, method), sink)
+        return sink, self.connection.open(asked(body, method, ahead=ahead), sink)
 
     def answer(self, stream: Http2Stream, body: bytes = b"", *, end: bool = True) -> None:
         """The upstream's reply, up to now."""

@@ -238,6 +238,7 @@ class Exchange:
         upstream.breaker.begin(attempt.began_s)
         try:
             request = self._build(upstream)
+            request.may_run_ahead = self.client.may_run_ahead
             connection = await self._lease(upstream)
             self.phase = "ttfb"
             reply.begin(self._is_refused, upstream.forwarder.secret)

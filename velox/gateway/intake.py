@@ -20,6 +20,7 @@ from velox.gateway.routes import WITHOUT_CONTENT, has_content
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
+from velox.net.in_turns import InTurns
 from velox.observe.series import Phase
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.settings.keys import KeyEntry
@@ -30,6 +31,8 @@ __all__ = ["Gateway"]
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_HEADS: Final = 512
 _SHORT_S: Final = 10.0
+# Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
+_LOOKS_PER_TURN: Final = 32
 
 
 class Gateway:
@@ -48,6 +51,8 @@ class Gateway:
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._drain_queued = False
         self._late_timer: asyncio.TimerHandle | None = None
+        self._swept_s = 0.0
+        self._looks: Final[InTurns[Exchange]] = InTurns(self._look, _LOOKS_PER_TURN, loop)
 
     def __repr__(self) -> str:
         return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.parts.upstreams!r}>"
@@ -229,13 +234,17 @@ class Gateway:
 
     def sweep(self, now_s: float) -> None:
         """Look at the deadlines of all exchanges, and publish the gauges."""
-        for exchange in tuple(self._active):
-            exchange.check_deadlines(now_s, self.parts.limits)
+        self._swept_s = now_s
+        self._looks.begin(self._active)
         upstreams, tunnels = self.parts.upstreams, self.parts.tunnels
         self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
         self.parts.recorder.gauges(
             len(self.parts.queue), len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
         )
+
+    def _look(self, exchange: Exchange) -> None:
+        if exchange in self._active:  # still
+            exchange.check_deadlines(self._swept_s, self.parts.limits)
 
     def fail_all(self, error: VeloxError) -> None:
         """The end of a drain: what still runs is ended, and its clients are told."""

@@ -47,6 +47,10 @@ class Client(Protocol):
     def is_write_paused(self) -> bool:
         """True while the client reads more slowly than it is written to."""
 
+    @property
+    def may_run_ahead(self) -> bool:
+        """True when a whole window of the reply may be under way to this client whatever it reads (flow-control.md)."""
+
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
     ) -> None:

@@ -204,6 +204,9 @@ class Engine(Protocol):
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
         """Let the peer send `n_bytes` more. What a stream holds at its end goes back by itself."""
 
+    def widen(self, stream_id: int, n_bytes: int) -> None:
+        """Make the window of a stream that we have just opened larger than our settings say, by `n_bytes`."""
+
     def ping(self) -> None:
         """Ask the peer for a sign of life, which comes as on_pong."""
 

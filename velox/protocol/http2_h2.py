@@ -210,6 +210,13 @@ class H2Engine:
             stream.held -= n_bytes
             self._connection.acknowledge_received_data(n_bytes, stream_id)
 
+    def widen(self, stream_id: int, n_bytes: int) -> None:
+        if stream_id in self._streams:
+            try:
+                self._connection.increment_flow_control_window(n_bytes, stream_id)
+            except H2Error:
+                pass  # over, see Engine
+
     def ping(self) -> None:
         if not self._is_dead:
             self._connection.ping(PING_DATA)

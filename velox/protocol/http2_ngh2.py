@@ -250,6 +250,10 @@ class Ngh2Engine:
             self._streams[stream_id] = held - n_bytes
             self._give_back(stream_id, n_bytes)
 
+    def widen(self, stream_id: int, n_bytes: int) -> None:
+        if stream_id in self._streams:
+            self._outbox.widen(stream_id, n_bytes)
+
     def ping(self) -> None:
         try:
             self._connection.ping(PING_DATA)
@@ -271,15 +275,12 @@ class Ngh2Engine:
     def close(self) -> None:
         self._is_dead = True
         self._streams.clear()
-        self._outbox.waiting.clear()
+        self._outbox.clear()
 
     def take_output(self, limit: int = MAX_OUTPUT) -> bytes:
         early = self._early
         try:
-            if not self._outbox.waiting:
-                output = self._connection.data_to_send(limit)
-            else:
-                output = self._outbox.take(limit - len(early))
+            output = self._outbox.take(max(0, limit - len(early)))
         except NGH2Error:
             output = b""  # over, see Engine
         if self._guard is not None:
@@ -379,11 +380,11 @@ class Ngh2Engine:
         if not self._is_dead:
             self._is_dead = True
             self._streams.clear()
-            self._outbox.waiting.clear()
+            self._outbox.clear()
             self._handler.on_fatal(message)
 
     def _forget(self, stream_id: int) -> None:
-        self._outbox.waiting.pop(stream_id, None)
+        self._outbox.forget(stream_id)
         self._interim.pop(stream_id, None)
         self._whole.discard(stream_id)
         self._give_back(stream_id, self._streams.pop(stream_id))

@@ -22,6 +22,7 @@ _SLICE: Final = 64 << 10
 _WAITING: Final = 1 << 10
 # What a stream that sends small pieces may have in ngh2 before the rest waits here.
 _MAX_INSIDE: Final = 256 << 10
+_UPDATE: Final = 13  # a WINDOW_UPDATE (RFC 9113 §4.1, §6.9)
 
 
 class Outbox:
@@ -30,6 +31,7 @@ class Outbox:
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self.waiting: Final[dict[int, SendQueue]] = {}  # what ngh2 does not hold yet, by stream
+        self._to_widen: Final[dict[int, int]] = {}  # by how much, by stream
 
     def __repr__(self) -> str:
         return f"<Outbox waiting={len(self.waiting)}>"
@@ -57,6 +59,37 @@ class Outbox:
 
     def take(self, limit: int) -> bytes:
         """Return at most `limit` bytes of the connection's output, the streams taking turns."""
+        output = self._take_turns(limit) if self.waiting else self._connection.data_to_send(limit)
+        return output + self._widen_all() if self._to_widen else output
+
+    def widen(self, stream_id: int, n_bytes: int) -> None:
+        """Open a stream's window by so much as soon as its head is serialised: before, ngh2 knows no stream."""
+        self._to_widen[stream_id] = n_bytes
+
+    def forget(self, stream_id: int) -> None:
+        """Drop what a stream still wanted."""
+        self.waiting.pop(stream_id, None)
+        self._to_widen.pop(stream_id, None)
+
+    def clear(self) -> None:
+        """Drop what any stream still wanted."""
+        self.waiting.clear()
+        self._to_widen.clear()
+
+    def _widen_all(self) -> bytes:
+        connection = self._connection
+        n_widened = 0
+        for stream_id, n_bytes in [*self._to_widen.items()]:
+            try:
+                window = connection.stream_local_window_size(stream_id) + n_bytes
+                connection.set_local_window_size(window, stream_id=stream_id)
+            except NGH2Error:
+                continue  # its head has found no room yet
+            del self._to_widen[stream_id]
+            n_widened += 1
+        return connection.data_to_send(n_widened * _UPDATE) if n_widened else b""
+
+    def _take_turns(self, limit: int) -> bytes:
         parts = []
         room = limit
         while room > 0:

@@ -4,8 +4,8 @@ Knows: when its files have changed, and that a pair which can't be used changes 
 certificate (settings/certificate.py), or what connections do with it.
 
 Files may be written over, replaced, or reached through a symbolic link that is swapped (Kubernetes, certbot): what is
-looked at is what the path leads to. A change must look the same twice in a row before it is read, and a pair must not
-fit for a while before that is said, because certificate and key are two files that change one after the other.
+looked at is what the path leads to. A change is read once it has settled (policy/settled.py), and a pair must not fit
+for a while before that is said, because certificate and key are two files that change one after the other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import orjson
 
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import renewed_context, server_context
+from velox.policy.settled import Settled
 from velox.settings import Settings
 from velox.settings.certificate import CertificateError, ServerCertificate, read_certificate
 from velox.shm.board import Board
@@ -25,8 +26,6 @@ from velox.shm.status import GatewayStatus
 
 __all__ = ["Certificates"]
 
-_EVERY_S: Final = 0.5
-_AGAIN_S: Final = 0.2
 _BAD_FOR_S: Final = 2.0
 _BOARD_BYTES: Final = 8 * 2**20  # three files of 1 MiB, as text
 _Mark = tuple[tuple[int, ...] | str, ...]
@@ -47,10 +46,8 @@ class Certificates:
         self._status: Final = status
         self._logger: Final = logger
         self._board: Final = Board(_BOARD_BYTES)
-        self._known = self._mark()  # before the files are read: what changes while they are is a change
-        self._doubtful: _Mark = ()
-        self._since_s = 0.0
-        self._next_s = 0.0
+        # Before the files are read: what changes while they are is a change.
+        self._files_seen: Final = Settled(self._mark())
         self._now = read_certificate(*files)
         self.context = server_context(self._now, protocols)
         status.tls_not_after_s = self._now.not_after_s
@@ -72,15 +69,10 @@ class Certificates:
 
     def look(self, now_s: float) -> None:
         """Look at the files if it is time. now_s: monotonic."""
-        if now_s < self._next_s:
+        if not self._files_seen.is_due(now_s):
             return
-        self._next_s = now_s + _EVERY_S
         mark = self._mark()
-        if mark == self._known:
-            self._doubtful = ()
-        elif mark != self._doubtful:
-            self._doubtful, self._since_s, self._next_s = mark, now_s, now_s + _AGAIN_S
-        else:
+        if self._files_seen.see(mark, now_s):
             self._judge(mark, now_s)
 
     def _judge(self, mark: _Mark, now_s: float) -> None:
@@ -88,12 +80,12 @@ class Certificates:
             found = read_certificate(*self._files)
             context = renewed_context(self.context, self._now, found, self._protocols)
         except (CertificateError, OSError) as exc:
-            if now_s - self._since_s >= _BAD_FOR_S:
-                self._known, self._doubtful = mark, ()
+            if self._files_seen.doubtful_s(now_s) >= _BAD_FOR_S:
+                self._files_seen.take(mark)
                 self._status.count_tls_reload(taken=False)
                 self._logger.error("the new certificate can't be used, the one before stays: %s", exc)
             return
-        self._known, self._doubtful = mark, ()
+        self._files_seen.take(mark)
         if found == self._now:
             return
         self._now, self.context = found, context

@@ -14,11 +14,12 @@ from typing import Final
 
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
+from velox.runtime.listeners import BACKLOG
 
 __all__ = ["Entrance"]
 
-# Draining: how long connections that keep coming are still taken.
-_BACKLOG_S: Final = 1.0
+# Draining: how long connections that keep coming are still taken. A full queue takes a good second, one a turn.
+_BACKLOG_S: Final = 3.0
 
 
 class Entrance:
@@ -31,17 +32,24 @@ class Entrance:
         self._servers: Final[list[asyncio.Server]] = []
 
     async def open(self) -> None:
-        """Accept from now on."""
+        """Accept from now on.
+
+        One connection a turn of the loop (libuv does no more): a burst of them holds up nobody who is being served, and
+        waits in the listener's queue.
+        """
         loop = self._ingress.loop
         for listener in self._listeners:
             # dup(): closing the server must not close what the supervisor's slot is known by in this process.
+            # backlog: these listen() again, and would make the queue 100 long, too short for a burst of clients; those
+            # beyond it come again after a second, or two, or four.
             sock = listener.dup()
             if listener.family == socket.AF_UNIX:
                 # Its file's mode says who may connect: there is nothing that TLS would add.
-                self._servers.append(await loop.create_unix_server(self._ingress.connection, sock=sock))
+                make_plain = self._ingress.connection
+                self._servers.append(await loop.create_unix_server(make_plain, sock=sock, backlog=BACKLOG))
             else:
                 make = self._ingress.connection if self._tls is None else self._tls.connection
-                self._servers.append(await loop.create_server(make, sock=sock))
+                self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG))
 
     async def close(self) -> None:
         """Take the connections that are queued, then accept no more."""

@@ -4,8 +4,7 @@ Knows: when the file of keys has changed, and that one which can't be used chang
 written, or who asks for one.
 
 The content counts, not the file's time: a file that is replaced, one that is written over, and a symbolic link that is
-swapped (Kubernetes does that with secrets) are all seen. A change must look the same twice in a row before it is taken,
-so that a file which is just being written is not read halfway.
+swapped (Kubernetes does that with secrets) are all seen, once they have settled (policy/settled.py).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Final
 
 import orjson
 
+from velox.policy.settled import Settled
 from velox.settings import Settings
 from velox.settings.keys import KeyEntry, merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
@@ -24,8 +24,6 @@ from velox.shm.status import GatewayStatus
 
 __all__ = ["KeyWatch"]
 
-_EVERY_S: Final = 0.5
-_AGAIN_S: Final = 0.2
 _BOARD_BYTES: Final = 16 * 2**20  # more than settings/keys.py lets through
 
 
@@ -41,9 +39,7 @@ class KeyWatch:
         self._path: Final = settings.api_keys_file
         self._status: Final = status
         self._logger: Final = logger
-        self._next_s = 0.0
-        self._known = b""  # what was taken, or refused, last
-        self._doubtful = b""  # what was seen once
+        self._content: Final = Settled(b"")  # by its hash; what the settings were read from is looked at once more
         status.n_keys = len(self.keys)
 
     def __repr__(self) -> str:
@@ -51,17 +47,12 @@ class KeyWatch:
 
     def look(self, now_s: float) -> None:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
-        if self._path is None or now_s < self._next_s:
+        if self._path is None or not self._content.is_due(now_s):
             return
-        self._next_s = now_s + _EVERY_S
         content, why = _read(self._path)
         mark = hashlib.sha256(content if why is None else why.encode()).digest()
-        if mark == self._known:
-            self._doubtful = b""
-        elif mark != self._doubtful:
-            self._doubtful, self._next_s = mark, now_s + _AGAIN_S
-        else:
-            self._known, self._doubtful = mark, b""
+        if self._content.see(mark, now_s):
+            self._content.take(mark)
             self._judge(self._path, content, why)
 
     def take_over(self) -> bool:

@@ -21,9 +21,9 @@ from typing import Final
 
 from velox.settings import Address, SocketOwner
 
-__all__ = ["BindError", "Listeners", "bind_one"]
+__all__ = ["BACKLOG", "BindError", "Listeners", "bind_one"]
 
-_BACKLOG: Final = 4096  # the kernel caps it at net.core.somaxconn
+BACKLOG: Final = 4096  # the kernel caps it at net.core.somaxconn
 _UNSENT_BYTES: Final = 128 * 1024  # as the dialer has it for upstreams
 _OWNER_ONLY: Final = 0o600
 _ALL: Final = 0o777
@@ -123,7 +123,7 @@ def bind_one(address: Address, *, reuse_port: bool = False) -> socket.socket:
             # else take 4 MiB of a reply (tcp_wmem), as memory that the container pays for and no limit of ours sees.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         sock.bind((address.host, address.port))
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as exc:
         sock.close()
@@ -153,7 +153,7 @@ def _bind_unix(address: Address, mode: int, owner: SocketOwner | None) -> socket
         made = True
         if owner is not None:
             _give(path, owner, mode)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as exc:
         sock.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from velox.net.upstream.dialer import DialTarget
+from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.net.upstream.tls import upstream_context
 from velox.settings import Origin, Settings
 
@@ -22,6 +23,7 @@ def dial_targets(settings: Settings, origin: Origin) -> tuple[DialTarget, DialTa
     """
     files = (settings.upstream_ca_file, settings.upstream_cert_file, settings.upstream_key_file)
     is_tls = origin.scheme == "https"
+    window_bytes = settings.upstream_stream_window_bytes
     target = DialTarget(
         host=origin.host,
         host_header=origin.host_header,
@@ -30,6 +32,8 @@ def dial_targets(settings: Settings, origin: Origin) -> tuple[DialTarget, DialTa
         connect_timeout_s=settings.upstream_connect_timeout_s,
         tls_timeout_s=settings.upstream_tls_timeout_s,
         unix_path=origin.unix_path,
-        stream_window_bytes=settings.upstream_stream_window_bytes,
+        stream_window_bytes=window_bytes,
+        # A client of HTTP/1.1 has one reply, which always may run ahead: nothing to widen, and no frame for it.
+        narrow_window_bytes=NARROW_WINDOW_BYTES if settings.listen_http2 else window_bytes,
     )
     return target, replace(target, http2="off", context=upstream_context("off", *files) if is_tls else None)

@@ -24,11 +24,10 @@ _MIB: Final = 1024 * 1024
 _PROCESS: Final = 48 * _MIB
 # Protocol, transport, reader, timers of a connection.
 _CONNECTION: Final = 8 * _KIB
-# What may come ahead of its turn before reading stops (net/client/connection.py), and the read that goes over it:
-# uvloop reads 250 KiB at a time, TLS 64 KiB (net/client/tls.py). A head that is not whole is less than that.
+# What may come ahead of its turn before reading stops (net/client/connection.py), and the read that goes over it
+# (net/client/plain_socket.py, net/client/tls.py). A head that is not whole is less than that.
 _AHEAD: Final = 64 * _KIB
-_READ: Final = 250 * _KIB
-_READ_TLS: Final = 64 * _KIB
+_READ: Final = 64 * _KIB
 # OpenSSL's own of a connection, with a record each way; and its two BIOs, which grow by a third ahead and never shrink.
 _TLS: Final = 80 * _KIB + 2 * 88 * _KIB
 # A reply that is not taken: the client's write buffer, and what was under way from the upstream (docs/flow-control.md).
@@ -37,9 +36,11 @@ _UPSTREAM_READ: Final = 128 * _KIB
 _UPSTREAM_TLS_READ: Final = 256 * _KIB
 # Over HTTP/2 all streams of a connection together (client/http2_room.py), beside the transport's 64 KiB and the slice
 # that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
-# each stream comes whatever is held.
+# each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
 _REPLIES_HTTP2: Final = 2 * _MIB
 _STREAMS: Final = 100
+_STREAMS_AHEAD: Final = 16
+_NARROW_WINDOW: Final = 16 * _KIB
 # And a connection: a window of bodies that wait for room in the budget, frames and tables (R-H2-1,
 # docs/http2-ingress.md).
 _HTTP2: Final = 1024 * _KIB + 256 * _KIB
@@ -94,14 +95,15 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     """
     tls = settings.tls_cert_file is not None
     upstream_tls = any(origin.scheme == "https" for origin in settings.upstream_origins)
-    per_client = _CONNECTION + _AHEAD + (_READ_TLS + _TLS if tls else _READ)
+    per_client = _CONNECTION + _AHEAD + _READ + (_TLS if tls else 0)
     window = settings.upstream_stream_window_bytes
     is_always_http1 = settings.upstream_http2 == "off" or (settings.upstream_http2 == "auto" and not upstream_tls)
     streams = clients * _STREAMS if settings.listen_http2 else clients
     exchanges = min(streams, inflight + queued)
     reply = _UNSENT + max(_UPSTREAM_READ, window)
     if settings.listen_http2:
-        more = _UPSTREAM_READ if is_always_http1 else max(_UPSTREAM_READ, _STREAMS * window)
+        windows = _STREAMS_AHEAD * window + (_STREAMS - _STREAMS_AHEAD) * _NARROW_WINDOW
+        more = _UPSTREAM_READ if is_always_http1 else windows
         reply = max(reply, 2 * _UNSENT + _REPLIES_HTTP2 + more)
     records = upstream_tls and settings.upstream_http2 != "on"
     tunnels = -(-settings.max_tunnels // settings.workers)
@@ -112,7 +114,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         MemoryRow("what clients send ahead", per_client, clients),
         MemoryRow("replies that are not read", reply, clients),
         MemoryRow("requests that wait or run", _EXCHANGE, exchanges),
-        MemoryRow("WebSockets", 2 * (_UNSENT + _READ_TLS), min(tunnels, inflight, clients)),
+        MemoryRow("WebSockets", 2 * (_UNSENT + _READ), min(tunnels, inflight, clients)),
     ]
     if settings.listen_http2:
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))

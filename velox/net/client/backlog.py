@@ -18,7 +18,7 @@ import struct
 import termios
 from typing import Final
 
-__all__ = ["Backlog", "discard_unread", "unsent_bytes"]
+__all__ = ["Backlog", "discard_unread", "is_sending", "unsent_bytes"]
 
 _INT: Final = struct.Struct("i")
 _NOTHING: Final = bytes(_INT.size)
@@ -62,6 +62,11 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
     except (OSError, AttributeError, ValueError):
         in_kernel = 0  # closed meanwhile, or no socket that tells
     return transport.get_write_buffer_size() + int(in_kernel)
+
+
+def is_sending(transport: asyncio.Transport | None) -> bool:
+    """Return whether bytes wait in the transport; none do once it is lost."""
+    return transport is not None and transport.get_write_buffer_size() > 0
 
 
 def discard_unread(transport: asyncio.Transport) -> None:

@@ -13,11 +13,12 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING, Final, cast
 
-from velox.errors import Reason, VeloxError
+from velox.errors import VeloxError
 from velox.net import resets
 from velox.net.application import ClientExchange, Successor
-from velox.net.client.backlog import Backlog, discard_unread
+from velox.net.client.backlog import Backlog, discard_unread, is_sending
 from velox.net.client.http1_reply import Http1Replies
+from velox.net.client.refusals import body_too_late, body_too_slow, head_too_late, no_room
 from velox.net.client.request_reader import RequestReader
 from velox.policy.pace import Pace
 from velox.protocol.http1_write import CONTINUE_100
@@ -123,7 +124,6 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         self._is_new = False
         self._state = _State.IDLE
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
-        self._resume_reading()
         if self._request.buffered:
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
             self._ingress.loop.call_soon(self._advance)
@@ -163,10 +163,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         if state >= _State.LINGER:
             return
         self._request.feed(data)
-        if state < _State.ANSWERING:
-            self._advance(len(data) if state is _State.BODY else 0)
-        elif self._request.buffered > _PIPELINE_BYTES:
-            self._pause_reading()
+        self._advance(len(data) if state is _State.BODY else 0)
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
@@ -214,17 +211,17 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def _advance(self, n_body: int = 0) -> None:
         """Go as far as the bytes that are here allow. n_body: those of an open body that have just come."""
-        if self._state >= _State.ANSWERING:
+        if self._request.waits:
             return
-        try:
-            if self._state is not _State.BODY and not self._read_head():
-                return
-            if not self._read_body(n_body):
-                return
-        except VeloxError as error:
-            self._refuse(error)
-            return
-        self._submit()
+        if self._state < _State.ANSWERING:
+            try:
+                is_whole = (self._state is _State.BODY or self._read_head()) and self._read_body(n_body)
+            except VeloxError as error:
+                self._refuse(error)
+            else:
+                if is_whole:
+                    self._submit()
+        self._read_on()
 
     def _read_head(self) -> bool:
         ingress, request = self._ingress, self._request
@@ -251,15 +248,13 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def budget_granted(self, n_bytes: int) -> None:
         """The budget has room for the body that waited."""
         self._request.grant(n_bytes)
-        self._resume_reading()
         if self._request.head is not None:
             self._invite_body(self._request.head)
         self._ingress.loop.call_soon(self._advance)
 
     def budget_refused(self) -> None:
         """The body waited as long as a request may."""
-        message = "no memory for this request's body came free in time (VELOX_BODY_BUDGET)"
-        self._refuse(VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0))
+        self._refuse(no_room())
 
     def _read_body(self, n_bytes: int) -> bool:
         if self._request.read_body():
@@ -297,7 +292,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         """A step took too long."""
         state, timeouts = self._state, self._ingress.timeouts
         self.deadline_s = 0.0
-        if self._write_paused or (state is _State.LINGER and self._has_unsent()):
+        if self._write_paused or (state is _State.LINGER and is_sending(self._transport)):
             if self._transport is not None and self._backlog.is_taken(self._transport):
                 self.deadline_s = self._ingress.loop.time() + timeouts.write_s
                 return
@@ -306,14 +301,10 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
                 exchange.client_gone(stalled=True)
             self.abort()
         elif state is _State.HEAD or (state is _State.IDLE and self._request.buffered):
-            message = f"the request's head was not complete after {timeouts.header_s:g} s"
-            self._refuse(VeloxError(Reason.HEADER_TIMEOUT, message, close=True))
+            self._refuse(head_too_late(timeouts.header_s))
         elif state is _State.BODY:
-            message = f"no byte of the request's body came for {timeouts.body_s:g} s"
-            if self._pace.is_trickle(self._ingress.loop.time()):
-                rate = self._ingress.pace.rate
-                message = f"the request's body came slower than {rate} bytes a second (VELOX_CLIENT_MIN_RATE)"
-            self._refuse(VeloxError(Reason.BODY_TIMEOUT, message, close=True))
+            is_trickle = self._pace.is_trickle(self._ingress.loop.time())
+            self._refuse(body_too_slow(self._ingress.pace.rate) if is_trickle else body_too_late(timeouts.body_s))
         elif state is _State.IDLE:
             self._close_idle()
         else:
@@ -340,11 +331,8 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         """Give the client time to take what is left, as for any part of a reply; then a little to close."""
         if self._transport is not None:
             self._backlog.begin(self._transport)
-        wait_s = self._ingress.timeouts.write_s if self._has_unsent() else _LINGER_S
+        wait_s = self._ingress.timeouts.write_s if is_sending(self._transport) else _LINGER_S
         self.deadline_s = self._ingress.loop.time() + wait_s
-
-    def _has_unsent(self) -> bool:
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def left(self) -> None:
         """The client has closed, which was seen though nothing is read from it."""
@@ -386,6 +374,18 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         """Return the socket's descriptor; -1 when there is none any more."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if sock is None else int(sock.fileno())
+
+    def _read_on(self) -> None:
+        """Read while what waits is within its limit.
+
+        That never holds an open request up: what is here of a body was taken, and half a head is less (Http1Limits).
+        """
+        if self._request.waits or self._state >= _State.LINGER:
+            return
+        if self._request.buffered > _PIPELINE_BYTES:
+            self._pause_reading()
+        elif self._read_paused:
+            self._resume_reading()
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._read_paused:

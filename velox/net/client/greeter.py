@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from velox.net.client.connection import ClientConnection
 from velox.net.client.http2 import ClientHttp2Connection
+from velox.net.client.plain_socket import PlainSocket
 from velox.protocol.http2 import PREFACE, EngineFactory
 
 if TYPE_CHECKING:  # an ingress makes its connections
@@ -21,7 +22,11 @@ __all__ = ["Greeter"]
 
 
 class Greeter(asyncio.Protocol):
-    """Holds back the first bytes until they can't be the preface any more, or are; then it hands the socket over."""
+    """Holds back the first bytes until they can't be the preface any more, or are; then it hands the socket over.
+
+    It is above a PlainSocket, and so is what it hands the socket over to: a transport looks at the kind of its protocol
+    only when it begins to read.
+    """
 
     def __init__(self, ingress: Ingress, make_engine: EngineFactory) -> None:
         self._ingress: Final = ingress
@@ -53,7 +58,7 @@ class Greeter(asyncio.Protocol):
 
     def _hand_over(self, protocol: asyncio.Protocol) -> None:
         self._came = b""
-        self._transport.set_protocol(protocol)
+        self._transport.set_protocol(PlainSocket(self._ingress.read_view, protocol))
 
     def eof_received(self) -> bool:
         return self._http1.eof_received()

@@ -7,49 +7,47 @@ A base class and not a part of the connection: another call for each chunk would
 
 from __future__ import annotations
 
+from typing import Final, Protocol
+
 from velox.net.application import Successor
 from velox.protocol import http1_write
 from velox.types import Headers
 
-__all__ = ["Http1Replies"]
+__all__ = ["Http1Replies", "ReplyCarrier"]
 
 
-class Http1Replies:
-    """The framing half of a Client (application.py); a connection derives from it and does the rest."""
-
-    def __init__(self) -> None:
-        self._chunked = False
-        self.ends_at_close = False  # HTTP/1.0, no length: only the connection's close ends the reply
-
-    # -- what the connection gives ------------------------------------------------------------------
+class ReplyCarrier(Protocol):
+    """What the framing asks of its connection."""
 
     @property
     def is_http_1_0(self) -> bool:
         """True when the request came as HTTP/1.0, which knows no chunks."""
-        raise NotImplementedError
 
     @property
     def will_close(self) -> bool:
         """True when this reply is the connection's last."""
-        raise NotImplementedError
 
     def write(self, data: bytes) -> None:
         """Send bytes. Nothing happens when the client has left."""
-        raise NotImplementedError
 
     def finish(self, *, close: bool = False) -> None:
         """See Client. close: nothing can follow on this connection."""
-        raise NotImplementedError
 
     def cut_off(self, last: bytes, *, reset: bool) -> None:
         """Close after `last`, with the reply unfinished. reset: where only a reset tells."""
-        raise NotImplementedError
 
     def hand_over(self, successor: Successor) -> None:
         """Give the connection away, with what has come on it. Nothing happens when the client has left."""
-        raise NotImplementedError
 
-    # -- Client ---------------------------------------------------------------------------------------
+
+class Http1Replies(ReplyCarrier):
+    """The framing half of a Client (application.py); a connection derives from it and does the rest."""
+
+    may_run_ahead: Final = True  # there is no more than one reply
+
+    def __init__(self) -> None:
+        self._chunked = False
+        self.ends_at_close = False  # HTTP/1.0, no length: only the connection's close ends the reply
 
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool

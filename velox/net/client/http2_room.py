@@ -8,6 +8,9 @@ paused and who goes on (client/http2.py).
     above 2 MiB      it is full: all upstreams of the connection are held, and new streams refused, until 1/16 is free:
                      one read of the upstream's, so that one that is read goes on beside those that just don't fill it
 
+Whatever is held, each stream's HTTP/2 upstream may send what its window has room for already. So no more than sixteen
+replies at once have a whole window (VELOX_UPSTREAM_STREAM_WINDOW); those beside them have 16 KiB.
+
 A hundred streams with less than 16 KiB each never fill it. Those that fill it have VELOX_CLIENT_WRITE_TIMEOUT to go on.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ReplyRoom", "held_bytes"]
+__all__ = ["MAX_AHEAD", "ReplyRoom", "held_bytes"]
 
 # Above it a stream's upstream is held, below a quarter it goes on. As uvloop's write buffer.
 _SHARE: Final = 64 * 1024
@@ -25,6 +28,8 @@ _FULL: Final = 2048 * 1024
 _ROOMY: Final = _FULL - 128 * 1024
 # What an engine keeps of a stream until its last byte has gone (protocol/http2_ngh2_outbox.py).
 _SLICE: Final = 64 * 1024
+# So many whole windows are as much as the room, where they are 128 KiB.
+MAX_AHEAD: Final = 16
 
 
 def held_bytes(n_queued: int, n_given: int) -> int:
@@ -39,10 +44,11 @@ def held_bytes(n_queued: int, n_given: int) -> int:
 class ReplyRoom:
     """The account of one connection."""
 
-    __slots__ = ("is_full", "n_bytes")
+    __slots__ = ("_n_ahead", "is_full", "n_bytes")
 
     def __init__(self) -> None:
         self.n_bytes = 0
+        self._n_ahead = 0
         self.is_full = False  # nothing may be added but what is under way already
 
     def __repr__(self) -> str:
@@ -62,6 +68,17 @@ class ReplyRoom:
             self.is_full = False
             return True
         return False
+
+    def take_ahead(self) -> bool:
+        """Let one more reply run ahead. False: none may."""
+        if self._n_ahead >= MAX_AHEAD:
+            return False
+        self._n_ahead += 1
+        return True
+
+    def give_ahead(self) -> None:
+        """A reply that might run ahead is over."""
+        self._n_ahead -= 1
 
     def share(self, *, is_stalled: bool) -> int:
         """Return how much one stream may have waiting. is_stalled: for its window, and for nothing else."""

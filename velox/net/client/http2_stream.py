@@ -66,12 +66,14 @@ class ClientHttp2Stream:
         "id",
         "is_touched",
         "is_write_paused",
+        "may_run_ahead",
     )
 
     def __init__(self, connection: ClientHttp2Connection, stream_id: int) -> None:
         self.id: Final = stream_id
         self.deadline_s = 0.0
         self.is_write_paused = False
+        self.may_run_ahead = False
         self.is_touched = False  # the connection will look at it when it has written
         self._connection: Final = connection
         self._state = _State.BODY
@@ -202,6 +204,7 @@ class ClientHttp2Stream:
         self._state = _State.ANSWERING
         self.deadline_s = 0.0
         body, self._body = self._body, None
+        self.may_run_ahead = self._connection.room.take_ahead()
         exchange = self._connection.ingress.app.submit(self, head, body, self._caller)
         # submit() may have answered already.
         if exchange is not None:
@@ -371,6 +374,9 @@ class ClientHttp2Stream:
         self._body = None
         self.release_body()
         self._hold(0)
+        if self.may_run_ahead:
+            self.may_run_ahead = False
+            self._connection.room.give_ahead()
         self._connection.forget(self)
 
     def _hold(self, n_bytes: int) -> None:

@@ -19,10 +19,11 @@ __all__ = ["RequestReader"]
 class RequestReader:
     """One request after the other: feed(), read_head(), reserve(), read_body(), clear().
 
-    head: the open request's, None before it was read. body: what has come of it. Errors are VeloxErrors.
+    head: the open request's, None before it was read. body: what has come of it. waits: there is no room for it yet.
+    Errors are VeloxErrors.
     """
 
-    __slots__ = ("_budget", "_decoder", "_held_bytes", "_waits", "body", "head")
+    __slots__ = ("_budget", "_decoder", "_held_bytes", "body", "head", "waits")
 
     def __init__(self, limits: Http1Limits, budget: BodyBudget, heads: HeadReader) -> None:
         self.head: RequestHead | None = None
@@ -30,10 +31,10 @@ class RequestReader:
         self._decoder: Final = RequestDecoder(limits, heads)
         self._budget: Final = budget
         self._held_bytes = 0  # taken from the budget
-        self._waits = False
+        self.waits = False
 
     def __repr__(self) -> str:
-        return f"<RequestReader buffered={self.buffered} held={self._held_bytes} waits={self._waits}>"
+        return f"<RequestReader buffered={self.buffered} held={self._held_bytes} waits={self.waits}>"
 
     @property
     def buffered(self) -> int:
@@ -66,18 +67,18 @@ class RequestReader:
         if self._budget.take(waiter, n_bytes):
             self._held_bytes += n_bytes
             return True
-        self._waits = True
+        self.waits = True
         return False
 
     def grant(self, n_bytes: int) -> None:
         """Note that the budget gave the room that was waited for."""
-        self._waits = False
+        self.waits = False
         self._held_bytes += n_bytes
 
     def read_body(self) -> bool:
         """Collect what is here of the body; True when it is whole. Raises VeloxError."""
         decoder, head = self._decoder, self.head
-        if self._waits or head is None:
+        if self.waits or head is None:
             return False
         piece = decoder.read_body()
         if head.chunked and piece:
@@ -97,8 +98,8 @@ class RequestReader:
 
     def leave_line(self, waiter: BudgetWaiter) -> None:
         """Wait for room no longer."""
-        if self._waits:
-            self._waits = False
+        if self.waits:
+            self.waits = False
             self._budget.forget(waiter)
 
     def release(self) -> None:

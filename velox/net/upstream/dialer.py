@@ -19,11 +19,13 @@ from typing import Final, Literal, cast
 
 from velox.errors import Reason
 from velox.net.upstream.http1 import Http1Connection
-from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, EngineMaker, Http2Connection
+from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, Http2Connection
+from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.net.upstream.tls import UpstreamContext
 from velox.observe.series import Retry
+from velox.protocol.http2 import EngineFactory
 
 __all__ = ["Connection", "DialTarget", "Dialer"]
 
@@ -47,6 +49,7 @@ class DialTarget:
     unix_path: the socket to connect to; "": the addresses that the resolver has for `host`.
     connect_timeout_s: for the name and the connection together.
     stream_window_bytes: what one HTTP/2 stream may send ahead of its reader.
+    narrow_window_bytes: and what where its reader may have no more.
     """
 
     host: str
@@ -57,6 +60,7 @@ class DialTarget:
     tls_timeout_s: float
     unix_path: str = ""
     stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES
+    narrow_window_bytes: int = NARROW_WINDOW_BYTES
 
 
 class Dialer:
@@ -68,7 +72,7 @@ class Dialer:
         resolver: Resolver,
         buffer: ReadBuffer,
         loop: asyncio.AbstractEventLoop,
-        make_engine: EngineMaker,
+        make_engine: EngineFactory,
     ) -> None:
         self._target: Final = target
         self._resolver: Final = resolver
@@ -222,6 +226,7 @@ class Dialer:
             self._make_engine,
             scheme=scheme,
             stream_window_bytes=target.stream_window_bytes,
+            narrow_window_bytes=target.narrow_window_bytes,
         )
 
 

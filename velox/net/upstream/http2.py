@@ -10,12 +10,12 @@ once when it is done, so a reply costs its client one write. Output of a loop tu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
 from velox.net.upstream.http2_pulse import PONG_WAIT_S, Pulse, Verdict
-from velox.net.upstream.http2_stream import Http2Stream, reply_head, request_head
+from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES, Http2Stream, reply_head, request_head
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -31,14 +31,13 @@ from velox.protocol.http2 import (
     MAX_WINDOW,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
-    Engine,
     EngineError,
-    EngineHandler,
+    EngineFactory,
     EngineSettings,
 )
 from velox.types import NO_BODY_STATUSES, Header
 
-__all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "EngineMaker", "Http2Connection"]
+__all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "Http2Connection"]
 
 _MAX_STREAMS: Final = 512
 # Stream ids end at 2^31-1; leave long before, the pool replaces the connection.
@@ -46,8 +45,6 @@ _LAST_STREAM_ID: Final = 2**30
 DEFAULT_STREAM_WINDOW_BYTES: Final = 128 * 1024
 # A connection whose socket has taken nothing for so long, when somebody gives up a request on it, gets no more of them.
 _STUCK_S: Final = 0.5
-
-EngineMaker = Callable[[EngineHandler, EngineSettings, bool], Engine]
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -59,17 +56,18 @@ class Http2Connection(asyncio.BufferedProtocol):
         buffer: ReadBuffer,
         authority: bytes,
         loop: asyncio.AbstractEventLoop,
-        make_engine: EngineMaker,
+        make_engine: EngineFactory,
         *,
         scheme: bytes,
         stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES,
+        narrow_window_bytes: int = NARROW_WINDOW_BYTES,
     ) -> None:
         # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
         # connection's window again when half of it has been taken, so the windows of all streams are that half.
         self._stream_limit: Final = min(_MAX_STREAMS, MAX_WINDOW // (2 * stream_window_bytes))
-        windows = EngineSettings(
-            stream_window=stream_window_bytes, connection_window=2 * stream_window_bytes * self._stream_limit
-        )
+        all_windows = 2 * stream_window_bytes * self._stream_limit
+        windows = EngineSettings(stream_window=narrow_window_bytes, connection_window=all_windows)
+        self._wider_bytes: Final = stream_window_bytes - narrow_window_bytes
         self.queued = False
         self._owner: Final = owner
         self._view: Final = buffer.view
@@ -127,6 +125,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.retire(ConnectionEnd.LAST)
             message = "the upstream's connection takes no more streams"
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.REFUSED) from exc
+        if self._wider_bytes and request.may_run_ahead:
+            self._engine.widen(stream.id, self._wider_bytes)
         stream.expected = -1 if request.method == b"HEAD" else None
         if not self._streams:
             self._pulse.leave_idle(self._loop.time())

@@ -14,7 +14,11 @@ from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.protocol.http2 import CANCEL
 from velox.types import Header, Headers, ReplyHead
 
-__all__ = ["Http2Stream", "StreamCarrier", "reply_head", "request_head"]
+__all__ = ["NARROW_WINDOW_BYTES", "Http2Stream", "StreamCarrier", "reply_head", "request_head"]
+
+# The window that all streams begin with. Most are widened as they are opened; later would cost a large reply a round
+# trip, and a window that has been given can't be taken back.
+NARROW_WINDOW_BYTES: Final = 16 * 1024
 
 # RFC 9113 §8.2.2: these have no meaning in HTTP/2; a careless upstream's are not passed on.
 _CONNECTION_HEADERS: Final = frozenset(

@@ -43,6 +43,8 @@ class UpstreamRequest:
     headers: no host, no content-length, no hop-by-hop header; each HTTP version adds its own framing.
     lines: the same as lines of HTTP/1.1 (http1_write.field_lines).
     offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
+    may_run_ahead: the reply may come before its client has taken what came already, as far as a whole window; else it
+    has a small one. Over HTTP/1.1 nothing comes that is not read.
     """
 
     method: bytes
@@ -51,6 +53,7 @@ class UpstreamRequest:
     lines: bytes
     body: bytes | bytearray | None
     offer: WebSocketOffer | None = None
+    may_run_ahead: bool = True
 
 
 class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError

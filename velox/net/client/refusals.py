@@ -1,0 +1,34 @@
+"""The errors of a request that does not come in time, or for which there is no room.
+
+Knows: their reasons and texts. Does not know: when one is due (connection.py), or how it is sent.
+"""
+
+from __future__ import annotations
+
+from velox.errors import Reason, VeloxError
+
+__all__ = ["body_too_late", "body_too_slow", "head_too_late", "no_room"]
+
+
+def head_too_late(header_s: float) -> VeloxError:
+    """The head was not whole in time."""
+    message = f"the request's head was not complete after {header_s:g} s"
+    return VeloxError(Reason.HEADER_TIMEOUT, message, close=True)
+
+
+def body_too_late(body_s: float) -> VeloxError:
+    """Nothing came of the body."""
+    message = f"no byte of the request's body came for {body_s:g} s"
+    return VeloxError(Reason.BODY_TIMEOUT, message, close=True)
+
+
+def body_too_slow(rate: int) -> VeloxError:
+    """Something came, and too little. rate: bytes a second that should."""
+    message = f"the request's body came slower than {rate} bytes a second (VELOX_CLIENT_MIN_RATE)"
+    return VeloxError(Reason.BODY_TIMEOUT, message, close=True)
+
+
+def no_room() -> VeloxError:
+    """The body waited as long as a request may."""
+    message = "no memory for this request's body came free in time (VELOX_BODY_BUDGET)"
+    return VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0)
