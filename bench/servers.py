@@ -23,7 +23,7 @@ from bench.cpu import cpu_seconds, family, n_writes
 from bench.machine import Cores
 from bench.payloads import API_KEY, CHAT_REPLY
 
-__all__ = ["Certificate", "NginxUpstream", "Server", "Servers", "get"]
+__all__ = ["Certificate", "NginxUpstream", "Server", "Servers", "answers", "get"]
 
 _START_S: Final = 10.0
 _ROOT: Final = Path(__file__).parent.parent
@@ -161,8 +161,14 @@ class Servers:
         )
         return self._nginx(http, port, self._cores.gateway)
 
-    def velox(self, origin: str, http2: Literal["auto", "on", "off"], engine: Literal["ngh2", "h2"] = "ngh2") -> Server:
-        """Start Velox with one worker and its features on: key, limit, metrics."""
+    def velox(
+        self,
+        origin: str,
+        http2: Literal["auto", "on", "off"],
+        engine: Literal["ngh2", "h2"] = "ngh2",
+        more: Mapping[str, str] | None = None,
+    ) -> Server:
+        """Start Velox with one worker and its features on: key, limit, metrics. more: settings of this one."""
         port, admin = free_port(), free_port()
         settings = {
             "VELOX_LISTEN": f"127.0.0.1:{port}",
@@ -178,11 +184,12 @@ class Servers:
             "VELOX_API_KEYS": API_KEY,
             "VELOX_ACCESS_LOG": "off",
             "OPENAI_API_KEY": "sk-bench-upstream",
+            **(more or {}),
         }
         command = [sys.executable, "-m", "velox", "serve"]
         process = self._start(command, self._cores.gateway, settings)
         server = self._keep(Server(process, port, admin))
-        _wait_until(server, lambda: _answers(admin, "/readyz"))
+        _wait_until(server, lambda: answers(admin, "/readyz"))
         return server
 
     def upstream(self, *, interval_s: float, chunks: int = 100) -> tuple[Server, int]:
@@ -200,7 +207,7 @@ class Servers:
         command += ["--tls", str(tls), str(tls_http2), *files] if files else []
         command += ["--interval", str(interval_s), "--chunks", str(chunks)]
         server = self._keep(Server(self._start(command, self._cores.rest, {}), port))
-        _wait_until(server, lambda: _answers(port, "/count"))
+        _wait_until(server, lambda: answers(port, "/count"))
         return server, http2, tls, tls_http2
 
     def _nginx(self, http: str, port: int, core: int) -> Server:
@@ -257,7 +264,8 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _answers(port: int, path: str) -> bool:
+def answers(port: int, path: str) -> bool:
+    """Return True when a server on loopback answers with 200."""
     try:
         return get(port, path)[0] == 200
     except OSError:

@@ -9,7 +9,8 @@ compile() {
     uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
         --no-header --no-emit-index-url --quiet "$@" >/dev/null
 }
-compile pyproject.toml --output-file requirements.lock
+# All that can be installed with Velox: the image has to serve each setting.
+compile pyproject.toml --all-extras --output-file requirements.lock
 # Development takes the very versions that are shipped. setuptools builds Velox itself (pyproject.toml [build-system]).
-echo 'setuptools>=77' | compile --constraint requirements.lock --group dev pyproject.toml - \
+echo 'setuptools>=77' | compile --constraint requirements.lock --group dev --all-extras pyproject.toml - \
     --output-file requirements-dev.lock

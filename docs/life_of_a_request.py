@@ -58,8 +58,8 @@ STEPS: Final = (
     ),
     Step(
         "queue",
-        ("A bounded line. Once per loop turn, a batch", "leaves it for the next two steps."),
-        "Gateway.submit(), _drain()",
+        ("Bounded, by class and fair between callers.", "Once per loop turn, a batch leaves it."),
+        "Gateway.submit(), policy/fair_queue.py",
         ("503 queue_full, queue_timeout", "503 draining"),
     ),
     Step(
@@ -70,26 +70,26 @@ STEPS: Final = (
     ),
     Step(
         "gate",
-        ("The batch takes its tokens from the shared", "bucket in one operation."),
-        "Gateway._gate(), shm/bucket.py",
-        ("429 rate_limited, with the exact time to wait",),
+        ("All limits that count it have room, and it takes", "of each; or it gets 429, and takes of none."),
+        "Exchange.pass_gate(), gateway/limiter.py",
+        ("429 rate_limited, with the exact time to wait", "503 limits_unavailable"),
     ),
     Step(
         "wait",
-        ("Only for a token that was taken ahead of its", "time. If the client leaves, the token goes back."),
-        "Exchange._wait_for_token()",
+        ("Only for what was taken ahead of its time. If the", "client leaves, it goes back."),
+        "Exchange._wait_for_turn()",
         ("503 queue_timeout: the client's deadline",),
     ),
     Step(
         "lease",
         ("A warm connection with room, round robin.", "If none has room: dial, or wait for one."),
-        "Exchange._lease(), net/upstream/pool.py",
+        "Exchange.lease(), net/upstream/pool.py",
         ("502 upstream_dns, upstream_connect,", "upstream_tls", "503 queue_timeout"),
     ),
     Step(
         "forward",
         ("Head built anew, body as it came. Where it is", "safe: again, at the next upstream or after a wait."),
-        "Exchange._attempt(), gateway/retries.py",
+        "Attempt.run(), gateway/retries.py",
         (
             "502 upstream_reset, upstream_protocol,",
             "upstream_redirect; body_timeout as 504",
@@ -108,8 +108,8 @@ STEPS: Final = (
     ),
     Step(
         "account",
-        ("Always, exactly once: unused token back,", "slot free, counted, logged; then the last byte."),
-        "Exchange._end()",
+        ("Always, exactly once: limits settled, slot free,", "counted, logged; then the last byte."),
+        "Exchange._end(), gateway/grant.py",
         (),
     ),
 )
@@ -216,7 +216,7 @@ def _processes() -> list[str]:
             _RIGHT_X + 16,
             memory_y + 56,
             (
-                "token bucket: one integer,",
+                "quotas: an integer each,",
                 "moved by compare-and-swap",
                 "",
                 "metrics: a slab per worker,",

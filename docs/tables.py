@@ -14,6 +14,7 @@ from velox.admin import metrics_page
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
 from velox.settings.show import markdown
+from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
 
 __all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full"]
@@ -37,19 +38,24 @@ MEANING: Final = {
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
     Reason.AUTH_INVALID: "no key was given, or none of ours: the two are not told apart",
     Reason.FORBIDDEN: "the key is limited to other models ([keys.md](keys.md#models))",
-    Reason.RATE_LIMITED: "the bucket is empty; `retry-after-ms` says when a request passes",
+    Reason.RATE_LIMITED: "a limit has no room ([limits.md](limits.md)); `retry-after-ms` says when all have; without it"
+    " the request is larger than a limit",
     Reason.CLIENT_CLOSED: "the client left before its reply was whole; only in log and metric",
     Reason.CLIENT_SLOW: "the client read nothing of its reply, or too little, for too long"
     " (`VELOX_CLIENT_WRITE_TIMEOUT`)",
     Reason.TUNNEL_TIMEOUT: "a WebSocket stood still (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its longest life"
     " (`VELOX_TUNNEL_TIMEOUT`); its Close frame says 1001",
-    Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`)",
-    Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`)",
+    Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`, `VELOX_QUEUE_BYTES`), or a higher class took"
+    " the place",
+    Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`), or"
+    " would have: then it is told at once",
     Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`, `VELOX_MAX_CONNECTIONS_PER_ADDRESS`, open"
     " files), or WebSockets (`VELOX_MAX_TUNNELS`)",
     Reason.DRAINING: "the gateway is shutting down",
     Reason.OVERLOAD_MEMORY: "no memory for this body came free (`VELOX_BODY_BUDGET`), or the worker is short of it"
     " (`VELOX_MEMORY_SOFT`)",
+    Reason.LIMITS_UNAVAILABLE: "Redis can't be asked whether a limit has room"
+    " ([limits-replicas.md](limits-replicas.md), `VELOX_REDIS_FALLBACK`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",
     Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
@@ -102,7 +108,7 @@ def _count_series(workers: int) -> int:
     for cells in (segment.gateway(), *map(segment.status, range(workers)), *map(segment.metrics, range(workers))):
         cells[:] = memoryview(array("Q", [1] * len(cells)))
     # Without a /proc no process has series of its own.
-    page = metrics_page.render(segment, ROOT / "no-such-folder").decode()
+    page = metrics_page.render(segment, ROOT / "no-such-folder", quotas=QuotaMemory(64, 1)).decode()
     return sum(1 for line in page.splitlines() if not line.startswith("#"))
 
 

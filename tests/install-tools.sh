@@ -8,7 +8,8 @@ PATH=$PATH:/usr/sbin
 missing() {
     local tool
     for tool in nginx:nginx-light nghttpd:nghttp2-server h2load:nghttp2-client wrk:wrk \
-        chromium:chromium go:golang-go curl:curl openssl:openssl slowhttptest:slowhttptest varnishtest:varnish; do
+        chromium:chromium go:golang-go curl:curl openssl:openssl slowhttptest:slowhttptest varnishtest:varnish \
+        redis-server:redis-server; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
 }

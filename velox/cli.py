@@ -18,7 +18,9 @@ from velox.runtime.limits import open_files_limit, raise_open_files
 from velox.settings import Settings, SettingsError, load
 from velox.settings.certificate import CertificateError, read_certificate
 from velox.settings.keys import parse_key
+from velox.settings.memory_bound import KEEPER_BYTES
 from velox.settings.show import effective
+from velox.settings.show_limits import limit_lines
 from velox.sim import main as simulator
 
 __all__ = ["main"]
@@ -58,7 +60,26 @@ def _serve(settings: Settings, *, sim: bool) -> int:
     return supervisor.serve(settings, sim=sim)
 
 
+def _missing_redis(settings: Settings) -> str:
+    """Return why limits can't be shared with other gateways now, "" if they can or need not.
+
+    Not for `serve`: a gateway that is restarted while Redis is away must come back, and its processes share the memory
+    of the one they are forked from, to which the library would add 20 MB.
+    """
+    if settings.redis_url is None:
+        return ""
+    # Here, not above: the package redis is an extra.
+    from velox.runtime.lease_redis import reachable
+
+    why = reachable(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s)
+    return "" if why is None else f"VELOX_REDIS_URL can't be used: {why}"
+
+
 def _check(settings: Settings) -> int:
+    missing = _missing_redis(settings)
+    if missing:
+        print(f"velox: {missing}", file=sys.stderr)
+        return 2
     rows = effective(settings)
     name_width = max(len(name) for name, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows)
@@ -68,10 +89,14 @@ def _check(settings: Settings) -> int:
     raise_open_files()
     limit = open_files_limit()
     print(f"memory: {memory_of(settings, limit)}")
+    if settings.redis_url is not None:
+        print(f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases (VELOX_REDIS_URL), one process")
     plan = descriptors_of(settings, 0, limit)
     print(f"connections: a worker takes {plan.clients} of clients, of {limit} open files")
     if settings.tls_cert_file is not None and settings.tls_key_file is not None:
         print(_tls(settings, settings.tls_cert_file, settings.tls_key_file))
+    for line in limit_lines(settings):
+        print(line)
     print(_door(settings))
     return 0
 

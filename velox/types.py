@@ -12,13 +12,17 @@ from typing import Final, TypeAlias
 __all__ = [
     "ANYONE",
     "NO_BODY_STATUSES",
+    "NO_RATES",
     "Caller",
     "Header",
     "Headers",
     "Peek",
+    "Priority",
+    "Rates",
     "ReplyHead",
     "RequestHead",
     "Route",
+    "Scope",
     "WebSocketOffer",
 ]
 
@@ -93,12 +97,59 @@ class ReplyHead:
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request
 class Peek:
-    """What Velox reads of a request's body: plain values only, never a parser's object."""
+    """What Velox reads of a request's body: plain values only, never a parser's object.
+
+    n: answers asked for. include_usage: what its stream_options ask for; None: it has none.
+    """
 
     model: str | None = None
     stream: bool = False
     max_tokens: int | None = None
     user: str | None = None
+    n: int = 1
+    include_usage: bool | None = None
+
+
+class Scope(enum.IntEnum):
+    """What a limit is counted for: each of these has its own, whoever else is busy."""
+
+    GATEWAY = 0
+    KEY = 1
+    MODEL = 2
+    KEY_MODEL = 3
+
+
+class Priority(enum.IntEnum):
+    """The classes of the queue; a lower number goes first."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How much something may use; 0 is no such limit.
+
+    rpm: requests a minute. tpm: tokens of models a minute. burst, tpm_burst: how many of them at once. concurrency:
+    requests that run.
+    """
+
+    rpm: int = 0
+    burst: int = 0
+    tpm: int = 0
+    tpm_burst: int = 0
+    concurrency: int = 0
+
+    def over(self, others: Rates) -> Rates:
+        """Return these, and those of `others` where these have none. A burst goes with its rate."""
+        requests = self if self.rpm else others
+        tokens = self if self.tpm else others
+        concurrency = self.concurrency or others.concurrency
+        return Rates(requests.rpm, requests.burst, tokens.tpm, tokens.tpm_burst, concurrency)
+
+
+NO_RATES: Final = Rates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +158,16 @@ class Caller:
 
     name: as the log shows it: the name of the key, or the start of its digest; "" where no key is asked for.
     models: what the key is limited to, each with `*` for any text; none: every model.
+    id: the first 8 bytes of the key's digest, b"" where no key is asked for. Two keys of one name differ in it.
+    rates: of this key; they stand over those that all keys have (`Rates.over`).
+    priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
     """
 
     name: str
     models: tuple[str, ...] = ()
+    id: bytes = b""
+    rates: Rates = NO_RATES
+    priority: Priority | None = None
 
 
 # The caller of a gateway that asks for no key.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Iterator
 from functools import partial
 from operator import eq
+
+import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream, healthy
@@ -51,7 +54,7 @@ def test_queue_full_is_refused_at_once() -> None:
         wait_admitted(all_[0], upstream, 1)
         for client in all_[1:3]:
             client.send_chat()
-        velox.wait_metric("velox_queue_depth", lambda value: value == 2)
+        velox.wait_metric('velox_queue_depth{class="normal"}', lambda value: value == 2)
         began_s = time.monotonic()
         refused = all_[3].ask("POST", "/v1/chat/completions", CHAT)
         assert time.monotonic() - began_s < 0.1, "a refusal does not wait"
@@ -62,6 +65,55 @@ def test_queue_full_is_refused_at_once() -> None:
         assert [client.read().status for client in all_[:3]] == [200] * 3
         assert len(upstream.calls) == 3, "what is refused never goes up"
         assert all_[3].ask().status == 200, "its connection is good for the next one"
+
+
+def _chat(model: str) -> bytes:
+    return json.dumps({"model": model, "messages": []}).encode()
+
+
+@covers("VELOX_QUEUE_BYTES")
+def test_queue_of_large_bodies_is_full_before_it_is_long() -> None:
+    """Two bodies of 600 bytes do not fit in 1,000; the second one that would wait gets 503 queue_full."""
+    large = json.dumps({"model": "m", "messages": ["x" * 600]}).encode()
+    with narrow(queue_bytes="1000") as (velox, upstream), settled(velox), clients(velox, 3) as all_:
+        wait_admitted(all_[0], upstream, 1)
+        all_[1].send("POST", "/v1/chat/completions", large)
+        velox.wait_metric('velox_queue_depth{class="normal"}', lambda value: value == 1)
+        refused = all_[2].ask("POST", "/v1/chat/completions", large)
+        assert (refused.status, reason(refused)) == (503, "queue_full")
+        assert "VELOX_QUEUE_BYTES" in refused.error()["message"]
+        upstream.step(2)
+        assert [client.read().status for client in all_[:2]] == [200, 200]
+
+
+@covers("VELOX_QUEUE_FLOOR")
+@pytest.mark.parametrize(("floor", "least", "most"), [("0", 0, 0), ("30", 2, 4)])
+def test_queue_serves_high_first_and_leaves_low_its_floor(floor: str, least: int, most: int) -> None:
+    """Of the first eight of ten high and ten low ones, low gets its floor; the upstream hears of no class."""
+    with narrow(queue_floor=floor) as (velox, upstream), settled(velox), clients(velox, 21) as all_:
+        wait_admitted(all_[0], upstream, 1)
+        for client in all_[1:11]:
+            client.send("POST", "/v1/chat/completions", _chat("low"), {"x-velox-priority": "low"})
+        for client in all_[11:]:
+            client.send("POST", "/v1/chat/completions", _chat("high"), {"x-velox-priority": "high"})
+        velox.wait_metric('velox_queue_depth{class="low"}', lambda value: value == 10)
+        velox.wait_metric('velox_queue_depth{class="high"}', lambda value: value == 10)
+        upstream.step(21)
+        assert {client.read().status for client in all_} == {200}
+        served = [json.loads(call.body)["model"] for call in upstream.calls[1:9]]
+        assert least <= served.count("low") <= most, served
+        assert not any(name == "x-velox-priority" for call in upstream.calls for name, _ in call.headers)
+
+
+@covers("VELOX_LIMIT_BUCKETS")
+def test_table_of_limits_has_as_many_rows_as_asked_for() -> None:
+    """100 rows: one is the gateway's own limit, as soon as it was asked."""
+    with narrow(limit_buckets="100") as (velox, upstream), clients(velox, 1) as (client,):
+        upstream.step(1)
+        client.send_chat()
+        assert client.read().status == 200
+        rows = {state: velox.metric(f'velox_limit_rows{{state="{state}"}}') for state in ("used", "free")}
+        assert sum(rows.values()) == 100 and rows["free"] >= 98
 
 
 @covers("VELOX_QUEUE_TIMEOUT")
@@ -90,7 +142,7 @@ def test_queue_client_that_leaves_it_is_never_sent_upstream() -> None:
         for n in range(1, 4):
             with Client(velox) as leaving:
                 leaving.send_chat()
-                velox.wait_metric("velox_queue_depth", lambda value: value == 1)
+                velox.wait_metric('velox_queue_depth{class="normal"}', lambda value: value == 1)
             velox.wait_metric(gone, partial(eq, n))
         last.send_chat()
         upstream.step(2)

@@ -107,7 +107,7 @@ async def push_all(velox: VeloxProcess, upstream: RecordingUpstream, *, kill: bo
     push.admitted = len(upstream.calls)
     await pushing
     push.decisions = {
-        name: velox.metric(f'velox_ratelimit_decisions_total{{decision="{name}"}}')
+        name: velox.metric(f'velox_limit_decisions_total{{decision="{name}",scope="gateway",unit="requests"}}')
         for name in ("granted", "waited", "refused")
     }
     return push
@@ -202,7 +202,9 @@ def test_bucket_request_waits_if_its_token_comes_in_time() -> None:
         began_s = time.monotonic()
         assert first.ask("POST", "/v1/chat/completions", CHAT).status == 200
         second.send_chat()
-        velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 1)
+        velox.wait_metric(
+            'velox_limit_decisions_total{decision="waited",scope="gateway",unit="requests"}', lambda n: n == 1
+        )
         refused = third.ask("POST", "/v1/chat/completions", CHAT)
         assert (refused.status, reason(refused)) == (429, "rate_limited")
         assert time.monotonic() - began_s < 0.5, "a refusal does not wait"
@@ -216,7 +218,7 @@ def test_bucket_client_that_leaves_while_it_waits_gives_its_token_back() -> None
     with limited(rpm=60, burst=1, max_wait="10s") as (velox, upstream):
         assert chat(velox).status == 200
         began_s = time.monotonic()
-        waited = 'velox_ratelimit_decisions_total{decision="waited"}'
+        waited = 'velox_limit_decisions_total{decision="waited",scope="gateway",unit="requests"}'
         gone = 'velox_requests_total{class="4xx",reason="client_closed",route="chat"}'
         for n in range(1, 6):
             with Client(velox) as client:
@@ -237,7 +239,9 @@ def test_bucket_tokens_of_a_killed_worker_are_given_back() -> None:
             waiting = [stack.enter_context(Client(velox)) for _ in range(12)]
             for client in waiting:
                 client.send_chat()
-            velox.wait_metric('velox_ratelimit_decisions_total{decision="waited"}', lambda n: n == 12)
+            velox.wait_metric(
+                'velox_limit_decisions_total{decision="waited",scope="gateway",unit="requests"}', lambda n: n == 12
+            )
             for pid in velox.worker_pids():
                 os.kill(pid, signal.SIGKILL)
             for client in waiting:

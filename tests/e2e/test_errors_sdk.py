@@ -277,7 +277,7 @@ def test_full_queue_is_a_503_worth_a_retry(upstream: RecordingUpstream) -> None:
     room = {"VELOX_MAX_INFLIGHT": "1", "VELOX_QUEUE_DEPTH": "1", "VELOX_QUEUE_TIMEOUT": "10s"}
     with VeloxProcess({**upstream.env(), **ONE_WORKER, **room}) as velox, upstream.playing(wait), occupied(velox, 2):
         upstream.wait_call()
-        velox.wait_metric("velox_queue_depth", lambda n: n == 1)
+        velox.wait_metric('velox_queue_depth{class="normal"}', lambda n: n == 1)
         with pytest.raises(openai.InternalServerError) as caught:
             ask(velox.openai())
         upstream.step(2)

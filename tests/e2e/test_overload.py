@@ -137,7 +137,7 @@ def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request
             (old,) = velox.worker_pids()
             running.send_chat()
             upstream.wait_call(1)
-            before = velox.metric('velox_ratelimit_decisions_total{decision="granted"}')
+            before = velox.metric('velox_limit_decisions_total{decision="granted",scope="gateway",unit="requests"}')
             with bodies_held(velox, 100) as held:
                 # There is always one that serves, and not one connection is refused: the socket is the supervisor's.
                 until(lambda: is_served(velox) and velox.metric(BY_MEMORY) == 1, "it has a successor")
@@ -152,7 +152,7 @@ def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request
             until(lambda: not Path(f"/proc/{old}").exists(), "the old one has left")
             velox.wait_log(lambda line: "asks for a successor" in line)
             velox.wait_log(lambda line: "has left (exit code 0)" in line)
-            after = velox.metric('velox_ratelimit_decisions_total{decision="granted"}')
+            after = velox.metric('velox_limit_decisions_total{decision="granted",scope="gateway",unit="requests"}')
             assert after >= before + 2, "what the old one counted is not forgotten"
             assert velox.metric('velox_worker_up{worker="0"}') == 1
             assert velox.request("GET", "/v1/models").status == 200

@@ -151,7 +151,7 @@ def test_drain_window_exceeded_tells_every_client_and_leaves() -> None:
     ):
         wait_admitted(waiting, upstream, 2)
         queued.send_chat()
-        velox.wait_metric("velox_queue_depth", lambda value: value == 1)
+        velox.wait_metric('velox_queue_depth{class="normal"}', lambda value: value == 1)
         told_s = time.monotonic()
         sigterm(velox)
         rest = stream.read_to_end()

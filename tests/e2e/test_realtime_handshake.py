@@ -154,7 +154,10 @@ def test_request_is_built_from_what_may_pass() -> None:
         "sec-websocket-protocol: b",
         "x-request-id: r1",
     ]
-    assert [name.partition(":")[0] for name in names[5:]] == ["x-velox-request-id"]
+    assert [name.partition(":")[0] for name in names[5:]] == [
+        "x-velox-request-id",
+        *(f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")),
+    ]
 
 
 # -- keys ---------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def settled(velox: VeloxProcess, *, http1_spares: int = 0) -> Iterator[None]:
 
     until(is_back, "descriptors are given back")
     velox.wait_metric("velox_inflight_requests", lambda value: value == 0)
-    velox.wait_metric("velox_queue_depth", lambda value: value == 0)
+    velox.wait_metric('velox_queue_depth{class="normal"}', lambda value: value == 0)
     assert velox.request("GET", "/v1/models").status == 200
 
 

@@ -3,7 +3,8 @@
 Input: a body, in which the byte 0x01 stands for a long text, 0x02 for one of many escapes, 0x03 for deep nesting,
 0x04 for a name that takes much room for its characters.
 Whatever it is: only VeloxError is raised, nothing of the body is in its message; and a body that passes has, for an
-upstream, the very model, stream, token limit and user that Velox acted on, each once.
+upstream, the very model, stream, token limit, user, number of answers and stream options that Velox acted on, each
+once. A body that Velox makes ask for the usage is otherwise the same document.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import json
 
 from velox.errors import VeloxError
 from velox.protocol.body import BodyReader
+from velox.protocol.usage import ask_for_usage
 from velox.types import Peek
 
 __all__ = ["run"]
 
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-_FIELDS = {"model", "stream", "user", *_LIMITS}
+_CHOICES = ("n", "best_of")
+_OPTIONS = "stream_options"
+_FIELDS = {"model", "stream", "user", _OPTIONS, *_LIMITS, *_CHOICES}
 _EXPANDED = (
     (b"\x01", b"long text " * 400),
     (b"\x02", b"\\u00e9\\n\\\\" * 400),
@@ -114,3 +118,25 @@ def _check_as_upstream(body: bytes, peek: Peek) -> None:
     user = fields.get("user")
     is_name = isinstance(user, str) and 1 <= len(user) <= 256
     assert peek.user == (str(user).encode(errors="replace").decode() if is_name else None), "another user"
+    counts = [fields[name] for name in _CHOICES if type(fields.get(name)) is int]
+    assert peek.n == max([1, *counts]), "another number of answers"
+    assert peek.include_usage is (_asks(fields[_OPTIONS]) if _OPTIONS in fields else None), "other stream options"
+    _check_asking(body, document, peek)
+
+
+def _asks(options: object) -> bool:
+    return isinstance(options, _Pairs) and dict(options).get("include_usage") is True
+
+
+def _check_asking(body: bytes, document: _Pairs, peek: Peek) -> None:
+    """What goes up instead of a body has the same fields in the same order, and once the options, that ask."""
+    asking = ask_for_usage(body, peek)
+    assert ask_for_usage(bytearray(body), peek) == asking, "a bytearray is changed in another way"
+    if asking is None:
+        return
+    changed = json.loads(asking.decode("utf-8-sig"), object_pairs_hook=_Pairs)
+    options = [value for name, value in changed if name == _OPTIONS]
+    assert len(options) == 1 and _asks(options[0]), "a body that does not ask"
+    # Compared as texts: NaN, which is none of Velox's business, is not equal to itself.
+    others = [repr([(name, value) for name, value in each if name != _OPTIONS]) for each in (document, changed)]
+    assert others[0] == others[1], "asking changed another field"

@@ -15,6 +15,7 @@ import os
 from velox.settings import SettingsError, load
 from velox.settings.keys import parse_key_file
 from velox.settings.show import effective
+from velox.settings.show_limits import limit_lines
 from velox.settings.variables import VARIABLES
 
 __all__ = ["run"]
@@ -99,6 +100,12 @@ def _check(environ: dict[str, str]) -> None:
             assert str(problem).isprintable(), f"a problem that is not one printable line: {problem!r}"
             assert secret not in str(problem), "a secret is shown"
         return
+    for line in limit_lines(settings):
+        assert line.isprintable(), f"a limit that is not one printable line: {line!r}"
+        named = any(secret in key.name for key in settings.api_keys)
+        assert named or secret not in line, f"a secret is shown: {line}"
+    for rule in settings.limit_rules:
+        assert bool(rule.rates.rpm) == bool(rule.rates.burst) and bool(rule.rates.tpm) == bool(rule.rates.tpm_burst)
     rows = effective(settings)
     assert {name for name, _, _ in rows} == _KNOWN
     for name, shown, origin in rows:

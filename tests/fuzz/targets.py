@@ -35,10 +35,15 @@ _EVENTS = (
     "data: ", "data:", "\n\n", "\r\n\r\n", "\r\r", ":", "event: error", '{"error": {', '{"type":"error"',
     '{"object":"error"', '"response.failed"', '{"id"', "[DONE]", ": ping\n\n",
 )  # fmt: skip
+_USAGE = (
+    "data: ", "data:", "\n\n", "\r\n\r\n", "\r", ": ping\n\n", '"usage"', '"usage":null', '"usage": {', '"choices":[]',
+    '"choices":[{', '"prompt_tokens":', '"completion_tokens":', '"total_tokens":', '"input_tokens":',
+    '"output_tokens":', "{", "}", "[", "]", '"', ",", ":", "\\", "null", "12", "[DONE]",
+)  # fmt: skip
 _JSON = (
     '"model":', '"stream":', '"user":', '"max_tokens":', '"max_completion_tokens":', '"max_output_tokens":', "true",
     "null", "\\u006d", "\\ud800", "1e400", "NaN", "-0", "{", "}", "[", "]", '"', ",", "\x01", "\x02", "\x03", "\x04",
-    "\xef\xbb\xbf",
+    "\xef\xbb\xbf", '"n":', '"best_of":', '"stream_options":', '"include_usage":true',
 )  # fmt: skip
 _SETTINGS = (
     "LISTEN=", "API_KEYS=", "WORKERS=", "UPSTREAM_ORIGIN=", "PATHS=", "RETRIES=", "RETRY_STATUSES=", "unix:/",
@@ -80,6 +85,7 @@ _ALL = (
     ),
     Target("http2", "target_http2:run", 800, _FRAMES),
     Target("sse", "target_sse:run", 1500, _EVENTS),
+    Target("usage", "target_usage:run", 1500, _USAGE),
     Target(
         "websocket",
         "target_websocket:run",

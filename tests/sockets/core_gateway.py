@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -13,6 +14,8 @@ from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
+from velox.gateway.limiter import Limiter
+from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
@@ -29,18 +32,32 @@ from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS, ConnectionEnd
-from velox.policy.admission import AdmissionQueue
 from velox.policy.breaker import Breaker
+from velox.policy.concurrency import ConcurrencyLimit, Unlimited
+from velox.policy.estimate import Estimator
+from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
-from velox.policy.token_bucket import UNLIMITED, BucketRate
 from velox.protocol.body import BodyReader
 from velox.providers.openai import OPENAI
-from velox.shm.bucket import SharedBucket
+from velox.settings.keys import KeyEntry
+from velox.settings.limits import LimitRule
+from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
-from velox.types import ReplyHead, RequestHead
+from velox.types import ANYONE, Caller, Rates, ReplyHead, RequestHead, Scope
 
-__all__ = ["LIMITS", "NO_RETRIES", "FakeClient", "ScriptedUpstream", "Step", "gateway", "request_head"]
+__all__ = [
+    "LIMITS",
+    "NO_RETRIES",
+    "FakeClient",
+    "ScriptedUpstream",
+    "Step",
+    "full_in_minutes",
+    "gateway",
+    "one_a_minute",
+    "request_head",
+]
 
 Dial = Callable[[ConnectionOwner], Awaitable[UpstreamConnection]]
 
@@ -107,25 +124,37 @@ def gateway(
     limits: GatewayLimits = LIMITS,
     rules: RetryRules = NO_RETRIES,
     budget: RetryBudget | None = None,
-    rate: BucketRate = UNLIMITED,
+    limited: Sequence[LimitRule] = (),
+    max_wait_s: float = 0.0,
+    keys: tuple[KeyEntry, ...] = (),
+    estimator: Estimator | None = None,
+    concurrency: Sequence[ConcurrencyLimit] = (),
+    table: LimiterTable | None = None,
 ) -> Iterator[Gateway]:
-    """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself."""
+    """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
+
+    concurrency: of each upstream; none: no limit.
+    """
     log_fd = os.open(os.devnull, os.O_WRONLY)
     segment = Segment(1, CELLS)
     metrics = WorkerMetrics(segment.metrics(0))
-    queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, round(limits.queue_timeout_s * 10**9))
-    upstreams = Upstreams([_upstream(str(number), dial) for number, dial in enumerate(dials)])
+    recorder = Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t")
+    queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, round(limits.queue_timeout_s * 10**9), 0.1)
+    bounds = concurrency or [Unlimited() for _ in dials]
+    members = [_upstream(str(number), *member) for number, member in enumerate(zip(dials, bounds, strict=True))]
+    upstreams = Upstreams(members)
     parts = Parts(
         routes=Routes(("*",)),
-        auth=Authenticator(()),
+        auth=Authenticator(keys),
         reader=BodyReader(),
         queue=queue,
-        bucket=SharedBucket(segment, rate, 0),
+        limiter=Limiter(limited, table or QuotaTable(QuotaMemory(64, 1), 0), max_wait_s, metrics.count_limit),
         upstreams=upstreams,
         retry_rules=rules,
         retry_budget=budget or RetryBudget(0, 1000.0),
-        recorder=Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t"),
+        recorder=recorder,
         limits=limits,
+        estimator=estimator or Estimator(),
     )
     try:
         yield Gateway(parts, asyncio.get_running_loop())
@@ -135,7 +164,18 @@ def gateway(
         os.close(log_fd)
 
 
-def _upstream(name: str, dial: Dial) -> Upstream:
+def one_a_minute(scope: Scope = Scope.GATEWAY) -> LimitRule:
+    """A limit that lets one request pass at once, and another one each minute."""
+    return LimitRule("VELOX_RATE_LIMIT", scope, Rates(rpm=1, burst=1))
+
+
+def full_in_minutes(made: Gateway, caller: Caller = ANYONE, model: str | None = None) -> list[int]:
+    """Return for each of a caller's quotas in how many minutes, rounded up, all that was taken of it is made good."""
+    limits = made.parts.limiter.limits(caller, request_head(), model)
+    return [-(-bound.quota.full_in_ns(time.monotonic_ns()) // (60 * 10**9)) for bound in limits.bounds]
+
+
+def _upstream(name: str, dial: Dial, concurrency: ConcurrencyLimit) -> Upstream:
     forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
     pool = UpstreamPool(
         dial,
@@ -146,7 +186,7 @@ def _upstream(name: str, dial: Dial) -> Upstream:
         on_change=lambda: None,
         on_warm_failure=lambda _failure: None,
     )
-    return Upstream(name, forwarder, pool, Breaker())
+    return Upstream(name, forwarder, pool, Breaker(), None, concurrency)
 
 
 Step = tuple[ReplyHead | None, bytes, bool] | UpstreamFailure

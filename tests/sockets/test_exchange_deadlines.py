@@ -20,11 +20,18 @@ from tests.sockets.core_attempts import (
     until,
     whole,
 )
-from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gateway, request_head
+from tests.sockets.core_gateway import (
+    LIMITS,
+    FakeClient,
+    ScriptedUpstream,
+    full_in_minutes,
+    gateway,
+    one_a_minute,
+    request_head,
+)
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
-from velox.policy.token_bucket import BucketRate
 from velox.types import ANYONE, ReplyHead
 
 # -- ends in the middle of it ---------------------------------------------------------------------------
@@ -42,11 +49,11 @@ def test_exchange_that_is_ended_in_any_phase_ends_at_once(phase: str, how: str) 
     async def main() -> None:
         upstream = ScriptedUpstream(whole(503, b"", (b"retry-after", b"9")) if phase == "backoff" else SILENT)
         dial = never if phase == "connect" else upstream.dial
-        rate = BucketRate.from_rpm(60, 1, 60.0) if phase == "limit" else BucketRate(0, 1, 0)
+        limited = [one_a_minute()] if phase == "limit" else []
         limits = replace(LIMITS, total_timeout_s=600.0)
-        with gateway(dial, rules=RULES, rate=rate, limits=limits) as made:  # type: ignore[arg-type]
+        with gateway(dial, rules=RULES, limited=limited, max_wait_s=600.0, limits=limits) as made:  # type: ignore[arg-type]
             if phase == "limit":
-                made.parts.bucket.take(1, time.monotonic_ns())
+                made.parts.limiter.limits(ANYONE, request_head(), None).bounds[0].quota.take(1, time.monotonic_ns())
             client = FakeClient()
             exchange = submit(made, client, (b"x-request-timeout-ms", b"300000"))
             await until(lambda: exchange.phase == phase)
@@ -56,7 +63,8 @@ def test_exchange_that_is_ended_in_any_phase_ends_at_once(phase: str, how: str) 
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert made.n_active == 0
-            assert (upstream.n_open, made.parts.bucket.waiting) == (0, 0)
+            assert upstream.n_open == 0
+            assert full_in_minutes(made) in ([], [1]), "what it had taken ahead of its time is given back"
             if how in ("gone", "stalled"):
                 assert (client.written, client.finished.is_set()) == (b"", False)
             else:
@@ -123,11 +131,11 @@ def test_token_that_would_come_after_the_deadline_is_not_waited_for() -> None:
 
     async def main() -> None:
         upstream = ScriptedUpstream(whole())
-        with gateway(upstream.dial, rate=BucketRate.from_rpm(60, 1, 60.0)) as made:
+        with gateway(upstream.dial, limited=[one_a_minute()], max_wait_s=600.0) as made:
             assert status_of(await ask(made)) == 200
             client = await ask(made, (b"x-request-timeout-ms", b"500"))
             assert status_of(client) == 503 and b"queue_timeout" in client.written
-            assert made.parts.bucket.waiting == 0
+            assert full_in_minutes(made) == [1]
 
     run(main)
 

@@ -13,12 +13,13 @@ from typing import Final, NoReturn
 import pytest
 import uvloop
 
-from tests.sockets.core_gateway import LIMITS, NO_RETRIES
+from tests.sockets.core_gateway import LIMITS, NO_RETRIES, full_in_minutes, one_a_minute
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
+from velox.gateway.limiter import Limiter
 from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
@@ -29,13 +30,13 @@ from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.policy.admission import AdmissionQueue
 from velox.policy.breaker import Breaker
+from velox.policy.fair_queue import FairQueue
 from velox.policy.retry_budget import RetryBudget
-from velox.policy.token_bucket import BucketRate
 from velox.protocol.body import BodyReader
 from velox.providers.openai import OPENAI
-from velox.shm.bucket import SharedBucket
+from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.types import ANYONE, RequestHead
 
@@ -71,8 +72,9 @@ class Bench:
         segment = Segment(1, CELLS)
         metrics = WorkerMetrics(segment.metrics(0))
         forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
-        queue: AdmissionQueue[Exchange] = AdmissionQueue(16, 16, 60 * 10**9)
-        self.bucket: Final = SharedBucket(segment, BucketRate.from_rpm(60, 1, 60.0), 0)
+        recorder = Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t")
+        queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, 60 * 10**9, 0.1)
+        table = QuotaTable(QuotaMemory(64, 1), 0)
         self.pool: Final = UpstreamPool(
             never_dial,
             forwarder.warmup("/v1/models"),
@@ -87,11 +89,11 @@ class Bench:
             auth=Authenticator(()),
             reader=BodyReader(),
             queue=queue,
-            bucket=self.bucket,
+            limiter=Limiter([one_a_minute()], table, 600.0, metrics.count_limit),
             upstreams=Upstreams([Upstream("test", forwarder, self.pool, Breaker())]),
             retry_rules=NO_RETRIES,
             retry_budget=RetryBudget(0, 0.0),
-            recorder=Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t"),
+            recorder=recorder,
             limits=replace(LIMITS, max_inflight=max_inflight),
         )
         self.gateway: Final = Gateway(parts, asyncio.get_running_loop())
@@ -167,7 +169,7 @@ def test_client_that_leaves_while_its_token_is_not_due_gives_it_back() -> None:
             late = made.submit(FakeClient())
             asyncio.get_running_loop().call_soon(late.client_gone)
             await turns()
-            assert (made.bucket.waiting, made.gateway.n_active) == (0, 1)
+            assert (full_in_minutes(made.gateway), made.gateway.n_active) == ([1], 1)
 
     uvloop.run(main())
 

@@ -34,6 +34,7 @@ def test_no_arguments_give_the_defaults() -> None:
 def test_each_argument_reaches_its_option() -> None:
     """Each argument sets what its name says, with its unit."""
     words = "--listen [::1]:0 --ttft 1.5s --token-rate 0 --tokens 7 --error-rate 0.25 --cert c --key k"
+    words += " --capacity 9 --batch-slowdown"
     options = parse(*words.split(), "--no-http2", "--models", "a, b", "--seed", "3", "--grace", "0")
 
     assert options == SimOptions(
@@ -42,6 +43,8 @@ def test_each_argument_reaches_its_option() -> None:
         ttft_s=1.5,
         token_rate=0,
         tokens=7,
+        capacity=9,
+        batch_slowdown=True,
         error_rate=0.25,
         cert_file="c",
         key_file="k",
@@ -63,13 +66,15 @@ def test_each_argument_reaches_its_option() -> None:
         "--token-rate -1",
         "--token-rate nan",
         "--error-rate 1.01",
+        "--capacity -1",
+        "--batch-slowdown",
         "--cert c",
         "--models a,,b",
     ],
 )
 def test_argument_out_of_range_is_refused(words: str) -> None:
     """A value that can't be meant is refused with a text that says what is expected."""
-    with pytest.raises(ValueError, match=r"expected|only|both|empty"):
+    with pytest.raises(ValueError, match=r"expected|only|both|empty|without"):
         parse(*words.split())
 
 

@@ -97,7 +97,7 @@ class Ground:
 
     def wait_quiet(self) -> None:
         """Wait until nothing is in flight anywhere: then every request has been accounted for."""
-        for sample in ("velox_inflight_requests", "velox_queue_depth", "velox_upstream_streams"):
+        for sample in ("velox_inflight_requests", 'velox_queue_depth{class="normal"}', "velox_upstream_streams"):
             self.velox.wait_metric(sample, lambda value: value == 0, _SETTLE_S)
         until(lambda: self.upstream.count("playing") == 0, "the upstream was told of every end", _SETTLE_S)
 

@@ -88,7 +88,13 @@ def test_body_not_json_refused_with_place(body: bytes, place: str) -> None:
     assert place in error.message
 
 
-@pytest.mark.parametrize("key", ["model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "user"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "user"),
+        *("n", "best_of", "stream_options"),
+    ],
+)
 @pytest.mark.parametrize("value", ["null", '"a"', "1", "{}"])
 def test_body_repeated_field_refused(key: str, value: str) -> None:
     """B-32: the upstream would read the other one. Equal values and other spellings of the key are no excuse."""

@@ -70,6 +70,19 @@ def test_wrong_settings_are_all_printed_and_nothing_starts(command: str, capsys:
     assert "sk-secret" not in err
 
 
+@pytest.mark.parametrize("fallback", ["local", "refuse"])
+def test_redis_that_is_not_there_is_told_in_one_line(fallback: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and no password. `serve` starts: tests/e2e/test_replicas.py."""
+    environ = {"VELOX_REDIS_URL": "redis://:pw-very-secret@127.0.0.1:1/0", "VELOX_REDIS_FALLBACK": fallback}
+
+    assert main(["check"], environ) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith("velox: VELOX_REDIS_URL can't be used: ")
+    assert "pw-very-secret" not in err
+
+
 def test_config_option_beats_the_variable(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import fnmatch
 import re
 import shlex
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_lock_pins_every_requirement_with_hashes_and_names_no_index(name: str) -
     text = (ROOT / name).read_text()
     pins = locked(name)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"]
+    wanted = [*project["project"]["dependencies"], *chain(*project["project"]["optional-dependencies"].values())]
     if name == "requirements-dev.lock":
         wanted = wanted + project["dependency-groups"]["dev"] + project["build-system"]["requires"]
 

@@ -77,6 +77,9 @@ RUN_BY = {
     ".venv/bin/velox serve --sim": f"{EXAMPLES}::test_python_snippet_prints_an_answer",
     "OPENAI_API_KEY=sk-... .venv/bin/velox serve": "tests/e2e/test_forwarding.py::test_own_key_replaces_the_clients",
     ".venv/bin/velox check": ".ci/run: .venv/bin/velox check",
+    "VELOX_LIMITS='[{per: model, models: [llama-*], concurrency: 8}]' .venv/bin/velox check": (
+        "tests/unit/test_docs_limits.py::test_command_prints_the_limit"
+    ),
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
         f"{EXAMPLES}::test_simulator_command_answers"
     ),

@@ -57,7 +57,7 @@ def test_picture_shows_where_each_reason_leaves() -> None:
 
 def test_picture_names_code_that_exists() -> None:
     """The functions and files on the cards are there."""
-    code = "".join((ROOT / "velox/gateway" / name).read_text() for name in ("intake.py", "exchange.py"))
+    code = "".join((ROOT / "velox/gateway" / name).read_text() for name in ("intake.py", "exchange.py", "attempt.py"))
     for step in STEPS:
         for place in step.where.split(", "):
             name = re.sub(r"^.*\.|\(\)$", "", place) if place.endswith("()") else ""
@@ -84,7 +84,7 @@ def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
 def test_metrics_documentation_names_the_labels_of_the_code() -> None:
     """Each family of series.py has just the labels that the table says."""
     labels = {f"{counter.name}_total": {name for name, _ in counter.labels} for counter in series.COUNTERS}
-    labels |= {gauge.name: set() for gauge in series.GAUGES}
+    labels |= {each.name: {each.label[0]} if each.label else set() for each in series.GAUGES}
     labels |= {each.name: {each.label[0]} if each.label else set() for each in series.HISTOGRAMS}
     found = documented()
 

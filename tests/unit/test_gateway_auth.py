@@ -11,7 +11,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.permission import check_model, matches
 from velox.settings.keys import KeyEntry
-from velox.types import ANYONE, Caller, Headers
+from velox.types import ANYONE, Caller, Headers, Priority, Rates
 
 
 def entry(key: bytes, name: str = "", models: tuple[str, ...] = ()) -> KeyEntry:
@@ -38,12 +38,19 @@ AUTH = Authenticator(KEYS)
 )
 def test_right_key_passes_in_each_spelling(headers: Headers) -> None:
     """Authorization: Bearer, x-api-key and api-key, also together; a caller without a name is named by its digest."""
-    assert AUTH.check(head(b"GET", b"/", headers)) == Caller(hashlib.sha256(KEY).digest()[:4].hex())
+    digest = hashlib.sha256(KEY).digest()
+    assert AUTH.check(head(b"GET", b"/", headers)) == Caller(digest[:4].hex(), id=digest[:8])
 
 
-def test_caller_has_the_name_and_the_models_of_its_key() -> None:
-    """What the settings say of a key goes with the request."""
-    assert AUTH.check(head(b"GET", b"/", [(b"x-api-key", b"other")])) == Caller("team-a", ("gpt-*",))
+def test_caller_has_all_that_is_said_of_its_key() -> None:
+    """Name, models, limits and class go with the request; two keys of one name are two callers."""
+    digest, rates = hashlib.sha256(b"other").digest(), Rates(rpm=60, burst=10)
+    auth = Authenticator((KeyEntry(digest, "team-a", ("gpt-*",), rates, Priority.LOW), entry(b"next", "team-a")))
+
+    caller = auth.check(head(b"GET", b"/", [(b"x-api-key", b"other")]))
+
+    assert caller == Caller("team-a", ("gpt-*",), digest[:8], rates, Priority.LOW)
+    assert auth.check(head(b"GET", b"/", [(b"x-api-key", b"next")])).id != caller.id
 
 
 NO_KEY: list[Headers] = [
@@ -200,6 +207,7 @@ def test_limited_key_may_use_its_models_and_ask_for_what_there_is(
         (b"POST", b"/v1/audio/transcriptions", None),  # a form is not read
         (b"DELETE", b"/v1/models/gpt-4o", None),
         (b"POST", b"/openai/deployments/gpt-4/chat/completions", "gpt-4o"),  # the path counts there
+        (b"POST", b"/openai/deploymen%74s/gpt-4/chat/completions", "gpt-4o"),
     ],
 )
 def test_limited_key_is_refused_what_may_be_another_model(method: bytes, path: bytes, model: str | None) -> None:

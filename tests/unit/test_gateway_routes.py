@@ -34,6 +34,8 @@ JSON: Headers = [(b"content-type", b"application/json")]
         (b"/chat/completions", Route.CHAT, True),
         (b"/openai/deployments/x/chat/completions", Route.CHAT, True),
         (b"/v1/chat/completions/chatcmpl-1", Route.CHAT, False),
+        (b"/v1/chat/c%6Fmpletions", Route.CHAT, True),  # else its model and its tokens would count for nothing
+        (b"/v1%2fchat%2Fcompletions", Route.CHAT, True),
         (b"/v1/responses", Route.RESPONSES, True),
         (b"/v1/responses/resp_1/cancel", Route.RESPONSES, False),
         (b"/v1/completions", Route.COMPLETIONS, True),
@@ -60,7 +62,7 @@ def test_path_is_named_and_read_as_its_endpoint(path: bytes, route: Route, reads
     assert (facts.route, facts.reads_body) == (route, reads)
 
 
-@pytest.mark.parametrize("path", [b"/metrics", b"/debug/pprof/profile", b"/admin", b"/healthz"])
+@pytest.mark.parametrize("path", [b"/metrics", b"/%6detrics", b"/debug/pprof/profile", b"/admin", b"/healthz"])
 def test_admin_path_on_data_listener_is_unknown(path: bytes) -> None:
     """B-52: the data listener serves no admin page and forwards none."""
     with pytest.raises(VeloxError) as refused:

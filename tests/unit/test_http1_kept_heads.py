@@ -110,3 +110,12 @@ def test_heads_that_never_repeat_leave_memory_bounded() -> None:
 
     assert len(reader._known) <= 512
     assert all(len(key) <= 2048 for key in reader._known._known)
+
+
+def test_known_head_without_a_body_does_not_hide_that_a_client_waits_with_one() -> None:
+    """R-H1-9: without a body `Expect` asks for nothing; the same head with one is answered 100."""
+    reader = HeadReader(LIMITS)
+    head = b"POST / HTTP/1.1\r\nHost: a\r\n%bexpect: 100-continue\r\n\r\n"
+    assert not reader.read(head % b"").expect_continue
+
+    assert reader.read(head % b"Content-Length: 5\r\n").expect_continue

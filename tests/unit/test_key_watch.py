@@ -15,6 +15,9 @@ from velox.settings import load
 from velox.settings.keys import KeyEntry, parse_entries, parse_key_file
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
+from velox.types import Priority, Rates
+
+CLASSES = ("high", "normal", "low")
 
 
 class Watched:
@@ -105,7 +108,7 @@ def test_file_that_is_still_being_written_is_not_taken_halfway(watched: Watched)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"# none left\n", b"one two\n", b"- key: [\n", b"- {key: k, rpm: 1}\n", b"\xff\n", None]
+    "content", [b"", b"# none left\n", b"one two\n", b"- key: [\n", b"- {key: k, rpm: 0}\n", b"\xff\n", None]
 )
 def test_bad_file_keeps_the_keys_and_is_told_once(watched: Watched, content: bytes | None) -> None:
     """One line and one count, for as long as it stays so; the gauge is up until it is good again."""
@@ -150,20 +153,27 @@ def test_key_of_the_variable_stays_when_the_file_loses_it(tmp_path: Path) -> Non
     assert watched.settle() == parse_entries("fixed,one,two")
 
 
-def test_names_and_models_change_too(watched: Watched) -> None:
-    """The same key with another name or other models is a change."""
+def test_names_models_and_limits_change_too(watched: Watched) -> None:
+    """The same key with another name, other models or other limits is a change."""
     watched.file.write_text("- {key: one, name: team-a, models: [m*]}\n")
 
     (found,) = watched.settle() or ()
 
     assert (found.name, found.models) == ("team-a", ("m*",))
     assert watched.lines == ["VELOX_API_KEYS_FILE changed: 0 keys more, 0 fewer; clients must present one of 1"]
+    watched.file.write_text("- {key: one, name: team-a, models: [m*], rpm: 60, concurrency: 3, priority: low}\n")
+    (found,) = watched.settle() or ()
+    assert (found.rates, found.priority) == (Rates(rpm=60, burst=10, concurrency=3), Priority.LOW)
 
 
 def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
     """A child begins with the keys of its fork, then sees each table as its parent wrote it, or a later one."""
     contents = [
-        "".join(f"- {{key: k{n}-{k}, name: t{n}, models: [m{n}]}}\n" for k in range(n * 7)) for n in range(1, 30)
+        "".join(
+            f"- {{key: k{n}-{k}, name: t{n}, models: [m{n}], tpm: {n}, priority: {CLASSES[n % 3]}}}\n"
+            for k in range(n * 7)
+        )
+        for n in range(1, 30)
     ]
     tables = [parse_key_file(content.encode(), "keys")[0] for content in contents]
     pid = os.fork()

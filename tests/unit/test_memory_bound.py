@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from velox.gateway import limiter
 from velox.net import tunnel
 from velox.net.client import connection, http2_room, plain_socket, tls
 from velox.net.upstream import http2_stream, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
 from velox.runtime.capacity import descriptors_of, memory_of
+from velox.runtime.slots import SPARES
 from velox.settings import load, memory_bound
+from velox.shm import quota_memory
 
 MIB = 2**20
 PLENTY = 2**20  # open files
@@ -39,6 +42,8 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert memory_bound._NARROW_WINDOW == http2_stream.NARROW_WINDOW_BYTES
     assert memory_bound._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
+    assert memory_bound._KEPT == limiter._KEPT_SETS
+    assert memory_bound._OVERFLOW_ROWS == quota_memory.OVERFLOW_ROWS
     assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
 
 
@@ -52,12 +57,25 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
         ("VELOX_MAX_TUNNELS", "1", "2"),
         ("VELOX_LISTEN_HTTP2", "off", "on"),
         ("VELOX_WORKERS", "2", "1"),
+        ("VELOX_LIMITS", "[{per: gateway, rpm: 6}]", "[{per: model, rpm: 6}]"),
+        ("VELOX_LIMITS", "[{per: model, rpm: 6}]", "[{per: model, rpm: 6, tpm: 6}]"),
         ("VELOX_UPSTREAM_ORIGIN", "http://127.0.0.1:1", "https://127.0.0.1:1"),
     ],
 )
 def test_bound_follows_each_setting(name: str, less: str, more: str) -> None:
     """More of what it is computed from is a higher bound."""
     assert bound(**{name: less}) < bound(**{name: more})
+
+
+@pytest.mark.parametrize("workers", ["1", "3", "8"])
+def test_table_of_limits_is_no_larger_than_its_bound(workers: str) -> None:
+    """All its rows count, those for overflow too."""
+    environ = {**SMALL, "VELOX_WORKERS": workers, "VELOX_LIMITS": "[{per: model, rpm: 6}]"}
+    settings = load(environ, cores=1, memory_bytes=0)
+    (row,) = [row for row in memory_of(settings, PLENTY).rows if row.what == "the table of limits"]
+    memory = quota_memory.QuotaMemory(settings.limit_buckets, settings.workers * (1 + SPARES))
+
+    assert row.n_bytes * 0.99 < len(memory.cells) * 8 < row.n_bytes * 1.01
 
 
 def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
 from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
-from velox.observe.series import ConnectionEnd, DnsResult, Retry, RetryDenied
+from velox.observe.series import ConnectionEnd, DnsResult, LeaseResult, Retry, RetryDenied, TokenCount, Unit
+from velox.policy.token_bucket import BucketRate
+from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
-from velox.types import Route
+from velox.types import Priority, Route, Scope
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -55,8 +59,12 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_stream_end(end)
     for reason in series.SHED_REASONS:
         metrics.count_shed(reason)
-    for decision in Decision:
-        metrics.count_limit(decision)
+    for scope, unit, decision in product(Scope, Unit, Decision):
+        metrics.count_limit(scope, unit, decision)
+    for kind in TokenCount:
+        metrics.count_tokens(kind, 1)
+    for priority in Priority:
+        metrics.observe_queue_wait(priority, 1)
     for phase in Phase:
         metrics.observe_overhead(phase, 1)
     metrics.observe_loop_lag(1)
@@ -73,6 +81,9 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.count_stream_error()
     metrics.count_auth_failure()
     metrics.count_tunnel_bytes(1, 1)
+    metrics.observe_lease_round_trip(1)
+    for lease in LeaseResult:
+        metrics.count_lease(lease)
     for resumed in (False, True):
         metrics.count_tls_handshake(resumed)
     for failure in TlsFailure:
@@ -172,25 +183,29 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
     for worker in range(3):
         metrics = WorkerMetrics(segment.metrics(worker))
         metrics.count_attempt(Attempt.OK)
-        metrics.set_queue_depth(worker)
+        for priority in Priority:
+            metrics.set_queue_depth(priority, worker * (1 + priority))
         metrics.set_inflight(10)
         metrics.set_connections(20, 5)
         metrics.set_pool(ready=1, streams=4)
         metrics.set_upstreams_out(1)
         metrics.observe_loop_lag(worker * 10**9)
-        metrics.count_limit(Decision.GRANTED, 64)
+        metrics.count_limit(Scope.KEY, Unit.TOKENS, Decision.GRANTED)
+        metrics.count_tokens(TokenCount.INPUT, 64)
 
     samples = scrape(segment)
 
     assert value(samples, "velox_upstream_attempts_total", outcome="ok") == 3
-    assert value(samples, "velox_queue_depth") == 3
+    assert [value(samples, "velox_queue_depth", class_=name) for name in ("high", "normal", "low")] == [3, 6, 9]
     assert value(samples, "velox_inflight_requests") == 30
     assert value(samples, "velox_client_connections") == 60
     assert value(samples, "velox_client_http2_connections") == 15
     assert value(samples, "velox_upstream_connections") == 3
     assert value(samples, "velox_upstream_streams") == 12
     assert value(samples, "velox_upstreams_out") == 3
-    assert value(samples, "velox_ratelimit_decisions_total", decision="granted") == 192
+    labels = {"scope": "key", "unit": "tokens", "decision": "granted"}
+    assert value(samples, "velox_limit_decisions_total", **labels) == 3
+    assert value(samples, "velox_tokens_total", kind="input") == 192
     assert value(samples, "velox_event_loop_lag_seconds_count") == 3
     assert value(samples, "velox_event_loop_lag_seconds_sum") == 3
 
@@ -202,6 +217,7 @@ def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
     dead.count_attempt(Attempt.RESET)
     dead.set_inflight(7)
     dead.set_pool(2, 7)
+    dead.set_queue_depth(Priority.LOW, 7)
 
     WorkerMetrics(segment.metrics(0)).count_attempt(Attempt.RESET)
 
@@ -209,6 +225,7 @@ def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
     assert value(samples, "velox_upstream_attempts_total", outcome="reset") == 2
     assert value(samples, "velox_inflight_requests") == 0
     assert value(samples, "velox_upstream_streams") == 0
+    assert value(samples, "velox_queue_depth", class_="low") == 0
 
 
 def test_shed_reasons_are_gateway_refusals() -> None:
@@ -236,6 +253,18 @@ def test_page_adds_up_both_processes_of_a_slot_that_is_changing_over() -> None:
     assert value(samples, "velox_worker_short_of_memory", worker="0") == 0
     assert value(samples, "velox_worker_restarts_total", worker="0", cause="memory") == 1
     assert [key for key in samples if dict(key[1]).get("worker") == "1"] == []
+
+
+def test_page_shows_how_full_the_table_of_limits_is() -> None:
+    """Rows that are used and free, and how often there was none."""
+    memory = QuotaMemory(64, 1)
+    QuotaTable(memory, 0).quota(7, BucketRate.from_rpm(60, 1, 0.0)).take(1, 10**12)
+    memory.count_overflow(0)
+
+    page = render(new_segment(), quotas=memory).decode()
+
+    assert 'velox_limit_rows{state="used"} 1.0' in page and 'velox_limit_rows{state="free"} 63.0' in page
+    assert "velox_limit_rows_overflow_total 1.0" in page
 
 
 def test_page_shows_workers_and_restarts_by_cause() -> None:

@@ -20,7 +20,7 @@ FILES = {
     "good": f"{SECRET}\n",
     "empty": "# none\n\n",
     "spaces": f"ok\n{SECRET} {SECRET}\nalso-ok\n",
-    "limits.yaml": f"- {{name: team-a, key: {SECRET}, rpm: 60}}\n",
+    "limits.yaml": f"- {{name: team-a, key: {SECRET}, rpm: -60}}\n",
     "differs.yaml": f"- {{name: team-a, key: {SECRET}}}\n",
     "token": f"{SECRET}\n",
     "two-words": f"{SECRET} {SECRET}",
@@ -40,7 +40,7 @@ WRONG: list[tuple[Mapping[str, str], list[str]]] = [
     ({"VELOX_API_KEYS_FILE": "FOLDER/spaces"}, ["FOLDER/spaces:2: VELOX_API_KEYS_FILE: expected 1 to 512 visible"]),
     (
         {"VELOX_API_KEYS_FILE": "FOLDER/limits.yaml"},
-        ["FOLDER/limits.yaml:1: rpm: a key can't have limits of its own yet"],
+        ["FOLDER/limits.yaml:1: rpm: expected a whole number from 1 to"],
     ),
     (
         {"VELOX_API_KEYS": SECRET, "VELOX_API_KEYS_FILE": "FOLDER/differs.yaml"},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from velox.settings import SettingsError, load
 from velox.settings.keys import KeyEntry, merged, parse_entries, parse_key_file
+from velox.types import Priority, Rates
 
 KEY = "sk-very-secret"
 HEX = hashlib.sha256(KEY.encode()).hexdigest()
@@ -105,6 +106,23 @@ def test_yaml_list_says_more_of_a_key() -> None:
     assert [entry.where for entry in found] == ["keys:2", "keys:5", "keys:6", "keys:7"]
 
 
+def test_key_has_limits_and_a_class_of_its_own() -> None:
+    """Thousands and millions may be written as k and M; bursts that are not given follow from their rates."""
+    found = entries(
+        "- {key: a, rpm: 600, tpm: 200k, concurrency: 20, priority: high}\n"
+        "- {key: b, rpm: 6, burst: 9, tpm: 2M, tpm_burst: 300k}\n"
+        "- {key: c, rpm: 6}\n- {key: d, rpm: 30, priority: low}\n- e\n"
+    )
+
+    assert [(each.rates, each.priority) for each in found] == [
+        (Rates(600, 100, 200_000, 200_000, 20), Priority.HIGH),
+        (Rates(6, 9, 2_000_000, 300_000), None),
+        (Rates(6, 6), None),
+        (Rates(30, 10), Priority.LOW),
+        (Rates(), None),
+    ]
+
+
 BAD_FILES = {
     "": ["VELOX_API_KEYS_FILE is 'keys': expected at least one key in it"],
     "# none yet\n": ["VELOX_API_KEYS_FILE is 'keys': expected at least one key in it"],
@@ -123,9 +141,15 @@ BAD_FILES = {
     "- key: secret\n  models: []\n": ["keys:2: models: expected names of models"],
     "- key: secret\n  models:\n": ["keys:2: models: expected names of models"],
     f"- key: secret\n  models: [{'m' * 257}]\n": ["keys:2: models: expected names of models"],
-    "- key: secret\n  rpm: 60\n  tpm: 9\n  concurrency: 2\n": [
-        f"keys:{n}: {field}: a key can't have limits of its own yet"
-        for n, field in ((2, "rpm"), (3, "tpm"), (4, "concurrency"))
+    "- key: secret\n  rpm: 0\n  tpm: secret\n  concurrency: 1.5\n  priority: secret\n": [
+        *(f"keys:{n}: {field}: expected a whole number from 1" for n, field in ((2, "rpm"), (3, "tpm"))),
+        "keys:4: concurrency: expected a whole number from 1",
+        "keys:5: priority: expected high, normal or low",
+    ],
+    "- key: secret\n  burst: 5\n": ["keys:2: burst: expected rpm with it"],
+    "- key: secret\n  tpm_burst: 5\n  rpm: [6]\n": [
+        "keys:3: rpm: expected one number",
+        "keys:2: tpm_burst: expected tpm",
     ],
     "- key: secret\n  name: a b\n- key: a b\n": ["keys:2: name", "keys:3: a key"],
     "- [secret]\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line, or a YAML list of keys"],
@@ -155,13 +179,15 @@ def test_file_that_is_not_text_is_refused() -> None:
 
 
 def test_same_key_twice_counts_once_unless_the_two_differ() -> None:
-    """In the variable and in the file, say. With two names or two lists of models, nobody could say which holds."""
+    """In the variable and in the file, say. With two names or two limits, nobody could say which holds."""
     one, other = KeyEntry(digest("a"), where="keys:1"), KeyEntry(digest("a"), "team", where="keys:2")
+    limited = KeyEntry(digest("a"), rates=Rates(rpm=1, burst=1), where="keys:2")
 
     assert merged([one, KeyEntry(digest("b")), one]) == ((one, KeyEntry(digest("b"))), [])
-    _, (problem,) = merged([one, other])
+    for second in (other, limited):
+        _, (problem,) = merged([one, second])
     assert str(problem) == (
-        "keys:2: a key: expected each key once; it stands at keys:1 too, with another name or other models"
+        "keys:2: a key: expected each key once; it stands at keys:1 too, and says something else of it"
     )
 
 

@@ -71,6 +71,21 @@ def test_integer_other_than_digits_is_refused(text: str) -> None:
         parse.integer(0, 10)(text)
 
 
+@pytest.mark.parametrize(("text", "n"), [("0", 0), ("7", 7), ("200k", 200_000), ("2M", 2_000_000), ("0k", 0)])
+def test_count_may_be_in_thousands_or_millions(text: str, n: int) -> None:
+    """k and M, as people write limits."""
+    assert parse.count(0, 2_000_000)(text) == n
+
+
+@pytest.mark.parametrize(
+    "text", ["-1", "2M1", "2000001", "3M", "1.5M", "1e6", "2m", "2K", "2G", "2 k", "k", "", "2k\n"]
+)
+def test_count_of_another_form_is_refused(text: str) -> None:
+    """m could be a thousandth and K 1024; a fraction is no number of requests."""
+    with pytest.raises(ValueError, match="from 0 to 2000000, for example 500, 200k or 2M"):
+        parse.count(0, 2_000_000)(text)
+
+
 def test_switch_takes_the_usual_words() -> None:
     """on and off, in the spellings people use."""
     assert all(parse.switch(word) for word in ("on", "ON", "true", "yes", "1"))

@@ -35,7 +35,7 @@ _CLIENT_WRITE_S: Final = 1.0
 _CLEAN_S: Final = 10.0
 _TELLING: Final = re.compile("velox_(retries|upstream)")
 _OUT: Final = "velox_upstreams_out"
-_AT_ZERO: Final = ("velox_inflight_requests", "velox_queue_depth", "velox_upstream_streams")
+_AT_ZERO: Final = ("velox_inflight_requests", 'velox_queue_depth{class="normal"}', "velox_upstream_streams")
 # What a gateway of the wall is set to, unless a test says otherwise.
 _ENV: Final[Mapping[str, str]] = {
     "OPENAI_API_KEY": KEY,
@@ -154,10 +154,13 @@ class Gate:
 
     def _sockets(self) -> tuple[int, int]:
         """Return how many descriptors the worker has that lead elsewhere, and how many that lead to the walls."""
-        inodes = socket_inodes(self.worker)
-        found = self._to_walls.findall(Path("/proc/net/tcp").read_text())
-        n_upstream = sum(inode in inodes for inode in found)
-        return open_fds(self.worker) - n_upstream, n_upstream
+        while True:
+            inodes = socket_inodes(self.worker)
+            found = self._to_walls.findall(Path("/proc/net/tcp").read_text())
+            n_fds = open_fds(self.worker)
+            if socket_inodes(self.worker) == inodes:  # else one came or went between two of these looks
+                n_upstream = sum(inode in inodes for inode in found)
+                return n_fds - n_upstream, n_upstream
 
 
 @contextlib.contextmanager

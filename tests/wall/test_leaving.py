@@ -76,7 +76,7 @@ def test_f41_client_that_leaves_the_queue_is_never_sent_up(
     with narrow.ask(wall.ticket("hold")) as running:
         wall.first.wait_attempt(running.model)
         queued = narrow.ask(wall.ticket("alive"), stream=stream)
-        narrow.velox.wait_metric("velox_queue_depth", lambda n: n == 1)
+        narrow.velox.wait_metric('velox_queue_depth{class="normal"}', lambda n: n == 1)
         queued.leave(leave)
         wait_gone(narrow, n_lines, "queue")
         queued.sock.close()

@@ -24,8 +24,10 @@ from prometheus_client.metrics_core import (
 
 from velox import __version__
 from velox.observe import series
+from velox.observe.families import Counter, Gauge, Histogram
+from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus, serving
+from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus, serving
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -35,30 +37,33 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def render(segment: Segment, proc: Path = Path("/proc")) -> bytes:
-    """Return the page. proc: where the kernel tells of processes."""
-    return generate_latest(_GatewayCollector(segment, proc))
+def render(segment: Segment, proc: Path = Path("/proc"), *, quotas: QuotaMemory | None = None) -> bytes:
+    """Return the page. proc: where the kernel tells of processes. quotas: the table of limits."""
+    return generate_latest(_GatewayCollector(segment, proc, quotas))
 
 
 class _GatewayCollector:
     """A prometheus_client Collector over one segment."""
 
-    def __init__(self, segment: Segment, proc: Path) -> None:
+    def __init__(self, segment: Segment, proc: Path, quotas: QuotaMemory | None) -> None:
         self._segment = segment
         self._proc = proc
+        self._quotas = quotas
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Called once a scrape."""
         slabs = [self._segment.metrics(block).tolist() for block in range(self._segment.blocks)]
+        slabs.append(self._segment.keeper_metrics().tolist())
         cells = [sum(column) for column in zip(*slabs, strict=True)]
         for counter in series.COUNTERS:
             yield _counter(counter, cells)
         for gauge in series.GAUGES:
-            yield GaugeMetricFamily(gauge.name, gauge.help, cells[gauge.first])
+            yield _gauge(gauge, cells)
         for histogram in series.HISTOGRAMS:
             yield _histogram(histogram, cells)
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
+        yield from _limit_rows(self._quotas)
         yield from _gateway(GatewayStatus(self._segment))
 
     def _pids(self) -> dict[str, int]:
@@ -66,6 +71,7 @@ class _GatewayCollector:
         pids = {"supervisor": GatewayStatus(self._segment).supervisor_pid, "admin": os.getpid()}
         if pids["admin"] == pids["supervisor"]:
             del pids["admin"]
+        pids["leases"] = GatewayStatus(self._segment).keeper_pid
         for block in range(self._segment.blocks):
             status, worker = WorkerStatus(self._segment, block), block % self._segment.workers
             # Two at a time only while one is replaced: the one that serves has the plain name.
@@ -74,7 +80,7 @@ class _GatewayCollector:
         return {name: pid for name, pid in pids.items() if pid}
 
 
-def _counter(family: series.Counter, cells: list[int]) -> Metric:
+def _counter(family: Counter, cells: list[int]) -> Metric:
     metric = CounterMetricFamily(family.name, family.help, labels=[name for name, _ in family.labels])
     for value, labels in zip(cells[family.first : family.end], family.series(), strict=True):
         if value or not family.sparse:
@@ -82,7 +88,15 @@ def _counter(family: series.Counter, cells: list[int]) -> Metric:
     return metric
 
 
-def _histogram(family: series.Histogram, cells: list[int]) -> Metric:
+def _gauge(family: Gauge, cells: list[int]) -> Metric:
+    name, values = family.label or ("", ("",))
+    metric = GaugeMetricFamily(family.name, family.help, labels=[name] if name else [])
+    for value, cell in zip(values, cells[family.first : family.end], strict=True):
+        metric.add_metric([value] if name else [], cell)
+    return metric
+
+
+def _histogram(family: Histogram, cells: list[int]) -> Metric:
     name, values = family.label or ("", ("",))
     metric = HistogramMetricFamily(family.name, family.help, labels=[name] if name else [])
     bounds = [*(repr(bound / 1e9) for bound in family.bounds_ns), "+Inf"]
@@ -131,6 +145,20 @@ def _workers(segment: Segment) -> Iterator[Metric]:
     yield from (up, ready, age, resident, refuses, restarts)
 
 
+def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
+    """Yield what the table of limits has room for."""
+    rows = GaugeMetricFamily("velox_limit_rows", "Rows of the table of limits, by state.", labels=["state"])
+    overflow = CounterMetricFamily(
+        "velox_limit_rows_overflow", "Questions to limits that found no row of their own, and shared one."
+    )
+    if quotas is not None:
+        found = quotas.statistics()
+        rows.add_metric(["used"], found.in_use)
+        rows.add_metric(["free"], found.rows - found.in_use)
+        overflow.add_metric([], found.overflowed)
+    yield from (rows, overflow)
+
+
 def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
     """Yield the usual process_* families for each process of the gateway that still lives."""
     cpu = CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", labels=["process"])
@@ -165,6 +193,12 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     for result, taken in (("taken", True), ("refused", False)):
         changes.add_metric([result], status.key_file_changes(taken=taken))
     yield changes
+    redis = GaugeMetricFamily("velox_redis_up", "1 while Redis can be asked for permits (VELOX_REDIS_URL).")
+    replicas = GaugeMetricFamily("velox_replicas", "Gateways that share the limits, as Redis last told.")
+    if status.redis is not RedisLink.NONE:  # without Redis a 0 would look like one that is down
+        redis.add_metric([], status.redis_is_up)
+        replicas.add_metric([], status.replicas)
+    yield from (redis, replicas)
     not_after = GaugeMetricFamily(
         "velox_tls_certificate_not_after_seconds",
         "When the certificate that clients are shown ends, in seconds since 1970.",

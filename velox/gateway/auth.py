@@ -29,6 +29,7 @@ _MAX_KEY_BYTES: Final = 8192
 # RFC 9110 §11.6.1: a 401 says how to do better.
 _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _NO_DIGEST: Final = bytes(32)
+_ID_BYTES: Final = 8
 
 
 class Authenticator:
@@ -50,9 +51,7 @@ class Authenticator:
 
     def replace(self, keys: Iterable[KeyEntry]) -> None:
         """Know these keys instead. Who has kept a caller must ask again (R-AUTH-3)."""
-        self._by_mac = {
-            self._mac(key.digest): (key.digest, Caller(key.name or key.digest[:4].hex(), key.models)) for key in keys
-        }
+        self._by_mac = {self._mac(key.digest): (key.digest, _caller(key)) for key in keys}
 
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
@@ -72,6 +71,10 @@ class Authenticator:
     def _mac(self, digest: bytes) -> bytes:
         # A MAC by itself (RFC 7693 §2.9), in a third of the time of HMAC-SHA256.
         return hashlib.blake2b(digest, key=self._mac_key, digest_size=32).digest()
+
+
+def _caller(key: KeyEntry) -> Caller:
+    return Caller(key.caller_name, key.models, key.digest[:_ID_BYTES], key.rates, key.priority)
 
 
 def _presented(head: RequestHead) -> bytes:

@@ -4,13 +4,13 @@
     submit()        accept   a whole request has come: into the bounded queue, or refused   (intake.py)
     drain           queue    once per loop turn, up to a batch: what was too late is refused
       read()        read     one look into the body: model, stream, ...
-      bucket.take() gate     the batch takes its tokens in one operation
+      pass_gate()   gate     it takes what it needs of all limits that count it, or nothing and gets 429 (limiter.py)
     _run()          one coroutine per request:
-      _read_in_steps()       a large body: the same look, in slices; then its token
-      _wait_for_token()      a token that was taken ahead of its time
+      _read_in_steps()       a large body: the same look, in slices; then the gate
+      _wait_for_turn()       what was taken ahead of its time
       _forward()    forward  one attempt, and where it is safe another (retries.py)
-        _attempt()           a stream on a warm connection; the reply passes through reply.py
-      _end()        account  always, exactly once: slot, token, body, count, log
+        Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (attempt.py)
+      _end()        account  always, exactly once: limits settled, slot, body, count, log
 
 Knows: the order of these steps and who is told of each end. Does not know: sockets (net/), framing (protocol/), rules
 (policy/). docs/life-of-a-request.md shows the same as a picture.
@@ -24,17 +24,22 @@ from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.attempt import Attempt
+from velox.gateway.grant import NO_GRANT, Grant
+from velox.gateway.lease_wait import pass_when_told
 from velox.gateway.parts import GatewayLimits
 from velox.gateway.permission import check_model
+from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
+from velox.gateway.respond import crash
 from velox.gateway.retries import Again, Retries
 from velox.gateway.routes import reads_body
 from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
+from velox.policy.estimate import NO_TOKENS
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Peek, ReplyHead, RequestHead
+from velox.types import Caller, Peek, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
     from velox.gateway.intake import Gateway
@@ -51,10 +56,8 @@ class Exchange:
         "_attempting",
         "_failed",
         "_forward_s",
-        "_gateway",
         "_gone",
-        "_holds_token",
-        "_may_have_begun",
+        "_grant",
         "_retries",
         "_running",
         "_task",
@@ -63,15 +66,21 @@ class Exchange:
         "body",
         "caller",
         "client",
+        "cost",
         "deadline_s",
         "facts",
+        "gateway",
         "head",
         "id",
+        "may_have_begun",
         "peek",
         "phase",
+        "priority",
         "reply",
         "started_ns",
+        "taken_ns",
         "terms",
+        "was_sent",
     )
 
     def __init__(
@@ -82,7 +91,7 @@ class Exchange:
         body: bytes | bytearray | None,
         caller: Caller,
     ) -> None:
-        self._gateway: Final = gateway
+        self.gateway: Final = gateway
         self.client: Final = client
         self.head: Final = head
         self.body = body
@@ -96,13 +105,17 @@ class Exchange:
         self.started_ns: Final = time.monotonic_ns()
         self.terms: Final = gateway.terms(head)
         self.deadline_s: Final = self.started_ns / _NS_PER_S + self.terms.timeout_s
+        self.priority: Final = gateway.priority(caller, self.terms)
+        self.cost: Final = gateway.parts.estimator.at_first(self.facts.route, 0 if body is None else len(body))
+        self.taken_ns = 0  # off the queue
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gone: Reason | None = None
         self._failed: VeloxError | None = None  # what it was ended for from outside
-        self._holds_token = False
+        self._grant: Grant = NO_GRANT
         self._running = False
-        self._may_have_begun = False  # an upstream, with work for it
+        self.was_sent = False  # an upstream has got it, and did not say that it takes it not
+        self.may_have_begun = False  # an upstream, with work for it; it has not answered
         self._retries: Retries | None = None  # most requests need none
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | None = None
@@ -119,9 +132,9 @@ class Exchange:
         self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
             self._cancel()
-        elif self._gateway.parts.queue.discard(self):
+        elif self.gateway.parts.queue.discard(self):
             self._stop_timer()
-            self._gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499)
+            self.gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499)
 
     def client_paused(self) -> None:
         if self.reply is not None:
@@ -136,7 +149,7 @@ class Exchange:
     def read(self) -> None:
         """Look into the body, if its path names a model. Raises VeloxError."""
         if reads_body(self.facts, self.head):
-            self.peek = self._gateway.parts.reader.read(self.body or b"")
+            self.peek = self.gateway.parts.reader.read(self.body or b"")
         check_model(self.caller, self.head, self.peek.model)
 
     @property
@@ -144,24 +157,34 @@ class Exchange:
         """True when reading the body at one go would hold up the other requests."""
         return self.body is not None and len(self.body) >= LARGE_BYTES
 
-    def start(self, wait_ns: int | None) -> None:
-        """Go on as a task. wait_ns: until the token that was taken for it is due; None: not read yet, and no token."""
-        self._holds_token = bool(wait_ns)
-        self._task = self._gateway.loop.create_task(self._run(wait_ns))
+    def pass_gate(self, now_ns: int) -> None:
+        """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
+        parts = self.gateway.parts
+        limits = parts.limiter.limits(self.caller, self.head, self.peek.model)
+        tokens = NO_TOKENS
+        # Also of a form, which is not read: some servers look at no content-type.
+        if limits.counts_tokens and self.body and self.facts.reads_body and self.head.method == b"POST":
+            tokens = parts.estimator.estimate(self.facts.route, len(self.body), self.peek)
+        self._grant = parts.limiter.admit(limits, tokens, now_ns)
 
-    async def _run(self, wait_ns: int | None) -> None:
+    def start(self, *, is_read: bool = True) -> None:
+        """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
+        self._task = self.gateway.loop.create_task(self._run(is_read))
+
+    async def _run(self, is_read: bool) -> None:
         self._running = True
         error: VeloxError | None = None
         try:
             if self._gone or self._failed:
                 raise asyncio.CancelledError
-            if wait_ns is None:
+            if not is_read:
                 await self._read_in_steps()
                 check_model(self.caller, self.head, self.peek.model)
-                wait_ns = self._gateway.take_token()
-                self._holds_token = wait_ns > 0
-            if wait_ns:
-                await self._wait_for_token(wait_ns)
+            if self._grant is NO_GRANT:
+                self.phase = "limit"
+                await pass_when_told(self.pass_gate, self.gateway.parts.leases, self.gateway.loop)
+            if self._grant.wait_ns:
+                await self._wait_for_turn(self._grant.wait_ns)
             await self._forward()
         except VeloxError as exc:
             error = exc
@@ -171,8 +194,8 @@ class Exchange:
             if error is None:
                 error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
-            self._gateway.parts.recorder.crashed(exc)
-            error = VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")
+            self.gateway.parts.recorder.crashed(exc)
+            error = crash()
         self._end(error)
         if error is not None:
             # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
@@ -184,7 +207,7 @@ class Exchange:
         if not reads_body(self.facts, self.head):
             return
         self.phase = "parse"
-        steps = self._gateway.parts.reader.read_in_steps(self.body or b"")
+        steps = self.gateway.parts.reader.read_in_steps(self.body or b"")
         while True:
             try:
                 next(steps)
@@ -193,31 +216,38 @@ class Exchange:
                 return
             await asyncio.sleep(0)
 
-    async def _wait_for_token(self, wait_ns: int) -> None:
+    async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
         if time.monotonic() + wait_ns / _NS_PER_S >= self.deadline_s:
             raise self._too_late()
-        await asyncio.sleep(wait_ns / _NS_PER_S)
-        self._holds_token = False
-        self._gateway.parts.bucket.used_wait()
+        await self.gateway.sleep(wait_ns / _NS_PER_S)
+        self._grant.used_wait()
 
     async def _forward(self) -> None:
         """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
-        gateway = self._gateway
+        gateway = self.gateway
         now_s = self._forward_s = gateway.loop.time()
         gateway.parts.retry_budget.on_request(now_s)
+        if self._grant.estimate is not NO_TOKENS:
+            self.body = self._grant.measure(self.body, self.peek, self.facts.route)
         self.reply = self._make_reply()
-        again = await self._attempt(gateway.parts.upstreams.first(now_s), self.reply)
-        while again is not None:
+        upstream = gateway.parts.upstreams.first(now_s)
+        while True:
+            self._attempting = Attempt(self, upstream, now_s)
+            again = await self._attempting.run(self.reply)
+            if again is None:
+                return
             await self._wait_for_retry(again)
             gateway.parts.recorder.retried(again.cause)
-            again = await self._attempt(again.upstream, self.reply)
+            upstream, now_s = again.upstream, gateway.loop.time()
 
     def _make_reply(self) -> Reply:
-        return Reply(self.client, self.head, self.id, self._gateway.loop)
+        return Reply(self.client, self.head, self.id, self.gateway.loop, self._grant.meter, self._grant.limits.headers)
 
-    def _build(self, upstream: Upstream) -> UpstreamRequest:
-        return upstream.forwarder.build(self.head, self.peek, self.body)
+    def build(self, upstream: Upstream) -> UpstreamRequest:
+        """Return what an attempt sends."""
+        is_read = self._grant.meter is not None
+        return upstream.forwarder.build(self.head, self.peek, self.body, to_be_read=is_read)
 
     async def _wait_for_retry(self, again: Again) -> None:
         try:
@@ -225,78 +255,21 @@ class Exchange:
                 raise self._failed  # it came after the attempt's own end, and nobody has looked since
             if again.wait_s:
                 self.phase = "backoff"
-                await asyncio.sleep(again.wait_s)
+                await self.gateway.sleep(again.wait_s)
         except BaseException:
-            again.give_up(self._gateway.loop.time())
+            again.give_up(self.gateway.loop.time())
             raise
 
-    async def _attempt(self, upstream: Upstream, reply: Reply) -> Again | None:
-        """Send it once. Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
-        loop, recorder = self._gateway.loop, self._gateway.parts.recorder
-        attempt = self._attempting = Attempt(upstream, loop.time())
-        self.attempts += 1
-        upstream.breaker.begin(attempt.began_s)
-        try:
-            request = self._build(upstream)
-            request.may_run_ahead = self.client.may_run_ahead
-            connection = await self._lease(upstream)
-            self.phase = "ttfb"
-            reply.begin(self._is_refused, upstream.forwarder.secret)
-            try:
-                # No await from here to give_back(): the room that was leased is taken.
-                try:
-                    stream = connection.open(request, reply)
-                    reply.attach(stream)
-                finally:
-                    upstream.pool.give_back(connection)
-                attempt.opened(stream, loop.time())
-                if self.client.is_write_paused:
-                    reply.pause()
-                await reply.done
-            finally:
-                attempt.stream = None
-                reply.detach()
-        except UpstreamFailure as failure:
-            recorder.attempt_failed(failure)
-            upstream.broke(failure, attempt.began_s, loop.time())
-            again = attempt.again
-            # What it answered, even with an error, it does not work on any more.
-            self._may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
-            if again is None and not reply.started:
-                again = self._more().after_failure(failure, upstream, attempt.began_s, loop.time())
-            if again is None:
-                raise
-            failure.__traceback__ = None  # as in _run()
-            return again
-        except BaseException:
-            recorder.attempt_given_up()
-            upstream.breaker.gave_up(attempt.began_s)
-            self._may_have_begun |= self.phase == "ttfb"
-            if attempt.again is not None:
-                attempt.again.give_up(loop.time())
-            raise
-        recorder.attempt_answered(reply.status)
-        upstream.answered(reply.status, attempt.began_s, loop.time())
-        return None
-
-    def _is_refused(self, head: ReplyHead) -> bool:
-        """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
-        attempt = self._attempting
-        if attempt is None:
-            return False
-        if head.status < 400:
-            attempt.upstream.breaker.answers()
-            return False
-        attempt.again = self._more().after_status(head, attempt.upstream, self._gateway.loop.time())
-        return attempt.again is not None
-
-    def _more(self) -> Retries:
+    @property
+    def retries(self) -> Retries:
+        """What is left of them; made when the first attempt brought no reply."""
         if self._retries is None:
-            self._retries = Retries(self._gateway.parts, self.terms, self.deadline_s)
+            self._retries = Retries(self.gateway.parts, self.terms, self.deadline_s)
         return self._retries
 
-    async def _lease(self, upstream: Upstream) -> UpstreamConnection:
-        gateway, pool = self._gateway, upstream.pool
+    async def lease(self, upstream: Upstream) -> UpstreamConnection:
+        """Return a connection with room for one request. Raises VeloxError."""
+        gateway, pool = self.gateway, upstream.pool
         connection = pool.lease_nowait()
         if connection is not None:
             return connection
@@ -315,27 +288,52 @@ class Exchange:
     def _end(self, error: VeloxError | None) -> None:
         """Tell the client how it ended, then account. No await: it happens exactly once."""
         reply = self.reply
+        self._attempting = None  # it leads back here: a cycle, which would hold the request's body
         self._stop_timer()
-        if self._holds_token:
-            self._gateway.parts.bucket.refund()
+        # Most often there is nothing to settle.
+        tokens = self.cost if error is None and self._grant.limits.is_kept else self._settle(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
-            self._gateway.account(self, None, reply.status)
+            self.gateway.account(self, None, reply.status, tokens)
             self.client.finish()
             return
-        self._gateway.account(self, error.reason, error.status)
+        self.gateway.account(self, error.reason, error.status, tokens)
         if self._gone:
             self.client.release_body()
         elif reply is not None and reply.started:
             reply.cut(error)
         else:
-            self._gateway.answer(self.client, self.head, error, self.id, may_have_begun=self._may_have_begun)
+            self.gateway.answer_for(self, error)
+
+    def _settle(self, error: VeloxError | None) -> int:
+        """Make good what was taken in advance: what did not go out goes back. Return the tokens that it really cost."""
+        pays = self.reply is not None and self.reply.started
+        if not pays and self.may_have_begun:
+            # Nothing was answered: that is the client's to pay only if it left, or waits no longer (on_deadline()).
+            failed = self._failed
+            pays = self._gone is not None or (failed is not None and failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT)
+        try:
+            spent = self._grant.settle(sent=self.was_sent, pays=pays, is_whole=error is None)
+        except Exception as exc:  # a bug: the slot is freed and the client told all the same
+            self.gateway.parts.recorder.crashed(exc)
+            spent = None
+        if spent is None:
+            return self.cost if self.was_sent else 0
+        self.gateway.parts.recorder.tokens(spent)
+        return spent.input + spent.output
+
+    @property
+    def rates(self) -> RateHeaders | None:
+        """What the client is told of its limits; None where no quota counts its requests."""
+        if self._grant is not NO_GRANT:
+            return self._grant.limits.headers
+        return self.gateway.parts.limiter.limits(self.caller, self.head, self.peek.model).headers
 
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
-        self._gateway.parts.recorder.ended(self, error.reason, error.status)
-        self._gateway.answer(self.client, self.head, error, self.id)
+        self.gateway.parts.recorder.ended(self, error.reason, error.status)
+        self.gateway.answer_for(self, error)
 
     # -- ends from outside ----------------------------------------------------------------------------
 
@@ -355,7 +353,7 @@ class Exchange:
 
     def set_timer(self) -> None:
         """Be there when the client's deadline is over, to the millisecond."""
-        self._timer = self._gateway.loop.call_later(self.terms.timeout_s, self.on_deadline)
+        self._timer = self.gateway.loop.call_later(self.terms.timeout_s, self.on_deadline)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -365,7 +363,7 @@ class Exchange:
     def on_deadline(self) -> None:
         """The client waits no longer for the first byte."""
         if self._task is None:
-            self._gateway.parts.queue.discard(self)
+            self.gateway.parts.queue.discard(self)
             self.refuse(self._too_late())
         elif self.reply is None:
             self.fail(self._too_late())

@@ -25,7 +25,6 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
-_NOTHING_READ: Final = Peek()
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
@@ -62,11 +61,14 @@ class Forwarder:
         self._dropped_protocols: Final = dropped_protocols
         self._built: Final[Memo[tuple[bytes, bool] | None, tuple[Headers, bytes]]] = Memo(_KEPT_HEADS)
 
-    def build(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> UpstreamRequest:
-        """Return the request to send."""
+    def build(
+        self, head: RequestHead, peek: Peek, body: bytes | bytearray | None, *, to_be_read: bool = False
+    ) -> UpstreamRequest:
+        """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then."""
         # Equal heads, which have equal keys, go up as equal headers, whatever their bodies.
-        key = None if head.key is None else (head.key, peek.stream)
-        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, peek))
+        is_plain = peek.stream or to_be_read
+        key = None if head.key is None else (head.key, is_plain)
+        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, is_plain=is_plain))
         if body is None and head.method in _WITH_CONTENT:
             body = b""
         return UpstreamRequest(head.method, self._target(head), headers, lines, body)
@@ -76,24 +78,24 @@ class Forwarder:
         assert head.offer is not None, "asked for heads that offer one"
         protocols = tuple(each for each in head.offer.protocols if not each.startswith(self._dropped_protocols))
         offer = WebSocketOffer(head.offer.key, protocols, head.offer.extensions)
-        headers = [*self._headers(head, _NOTHING_READ), *offer_fields(offer)]
+        headers = [*self._headers(head, is_plain=False), *offer_fields(offer)]
         return UpstreamRequest(head.method, self._target(head), headers, field_lines(headers), None, offer)
 
     def _keep(self, key: tuple[bytes, bool] | None, headers: Headers) -> tuple[Headers, bytes]:
         built = headers, field_lines(headers)
         return built if key is None else self._built.put(key, built)
 
-    def _headers(self, head: RequestHead, peek: Peek) -> Headers:
-        """Choose what goes up of the client's headers, and add our own."""
+    def _headers(self, head: RequestHead, *, is_plain: bool) -> Headers:
+        """Choose what goes up of the client's headers, and add our own. is_plain: no compressed reply may come."""
         headers: Headers = []
         for header in head.headers:
             name = header[0]
-            if name in self._dropped or (name == b"accept-encoding" and peek.stream):
+            if name in self._dropped or (name == b"accept-encoding" and is_plain):
                 continue
             if name.startswith(b"x-") and not _passes_x(header):
                 continue
             headers.append(header)
-        if peek.stream:
+        if is_plain:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             headers.append((b"accept-encoding", b"identity"))
         headers.extend(self._credential)

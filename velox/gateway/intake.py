@@ -1,21 +1,23 @@
 """Where requests enter a worker: checked by their heads, queued, and let through the gate in batches.
 
-Knows: the queue, the slots, the bucket, and which exchanges are running. Does not know: what happens to a request after
-the gate (exchange.py, where the whole way is listed).
+Knows: the queue, how many exchanges may run, and which do. Does not know: what a limit is (limiter.py), or what happens
+to a request after the gate (exchange.py, where the whole way is listed).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
+from velox.gateway.lease_wait import NotYetError
 from velox.gateway.parts import Parts
-from velox.gateway.rate_headers import rate_limited
-from velox.gateway.respond import error_reply
+from velox.gateway.rate_headers import RateHeaders
+from velox.gateway.respond import crash, error_reply
 from velox.gateway.routes import WITHOUT_CONTENT, has_content
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
@@ -23,14 +25,16 @@ from velox.net.application import Client
 from velox.net.in_turns import InTurns
 from velox.observe.series import Phase
 from velox.policy.deadline import ClientTerms, client_terms
+from velox.policy.fair_queue import Outcome, Verdict
 from velox.settings.keys import KeyEntry
-from velox.types import Caller, RequestHead, Route
+from velox.types import Caller, Priority, RequestHead, Route
 
 __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_HEADS: Final = 512
 _SHORT_S: Final = 10.0
+_NEVER_NS: Final = 1 << 62
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
 
@@ -50,6 +54,7 @@ class Gateway:
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._drain_queued = False
+        self._n_asleep = 0
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
         self._looks: Final[InTurns[Exchange]] = InTurns(self._look, _LOOKS_PER_TURN, loop)
@@ -88,6 +93,16 @@ class Gateway:
                 self._terms.put(head.key, terms)
         return terms
 
+    def priority(self, caller: Caller, terms: ClientTerms) -> Priority:
+        """Return the class of a request: the one that it asks for, but no higher than its key has."""
+        if terms.priority is None:
+            return Priority.NORMAL if caller.priority is None else caller.priority
+        highest = caller.priority
+        if highest is None:
+            # Where no key is asked for there is nobody to be fair to but oneself.
+            highest = Priority.NORMAL if self.parts.auth.asks else Priority.HIGH
+        return max(terms.priority, highest)
+
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
         self.parts.auth.replace(keys)
@@ -102,14 +117,42 @@ class Gateway:
         if body and head.method in WITHOUT_CONTENT:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
-        if self.parts.queue.offer(exchange, exchange.started_ns):
-            self._drain_soon()
-            if exchange.terms.timeout_s < self._timed_below_s:
-                exchange.set_timer()
-            return exchange
-        message = f"{len(self.parts.queue)} requests are waiting in this worker, its limit (VELOX_QUEUE_DEPTH)"
-        exchange.refuse(VeloxError(Reason.QUEUE_FULL, message, retry_after_s=1.0))
-        return None
+        timeout_s, now_ns = exchange.terms.timeout_s, exchange.started_ns
+        verdict = self.parts.queue.offer(
+            exchange,
+            now_ns,
+            caller=caller.id,
+            priority=exchange.priority,
+            cost=exchange.cost,
+            n_bytes=0 if body is None else len(body),
+            deadline_ns=_NEVER_NS if timeout_s == math.inf else now_ns + round(timeout_s * _NS_PER_S),
+        )
+        for other in verdict.pushed_out:
+            other.refuse(self._full(Outcome.FULL, 0))
+        if verdict.outcome is not Outcome.ADMITTED:
+            exchange.refuse(self._not_queued(verdict))
+            return None
+        self._drain_soon()
+        if timeout_s < self._timed_below_s:
+            exchange.set_timer()
+        return exchange
+
+    def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
+        """Say why a request could not be queued."""
+        if verdict.outcome is not Outcome.TOO_LATE:
+            return self._full(verdict.outcome, verdict.wait_ns)
+        message = (
+            f"about {verdict.wait_ns / _NS_PER_S:.1f} s would pass before this request is sent, and it may wait "
+            f"{verdict.allowed_ns / _NS_PER_S:.1f} s; more is asked of this worker than it can serve"
+        )
+        return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=_retry_after_s(verdict.wait_ns))
+
+    def _full(self, outcome: Outcome, wait_ns: int) -> VeloxError:
+        queue = self.parts.queue
+        message = f"{len(queue)} requests are waiting in this worker, its limit (VELOX_QUEUE_DEPTH)"
+        if outcome is Outcome.FULL_BYTES:
+            message = f"{queue.n_bytes} bytes of requests wait in this worker, near its limit (VELOX_QUEUE_BYTES)"
+        return VeloxError(Reason.QUEUE_FULL, message, retry_after_s=_retry_after_s(wait_ns))
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
@@ -130,11 +173,22 @@ class Gateway:
         request_id: bytes,
         *,
         may_have_begun: bool = False,
+        rates: RateHeaders | None = None,
     ) -> None:
-        """Write an error of Velox's own. may_have_begun: an upstream, with work for it."""
+        """Write an error of Velox's own. may_have_begun: an upstream, with work for it. rates: of who asked."""
         headers, body = error_reply(error, request_id, may_have_begun=may_have_begun)
+        if rates is not None:
+            headers += rates.lines(time.monotonic_ns())
         with_body = head is None or head.method != b"HEAD"
         client.answer(error.status, headers, body, with_body=with_body, close=error.close)
+
+    def answer_for(self, exchange: Exchange, error: VeloxError) -> None:
+        """Write the error that an exchange has ended in."""
+        self.answer(
+            *(exchange.client, exchange.head, error, exchange.id),
+            may_have_begun=exchange.may_have_begun,
+            rates=exchange.rates,
+        )
 
     def refuse_new(self, refuse: bool) -> None:
         """Refuse new requests from now on, or no longer: the worker's memory is used up. What runs goes on."""
@@ -154,64 +208,106 @@ class Gateway:
         now_ns = time.monotonic_ns()
         now_s = now_ns / _NS_PER_S
         for late in parts.queue.late(now_ns):
-            message = f"this request waited {parts.limits.queue_timeout_s:g} s in the queue (VELOX_QUEUE_TIMEOUT)"
-            late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
+            self._refuse_late(late, now_ns)
         ready: list[Exchange] = []
-        for exchange, waited_ns in parts.queue.take(parts.limits.max_inflight - len(self._active), now_ns):
-            parts.recorder.overhead(Phase.QUEUE, waited_ns)
+        for exchange, waited_ns in parts.queue.take(self._room(), now_ns):
+            exchange.taken_ns = now_ns
+            parts.recorder.queued(exchange.priority, waited_ns)
             if exchange.deadline_s <= now_s:
+                self._correct(exchange, 0)
                 exchange.on_deadline()  # its timer is due, but has not had its turn yet
             elif exchange.is_large:
                 self._active.add(exchange)
-                exchange.start(None)
+                exchange.start(is_read=False)
             elif self._read(exchange):
                 ready.append(exchange)
         if ready:
             self._gate(ready)
         self._after_drain(now_ns)
 
+    def _room(self) -> int:
+        """Return how many exchanges more may run."""
+        n_active = len(self._active)
+        room = self.parts.limits.max_inflight - n_active
+        return min(room, self.parts.upstreams.room(n_active, self._n_asleep, self.loop.time()))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
+        self._n_asleep += 1
+        self.found_room()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._n_asleep -= 1
+
+    def found_room(self) -> None:
+        """An upstream takes more than a moment ago, though no exchange has ended."""
+        if len(self.parts.queue):
+            self._drain_soon()
+
+    def _refuse_late(self, late: Exchange, now_ns: int) -> None:
+        if late.deadline_s <= now_ns / _NS_PER_S:
+            late.on_deadline()
+            return
+        waited_s = (now_ns - late.started_ns) / _NS_PER_S
+        message = f"this request waited {waited_s:.1f} s in the queue, which is as long as it may (VELOX_QUEUE_TIMEOUT)"
+        if waited_s < self.parts.limits.queue_timeout_s:
+            message = f"this request waited {waited_s:.1f} s in the queue, and more is asked than can be served in time"
+        late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
+
     def _read(self, exchange: Exchange) -> bool:
         began_ns = time.monotonic_ns()
         try:
             exchange.read()
         except VeloxError as error:
-            exchange.refuse(error)
+            self._refuse_taken(exchange, error)
             return False
         except Exception as exc:
             self.parts.recorder.crashed(exc)
-            exchange.refuse(VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded"))
+            self._refuse_taken(exchange, crash())
             return False
         self.parts.recorder.overhead(Phase.PARSE, time.monotonic_ns() - began_ns)
         return True
 
     def _gate(self, ready: list[Exchange]) -> None:
-        """Take the batch's tokens at once: those that get one start, the others are told when to come back."""
-        parts = self.parts
+        """Let the batch through the limits: those that pass start, the others are told when to come back."""
         now_ns = time.monotonic_ns()
-        taken = parts.bucket.take(len(ready), now_ns)
-        parts.recorder.limited(taken, len(ready))
-        for index, exchange in enumerate(ready):
-            if index < taken.granted:
-                self._active.add(exchange)
-                exchange.start(taken.wait_ns(index))
+        for exchange in ready:
+            try:
+                exchange.pass_gate(now_ns)
+            except NotYetError:
+                self._begin(exchange)  # it waits by itself
+            except VeloxError as error:
+                self._refuse_taken(exchange, error)
+            except Exception as exc:
+                self.parts.recorder.crashed(exc)
+                self._refuse_taken(exchange, crash())
             else:
-                exchange.refuse(rate_limited(parts.bucket, taken, index - taken.granted, now_ns))
-        parts.recorder.overhead(Phase.LIMIT, time.monotonic_ns() - now_ns)
+                self._begin(exchange)
+        self.parts.recorder.overhead(Phase.LIMIT, time.monotonic_ns() - now_ns)
 
-    def take_token(self) -> int:
-        """Take one token for a request that was read by itself; return how long it must wait. Raises VeloxError."""
-        now_ns = time.monotonic_ns()
-        taken = self.parts.bucket.take(1, now_ns)
-        self.parts.recorder.limited(taken, 1)
-        if not taken.granted:
-            raise rate_limited(self.parts.bucket, taken, 0, now_ns)
-        return taken.wait_ns(0)
+    def _begin(self, exchange: Exchange) -> None:
+        self._active.add(exchange)
+        exchange.start()
+
+    def _refuse_taken(self, exchange: Exchange, error: VeloxError) -> None:
+        self._correct(exchange, 0)
+        exchange.refuse(error)
+
+    def _correct(self, exchange: Exchange, tokens: int) -> None:
+        """Tell the queue what a request really cost that its caller was charged for when it left the queue."""
+        if tokens != exchange.cost:
+            self.parts.queue.correct(
+                *(exchange.caller.id, tokens - exchange.cost),
+                priority=exchange.priority,
+                taken_ns=exchange.taken_ns,
+            )
 
     def _after_drain(self, now_ns: int) -> None:
         """More to do: at the next turn if there is room, else when a slot is free or the first is too late."""
         if not len(self.parts.queue):
             return
-        if len(self._active) < self.parts.limits.max_inflight:
+        if self._room() > 0:
             self._drain_soon()
         elif self._late_timer is None:
             deadline_ns = self.parts.queue.next_deadline_ns
@@ -225,11 +321,16 @@ class Gateway:
 
     # -- the end of an exchange ---------------------------------------------------------------------
 
-    def account(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
-        """Free the slot and record how it ended."""
+    def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
+        """Free the slot and record how it ended. tokens: what it really cost, as far as that is known."""
         self._active.discard(exchange)
+        queue = self.parts.queue
+        if exchange.attempts and exchange.head.offer is None:
+            # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
+            queue.serviced(time.monotonic_ns() - exchange.taken_ns)
+        self._correct(exchange, tokens)
         self.parts.recorder.ended(exchange, reason, status)
-        if len(self.parts.queue):
+        if len(queue):
             self._drain_soon()
 
     def sweep(self, now_s: float) -> None:
@@ -237,9 +338,12 @@ class Gateway:
         self._swept_s = now_s
         self._looks.begin(self._active)
         upstreams, tunnels = self.parts.upstreams, self.parts.tunnels
+        if self._room() > 0:
+            self.found_room()  # another upstream is the first one now
         self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
+        self.parts.recorder.upstream_concurrency(*upstreams.concurrency())
         self.parts.recorder.gauges(
-            len(self.parts.queue), len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
+            self.parts.queue.depth_by_class, len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
         )
 
     def _look(self, exchange: Exchange) -> None:
@@ -254,3 +358,8 @@ class Gateway:
         while len(queue):
             for exchange, _ in queue.take(len(queue), time.monotonic_ns()):
                 exchange.refuse(error)
+
+
+def _retry_after_s(wait_ns: int) -> float:
+    """Return when to come back to a queue that a newcomer would wait `wait_ns` in; 0: not known."""
+    return wait_ns / _NS_PER_S if wait_ns else 1.0

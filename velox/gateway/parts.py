@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from velox.gateway.auth import Authenticator
+from velox.gateway.lease_wait import LeaseWait
+from velox.gateway.limiter import Limiter
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstreams
-from velox.policy.admission import AdmissionQueue
+from velox.policy.estimate import Estimator
+from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
-from velox.shm.bucket import SharedBucket
 
 if TYPE_CHECKING:  # the queue holds exchanges, and an exchange has the parts
     from velox.gateway.exchange import Exchange
@@ -54,11 +56,13 @@ class Parts:
     routes: Routes
     auth: Authenticator
     reader: BodyReader
-    queue: AdmissionQueue[Exchange]
-    bucket: SharedBucket
+    queue: FairQueue[Exchange]
+    limiter: Limiter
     upstreams: Upstreams
     retry_rules: RetryRules
     retry_budget: RetryBudget
     recorder: Recorder
     limits: GatewayLimits
+    estimator: Estimator = field(default_factory=Estimator)
     tunnels: Tunnels = field(default_factory=Tunnels)
+    leases: LeaseWait | None = None  # none: limits are this gateway's alone

@@ -1,33 +1,67 @@
-"""What a caller is told when the bucket is empty: exact times, in the headers that SDKs read.
+"""What a caller is told of its limits: on every reply how much is left, on a refusal exactly when to come back.
 
-Source: the x-ratelimit-* headers of the OpenAI API; Retry-After is RFC 9110 §10.2.3.
+Knows: the headers that SDKs read, and which of several quotas they tell of. Does not know: which quotas a caller has.
+Source: the x-ratelimit-* headers of the OpenAI API. They tell of the quota that is nearest to its end, for each unit.
 """
 
 from __future__ import annotations
 
-from velox.errors import Reason, VeloxError
-from velox.policy.token_bucket import Taken
-from velox.shm.bucket import SharedBucket
+from collections.abc import Sequence
+from typing import Final
 
-__all__ = ["duration_text", "rate_limited"]
+from velox.policy.quota import Quota
+from velox.types import Header, Headers
 
-_NS_PER_MS = 1_000_000
+__all__ = ["RateHeaders", "duration_text"]
+
+_NS_PER_MS: Final = 1_000_000
 
 
-def rate_limited(bucket: SharedBucket, taken: Taken, index: int, now_ns: int) -> VeloxError:
-    """Return the 429 for the refused request `index` (from 0) of a batch."""
-    rate = bucket.rate
-    retry_after_ns = taken.retry_after_ns(index)
-    headers = (
-        (b"x-ratelimit-limit-requests", b"%d" % rate.burst),
-        (b"x-ratelimit-remaining-requests", b"%d" % bucket.remaining(now_ns)),
-        (b"x-ratelimit-reset-requests", duration_text(bucket.full_in_ns(now_ns))),
-    )
-    message = (
-        f"the gateway's request limit is reached (VELOX_RATE_LIMIT_RPM); "
-        f"a request passes in {-(-retry_after_ns // _NS_PER_MS)} ms"
-    )
-    return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=retry_after_ns / 1e9, headers=headers)
+class RateHeaders:
+    """The headers of one caller and model.
+
+    dropped: what an upstream's reply loses to them; its own tell of an account that is not the caller's. Of a unit that
+    has no quota here they pass. lines: returns them as they are at a moment. also_dropped: what no reply keeps anyway.
+    """
+
+    __slots__ = ("_units", "dropped", "lines")
+
+    def __init__(
+        self, requests: Sequence[Quota], tokens: Sequence[Quota], also_dropped: frozenset[bytes] = frozenset()
+    ) -> None:
+        self._units: Final = tuple(
+            _Unit(unit, quotas) for unit, quotas in ((b"requests", requests), (b"tokens", tokens)) if quotas
+        )
+        self.lines: Final = self._lines if len(self._units) > 1 else self._units[0].lines
+        self.dropped: Final = also_dropped.union(*(unit.names for unit in self._units))
+
+    def _lines(self, now_ns: int) -> Headers:
+        return [line for unit in self._units for line in unit.lines(now_ns)]
+
+
+class _Unit:
+    """The three headers of one unit."""
+
+    __slots__ = ("_first", "_limit", "_others", "_remaining", "_reset", "names")
+
+    def __init__(self, unit: bytes, quotas: Sequence[Quota]) -> None:
+        self.names: Final = tuple(b"x-ratelimit-%b-%b" % (what, unit) for what in (b"limit", b"remaining", b"reset"))
+        limit, self._remaining, self._reset = self.names
+        # What never changes is written once.
+        limits = [(limit, b"%d" % quota.rate.burst) for quota in quotas]
+        self._first: Final = quotas[0]
+        self._limit: Final[Header] = limits[0]
+        self._others: Final = tuple(zip(quotas, limits, strict=True))[1:]
+
+    def lines(self, now_ns: int) -> Headers:
+        """Return them as they are at this moment."""
+        remaining, full_in_ns = self._first.outlook(now_ns)
+        limit = self._limit
+        for quota, its_limit in self._others:
+            left, its_full_in_ns = quota.outlook(now_ns)
+            if left < remaining:
+                limit, remaining, full_in_ns = its_limit, left, its_full_in_ns
+        return [limit, (self._remaining, b"%d" % remaining), (self._reset, duration_text(full_in_ns))]
 
 
 def duration_text(ns: int) -> bytes:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.grant import Spent
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
-from velox.observe.series import SHED_REASONS, Attempt, Decision, Phase, Retry, RetryDenied, StreamEnd
-from velox.policy.token_bucket import Taken
-from velox.types import RequestHead, Route
+from velox.observe.series import SHED_REASONS, Attempt, Phase, Retry, RetryDenied, StreamEnd, TokenCount
+from velox.types import Priority, RequestHead, Route
 
 if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
     from velox.gateway.exchange import Exchange
@@ -69,15 +70,17 @@ class Recorder:
         """Note time that Velox itself took."""
         self._metrics.observe_overhead(phase, ns)
 
-    def limited(self, taken: Taken, n_asked: int) -> None:
-        """Note what the gate said to a batch."""
-        metrics, waited = self._metrics, taken.waiting
-        if taken.granted > waited:
-            metrics.count_limit(Decision.GRANTED, taken.granted - waited)
-        if waited:
-            metrics.count_limit(Decision.WAITED, waited)
-        if n_asked > taken.granted:
-            metrics.count_limit(Decision.REFUSED, n_asked - taken.granted)
+    def queued(self, priority: Priority, ns: int) -> None:
+        """Note how long a request waited that is now sent."""
+        self._metrics.observe_queue_wait(priority, ns)
+
+    def tokens(self, spent: Spent) -> None:
+        """Note what became of a request's tokens."""
+        count = self._metrics.count_tokens
+        count(TokenCount.ESTIMATED, spent.estimated)
+        count(TokenCount.INPUT, spent.input)
+        count(TokenCount.OUTPUT, spent.output)
+        count(TokenCount.REFUNDED, max(0, spent.estimated - spent.input - spent.output))
 
     def attempt_answered(self, status: int) -> None:
         """Note an attempt whose reply was whole."""
@@ -164,12 +167,17 @@ class Recorder:
         if self._log.wants(code):
             self._log.write(_record(exchange, code, status, now_ns))
 
-    def gauges(self, queued: int, active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
+    def gauges(self, queued: Sequence[int], active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
         """Publish what changes too often to be written at each change."""
-        self._metrics.set_queue_depth(queued)
+        for priority in Priority:
+            self._metrics.set_queue_depth(priority, queued[priority])
         self._metrics.set_inflight(active)
         self._metrics.set_pool(pool.connections, pool.streams)
         self._metrics.set_upstreams_out(n_upstreams_out)
+
+    def upstream_concurrency(self, limit: int, in_flight: int) -> None:
+        """Publish how many requests may run on the upstreams at once, and how many do."""
+        self._metrics.set_upstream_concurrency(limit, in_flight)
 
     def tunnels(self, n_open: int, moved: tuple[int, int]) -> None:
         """Publish how many WebSockets are open, and count the bytes that went through them: up, down."""

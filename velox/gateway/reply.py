@@ -3,7 +3,8 @@
 Knows: when the reply is whole, how one ends that is not. Does not know: why (exchange.py), or the client's framing
 (application.py).
 A chunk costs one read and one write: no task is woken, and no more is looked at than where events begin (sse.py).
-Only errors are held back, until it is sure that they don't show our key (error_body.py).
+Errors are held back until it is sure that they don't show our key (error_body.py). Where tokens are counted, a meter
+reads the body; and takes out of a stream the usage that only Velox asked for (metering.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorBody
+from velox.gateway.metering import Meter
+from velox.gateway.rate_headers import RateHeaders
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
@@ -57,6 +60,9 @@ class Reply:
         "_is_head",
         "_loop",
         "_may_add",
+        "_meter",
+        "_on_first",
+        "_rates",
         "_request",
         "_request_id",
         "_secret",
@@ -82,12 +88,20 @@ class Reply:
         request: RequestHead,
         request_id: bytes,
         loop: asyncio.AbstractEventLoop,
+        meter: Meter | None = None,
+        rates: RateHeaders | None = None,
     ) -> None:
+        """meter: reads what goes to the client. None: nobody counts its tokens.
+
+        rates: what the client is told of its limits.
+        """
         self._client: Final = client
         self._request: Final = request
         self._request_id: Final = request_id
         self._loop: Final = loop
         self._is_head: Final = request.method == b"HEAD"
+        self._meter: Final = meter
+        self._rates: Final = rates
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
@@ -96,6 +110,7 @@ class Reply:
         self._error: ErrorBody | None = None  # of an error reply that could show our key
         self._stream: UpstreamStream | None = None
         self._verdict: Verdict | None = None
+        self._on_first: Callable[[], None] | None = None
         self._secret: bytes | None = None
         self.done: asyncio.Future[None] = loop.create_future()
         self.started = False  # the client has seen the head
@@ -108,13 +123,21 @@ class Reply:
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
-    def begin(self, verdict: Verdict | None = None, secret: bytes | None = None) -> None:
+    def begin(
+        self,
+        verdict: Verdict | None = None,
+        secret: bytes | None = None,
+        on_first: Callable[[], None] | None = None,
+    ) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
         verdict: True for a head that is not passed on; `done` fails with UpstreamFailure(UPSTREAM_STATUS), whose status
         is the head's. None: all heads are passed on. secret: the key that goes up, which no error may show.
+        on_first: called with the first bytes of a body that is no error; not for comments of an event stream, nor for
+        its head, which some servers send before they have begun to think.
         """
         self._verdict = verdict
+        self._on_first = on_first
         self._secret = secret
         self._error = None
         self.last_s = self._loop.time()
@@ -128,7 +151,8 @@ class Reply:
 
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
-        self._verdict = None  # it leads back to the exchange: a cycle, which would hold the request's body
+        # They lead back to the exchange: a cycle, which would hold the request's body.
+        self._verdict = self._on_first = None
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
@@ -157,10 +181,17 @@ class Reply:
         watch = self._watch
         if watch is None or not data or watch.feed(data):
             self.last_s = self._loop.time()
+            if self._on_first is not None and data:
+                self._tell_first(self._on_first)
         else:
             self._comment_s = self._loop.time()
-        if end and self._until_close and watch is not None and not watch.between:
-            # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
+        # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
+        is_cut = end and self._until_close and watch is not None and not watch.between
+        if self._meter is not None:
+            data = self._meter.feed(data, end and not is_cut)
+            if not data and not end:
+                return  # held back, or taken out
+        if is_cut:
             self._write_body(data, False)
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
             return
@@ -192,7 +223,7 @@ class Reply:
         # The usual answer first: this is asked of thousands at a time.
         if watch is None or now_s - self.last_s < silence_s or now_s - self._comment_s < silence_s:
             return
-        if watch.between and self._may_add and not self.done.done() and not self._client.is_write_paused:
+        if self._may_add and self._is_between(watch) and not self.done.done() and not self._client.is_write_paused:
             self._comment_s = now_s
             self._client.body(sse.COMMENT, False)
 
@@ -209,10 +240,14 @@ class Reply:
             anthropic = self._request.path.endswith(_ANTHROPIC_PATH)
             event = sse.error_event(error.reason, error.message, anthropic=anthropic)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
-            last = event if self._watch.between else b"\n\n" + event
+            last = event if self._is_between(self._watch) else b"\n\n" + event
         self._client.cut(last)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _is_between(self, watch: sse.EventWatch) -> bool:
+        """True when the client stands between two events."""
+        return watch.between or (self._meter is not None and self._meter.holds)
 
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
@@ -253,12 +288,13 @@ class Reply:
         """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
         status = head.status
         began_ns = time.monotonic_ns()
-        headers: list[Header] = []
+        headers: list[Header] = [] if self._rates is None else self._rates.lines(began_ns)
+        dropped = DROPPED if self._rates is None else self._rates.dropped
         is_plain, self.is_sse = True, False
         is_dated = False
         for header in head.headers:
             name = header[0]
-            if name not in DROPPED:
+            if name not in dropped:
                 if name == b"content-type":
                     self.is_sse = header[1].lower().startswith(_SSE)
                 elif name == b"content-encoding":
@@ -273,6 +309,13 @@ class Reply:
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
+        watch = sse.EventWatch() if has_body and self.is_sse and is_plain else None
+        has_begun = bool(data) and (watch is None or watch.feed(data))
+        if has_begun and self._on_first is not None and status < _ERRORS_FROM:
+            self._tell_first(self._on_first)
+        if self._meter is not None:
+            self._meter.begin(status, is_sse=watch is not None, is_plain=is_plain, has_length=length is not None)
+            data = self._meter.feed(data, end)
         if has_body and length is None and end:
             length = len(data)  # the whole reply is here: its length is known after all
         if not has_body:
@@ -283,17 +326,18 @@ class Reply:
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
             return False
         self._may_add = has_body and length is None
-        if has_body and self.is_sse and is_plain:
-            self._watch = sse.EventWatch()
-            self._until_close = head.until_close
-            if data:
-                self._watch.feed(data)
+        self._watch = watch
+        self._until_close = watch is not None and head.until_close
         self.bytes_out = len(data)
         self.status = status
         self.first_byte_ns = began_ns
         self.started = True
         self.relay_ns = time.monotonic_ns() - began_ns
         return True
+
+    def _tell_first(self, on_first: Callable[[], None]) -> None:
+        self._on_first = None
+        on_first()
 
     def _write_body(self, data: bytes, end: bool) -> None:
         if self._has_body:  # else the client would take it for the begin of its next reply

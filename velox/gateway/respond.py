@@ -11,11 +11,11 @@ from typing import Final
 
 import orjson
 
-from velox.errors import VeloxError, error_type
+from velox.errors import Reason, VeloxError, error_type
 from velox.protocol.http_date import http_date
 from velox.types import Headers
 
-__all__ = ["error_body", "error_reply"]
+__all__ = ["crash", "error_body", "error_reply"]
 
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -51,3 +51,8 @@ def error_reply(error: VeloxError, request_id: bytes, *, may_have_begun: bool = 
         headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after_s * 1000))))
     headers.extend(error.headers)
     return headers, error_body(error)
+
+
+def crash() -> VeloxError:
+    """Return what a client is told of a bug."""
+    return VeloxError(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded")

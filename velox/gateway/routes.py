@@ -7,6 +7,7 @@ looked at here is the one that goes up (R-PATH-1).
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
@@ -96,7 +97,8 @@ class Routes:
         return facts
 
     def _look_at(self, path: bytes) -> PathFacts:
-        words = path.strip(b"/").split(b"/")
+        # As the upstream will read it: most servers decode a path, also its slashes, before they look what it names.
+        words = unquote_to_bytes(path).strip(b"/").split(b"/")
         route = next((_WORDS[word] for word in words if word in _WORDS), Route.OTHER)
         endpoint = _MODEL_ENDPOINTS.get(b"/".join(words[-2:]))
         if endpoint is None and (len(words) < 2 or words[-2] not in _WORDS):

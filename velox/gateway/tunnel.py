@@ -1,8 +1,8 @@
 """A request for a WebSocket, and the tunnel that it becomes: the same way as any request up to the upstream's 101.
 
     read()       read     the model, from the query; a place among the tunnels (VELOX_MAX_TUNNELS)
-    gate, wait   gate     one token, as for any request
-    _lease()     forward  a connection of its own, HTTP/1.1, never pooled
+    gate, wait   gate     a request, and slots until its end; no tokens, which nobody counts in it
+    lease()      forward  a connection of its own, HTTP/1.1, never pooled
     on_reply()            the upstream refuses: a reply like any other, tried again where that is safe
     on_switch()           its 101 is checked; the client gets one; from here on bytes pass (net/tunnel.py)
     _end()       account  when both connections are closed
@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.permission import check_model
+from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import DROPPED, Reply
 from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstream
@@ -61,8 +62,8 @@ class TunnelExchange(Exchange):
 
     def read(self) -> None:
         """Look at the query, and take a place. Raises VeloxError."""
-        parts = self._gateway.parts
-        if self._gateway.draining:
+        parts = self.gateway.parts
+        if self.gateway.draining:
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
         self.peek = Peek(model=model_of(self.head.query), stream=True)
@@ -84,31 +85,33 @@ class TunnelExchange(Exchange):
 
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting."""
-        self._gateway.parts.tunnels.give(self)
+        self.gateway.parts.tunnels.give(self)
         super().refuse(error)
 
     def _end(self, error: VeloxError | None) -> None:
         super()._end(error)
-        parts = self._gateway.parts
+        parts = self.gateway.parts
         parts.tunnels.give(self)
         parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
 
     def _make_reply(self) -> Reply:
-        return TunnelReply(self.client, self.head, self.id, self._gateway.loop, self._gateway.parts.tunnels)
+        more = (self.gateway.parts.tunnels, self._grant.limits.headers)
+        return TunnelReply(self.client, self.head, self.id, self.gateway.loop, *more)
 
-    def _build(self, upstream: Upstream) -> UpstreamRequest:
+    def build(self, upstream: Upstream) -> UpstreamRequest:
+        """Return the request for a WebSocket."""
         request = upstream.forwarder.build_upgrade(self.head)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request
 
-    async def _lease(self, upstream: Upstream) -> UpstreamConnection:
+    async def lease(self, upstream: Upstream) -> UpstreamConnection:
         """Dial: the connection serves nothing else, before or after."""
         assert upstream.websockets is not None, "the composition root gives one"
         self.phase = "connect"
         began_ns = time.monotonic_ns()
         connection = await upstream.websockets.dial(LoneOwner())
-        self._gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
+        self.gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
         return connection
 
 
@@ -121,9 +124,15 @@ class TunnelReply(Reply):
     __slots__ = ("_tunnels", "offer", "tunnel")
 
     def __init__(
-        self, client: Client, request: RequestHead, request_id: bytes, loop: asyncio.AbstractEventLoop, tunnels: Tunnels
+        self,
+        client: Client,
+        request: RequestHead,
+        request_id: bytes,
+        loop: asyncio.AbstractEventLoop,
+        tunnels: Tunnels,
+        rates: RateHeaders | None = None,
     ) -> None:
-        super().__init__(client, request, request_id, loop)
+        super().__init__(client, request, request_id, loop, None, rates)
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
         self._tunnels: Final = tunnels
@@ -186,10 +195,13 @@ class TunnelReply(Reply):
             self._verdict(ReplyHead(_SWITCHED, others, None))  # the breaker hears that it answers
         headers = [*switched, *(field for field in others if self._may_pass(field))]
         headers.append((b"x-velox-request-id", self._request_id))
+        if self._rates is not None:
+            headers += self._rates.lines(time.monotonic_ns())
         return headers
 
     def _may_pass(self, field: Header) -> bool:
-        return field[0] not in DROPPED and not (self._secret and self._secret in field[1])
+        dropped = DROPPED if self._rates is None else self._rates.dropped
+        return field[0] not in dropped and not (self._secret and self._secret in field[1])
 
     def _on_end(self, error: VeloxError | None) -> None:
         assert self.tunnel is not None, "it has ended"

@@ -1,12 +1,13 @@
 """Where requests may go: the upstreams in the order of the settings, and which of them is used now.
 
-Knows: which upstream is passed over because it fails. Does not know: what is sent, or how a reply comes back.
+Knows: which upstream is passed over because it fails, and how many requests may run there. Does not know: what is
+sent, or how a reply comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from velox.errors import Reason
@@ -17,19 +18,27 @@ from velox.net.upstream.pool import UpstreamPool
 from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.series import Retry
 from velox.policy.breaker import Breaker
+from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 
 __all__ = ["Upstream", "Upstreams"]
+
+_ANY: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Upstream:
-    """One upstream. name: its origin, for people. websockets: makes the connections that become tunnels."""
+    """One upstream. name: its origin, for people. websockets: makes the connections that become tunnels.
+
+    concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
+    another is kept from nothing, for its client has waited for a place already.
+    """
 
     name: str
     forwarder: Forwarder
     pool: UpstreamPool
     breaker: Breaker
     websockets: Dialer | None = None
+    concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
 
     def is_usable(self, now_s: float) -> bool:
         """True while nothing speaks against it."""
@@ -41,6 +50,7 @@ class Upstream:
             self.breaker.succeeded(began_s)
         elif status in (429, 503):
             self.breaker.gave_up(began_s)
+            self.concurrency.refused(began_s, now_s)
         else:
             self.breaker.failed(began_s, now_s)
 
@@ -56,6 +66,8 @@ class Upstream:
             # A reply may be long, and a stream refused, or a connection closed in time, by an upstream in good health.
             self.breaker.gave_up(began_s)
         else:
+            if failure.reason is Reason.UPSTREAM_TTFB_TIMEOUT:
+                self.concurrency.refused(began_s, now_s)
             cut = failure.reason in (Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_IDLE_TIMEOUT)
             self.breaker.failed(began_s, now_s, cut=cut)
 
@@ -67,6 +79,7 @@ class Upstreams:
         assert members, "settings name one at least"
         self._members: Final = tuple(members)
         self._only: Final = members[0] if len(members) == 1 else None
+        self._is_limited: Final = any(member.concurrency.limit for member in members)
 
     def __repr__(self) -> str:
         return f"<Upstreams {' '.join(repr(member.pool) for member in self._members)}>"
@@ -98,6 +111,26 @@ class Upstreams:
             if member.is_usable(now_s):
                 return member
         return left[0] if left and anyhow else None
+
+    def room(self, n_active: int, n_asleep: int, now_s: float) -> int:
+        """Return how many more requests may go where the next one goes.
+
+        n_active: that have left the queue. Those of them that are in no attempt will go there, too. n_asleep: of these,
+        that wait for their time: others have their places meanwhile, but no more than the limit are lent, as nobody is
+        asked when all wake at once.
+        """
+        if not self._is_limited:
+            return _ANY
+        concurrency = self.first(now_s).concurrency
+        n_begun = sum(member.concurrency.n_begun for member in self._members)
+        return concurrency.room - (n_active - n_begun - min(n_asleep, concurrency.limit))
+
+    def concurrency(self) -> tuple[int, int]:
+        """Sum up the limits, and how much of them is used; 0, 0 if there are none."""
+        if not self._is_limited:
+            return 0, 0
+        limits = [member.concurrency for member in self._members]
+        return sum(each.limit for each in limits), sum(each.in_flight for each in limits)
 
     def n_out(self, now_s: float) -> int:
         """Count those that are passed over now. A lone upstream never is."""

@@ -14,8 +14,20 @@ from typing import Final
 from velox.errors import Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
-from velox.observe.series import Attempt, ConnectionEnd, Decision, DnsResult, Phase, Retry, RetryDenied, StreamEnd
-from velox.types import Route
+from velox.observe.series import (
+    Attempt,
+    ConnectionEnd,
+    Decision,
+    DnsResult,
+    LeaseResult,
+    Phase,
+    Retry,
+    RetryDenied,
+    StreamEnd,
+    TokenCount,
+    Unit,
+)
+from velox.types import Priority, Route, Scope
 
 __all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "WorkerMetrics"]
 
@@ -25,6 +37,8 @@ _SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumera
 
 _N_CLASSES: Final = 4
 _N_REASONS: Final = len(Reason) + 1
+_N_UNITS: Final = len(Unit)
+_N_DECISIONS: Final = len(Decision)
 
 # Plain integers: an attribute of another module's dataclass costs more than the count itself.
 _REQUESTS: Final = series.REQUESTS.first
@@ -44,6 +58,8 @@ _TTFT_NS: Final = series.TTFT.bounds_ns
 _OVERHEAD: Final = series.OVERHEAD.first
 _OVERHEAD_STRIDE: Final = series.OVERHEAD.stride
 _OVERHEAD_NS: Final = series.OVERHEAD.bounds_ns
+_QUEUE_WAIT: Final = series.QUEUE_WAIT.first
+_QUEUE_WAIT_STRIDE: Final = series.QUEUE_WAIT.stride
 _LOOP_LAG: Final = series.LOOP_LAG.first
 _LOOP_LAG_NS: Final = series.LOOP_LAG.bounds_ns
 
@@ -63,7 +79,8 @@ class WorkerMetrics:
     def reset_gauges(self) -> None:
         """Zero the gauges. For the supervisor too, when a worker died and before the next one starts."""
         for gauge in series.GAUGES:
-            self._cells[gauge.first] = 0
+            for cell in range(gauge.first, gauge.end):
+                self._cells[cell] = 0
 
     def count_request(self, route: Route, status: int, reason: Reason | None) -> None:
         """Count one request that ended. status: what the client got; 101 counts as 2xx. reason None: all went well."""
@@ -83,9 +100,13 @@ class WorkerMetrics:
         """Count one refusal under load. Raises KeyError for a reason that is not in series.SHED_REASONS."""
         self._cells[_SHED_CELL[reason.code]] += 1
 
-    def count_limit(self, decision: Decision, n: int = 1) -> None:
-        """Count `n` requests of which the rate limit said the same."""
-        self._cells[_LIMIT + decision] += n
+    def count_limit(self, scope: Scope, unit: Unit, decision: Decision) -> None:
+        """Count what one limit said of one request."""
+        self._cells[_LIMIT + (scope * _N_UNITS + unit) * _N_DECISIONS + decision] += 1
+
+    def count_tokens(self, kind: TokenCount, n: int) -> None:
+        """Count `n` tokens of a model."""
+        self._cells[series.TOKENS.first + kind] += n
 
     def count_warm_failure(self) -> None:
         """Count one warm-up of an upstream connection that failed."""
@@ -132,6 +153,14 @@ class WorkerMetrics:
         self._cells[series.TUNNEL_BYTES.first] += up
         self._cells[series.TUNNEL_BYTES.first + 1] += down
 
+    def count_lease(self, result: LeaseResult) -> None:
+        """Count what came of one limit's permits in Redis."""
+        self._cells[series.LEASES.first + result] += 1
+
+    def observe_lease_round_trip(self, ns: int) -> None:
+        """Record how long one question to Redis took."""
+        self._observe(series.LEASE_ROUND_TRIP.first, _OVERHEAD_NS, ns)
+
     def observe_duration(self, route: Route, ns: int) -> None:
         """Record how long a request took, from its first byte in to its last byte out."""
         self._observe(_DURATION + route * _DURATION_STRIDE, _DURATION_NS, ns)
@@ -148,9 +177,13 @@ class WorkerMetrics:
         """Record how late the event loop ran a timer."""
         self._observe(_LOOP_LAG, _LOOP_LAG_NS, ns)
 
-    def set_queue_depth(self, n: int) -> None:
-        """Set the number of requests in the admission queue."""
-        self._cells[_QUEUE_DEPTH] = n
+    def observe_queue_wait(self, priority: Priority, ns: int) -> None:
+        """Record how long a request was in the admission queue, which it then left to be sent."""
+        self._observe(_QUEUE_WAIT + priority * _QUEUE_WAIT_STRIDE, _OVERHEAD_NS, ns)
+
+    def set_queue_depth(self, priority: Priority, n: int) -> None:
+        """Set the number of requests of one class in the admission queue."""
+        self._cells[_QUEUE_DEPTH + priority] = n
 
     def set_inflight(self, n: int) -> None:
         """Set the number of admitted requests that are not answered yet."""
@@ -169,6 +202,11 @@ class WorkerMetrics:
     def set_upstreams_out(self, n: int) -> None:
         """Set the number of upstreams that this worker passes over because they fail."""
         self._cells[series.UPSTREAMS_OUT.first] = n
+
+    def set_upstream_concurrency(self, limit: int, in_flight: int) -> None:
+        """Set how many requests may run on the upstreams at once, and how many do."""
+        self._cells[series.UPSTREAM_LIMIT.first] = limit
+        self._cells[series.UPSTREAM_INFLIGHT.first] = in_flight
 
     def set_tunnels(self, n: int) -> None:
         """Set the number of open WebSockets."""

@@ -11,14 +11,12 @@ Each family begins where the one before it ends; CELLS is the size of the whole.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from itertools import product
-from math import prod
-from typing import Final, TypeAlias
+from typing import Final
 
 from velox.errors import Reason
 from velox.observe.causes import TlsFailure
-from velox.types import Route
+from velox.observe.families import Counter, Gauge, Histogram, Label
+from velox.types import Priority, Route, Scope
 
 __all__ = [
     "CELLS",
@@ -28,19 +26,16 @@ __all__ = [
     "SHED_REASONS",
     "Attempt",
     "ConnectionEnd",
-    "Counter",
     "Decision",
     "DnsResult",
-    "Gauge",
-    "Histogram",
+    "LeaseResult",
     "Phase",
     "Retry",
     "RetryDenied",
     "StreamEnd",
+    "TokenCount",
+    "Unit",
 ]
-
-# A label and all the values that it can have.
-Label: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 class Attempt(enum.IntEnum):
@@ -70,21 +65,46 @@ class StreamEnd(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """Where Velox itself spends time on a request."""
+    """Where Velox itself spends time on a request, beside the queue."""
 
-    QUEUE = 0
-    PARSE = 1
-    LIMIT = 2
-    CONNECT = 3
-    RELAY = 4
+    PARSE = 0
+    LIMIT = 1
+    CONNECT = 2
+    RELAY = 3
+
+
+class Unit(enum.IntEnum):
+    """What a limit counts."""
+
+    REQUESTS = 0
+    TOKENS = 1
+    CONCURRENCY = 2
 
 
 class Decision(enum.IntEnum):
-    """What the rate limit said."""
+    """What one limit said of a request."""
 
     GRANTED = 0
     WAITED = 1
     REFUSED = 2
+
+
+class LeaseResult(enum.IntEnum):
+    """What came of a limit's permits that were asked for in Redis, or brought back there."""
+
+    GRANTED = 0
+    REFUSED = 1  # not all that requests were waiting for
+    RETURNED = 2
+    FAILED = 3  # the whole question: Redis could not be asked
+
+
+class TokenCount(enum.IntEnum):
+    """Tokens of models, where a limit counts them: charged in advance, then used as the answers tell."""
+
+    ESTIMATED = 0
+    INPUT = 1
+    OUTPUT = 2
+    REFUNDED = 3
 
 
 class Retry(enum.IntEnum):
@@ -134,69 +154,6 @@ class DnsResult(enum.IntEnum):
     FAILED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """A family of counters: a cell for each combination of label values, the last label changes fastest.
-
-    sparse: most combinations never happen; a series is shown from its first event on.
-    """
-
-    name: str
-    help: str
-    first: int
-    labels: tuple[Label, ...] = ()
-    sparse: bool = False
-
-    @property
-    def end(self) -> int:
-        """Return the cell after the last one."""
-        return self.first + prod(len(values) for _, values in self.labels)
-
-    def series(self) -> list[tuple[str, ...]]:
-        """Return the label values of each cell, in the order of the cells."""
-        return list(product(*(values for _, values in self.labels)))
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A gauge without labels; the gateway's value is the sum over its workers."""
-
-    name: str
-    help: str
-    first: int
-
-    @property
-    def end(self) -> int:
-        """Return the cell after it."""
-        return self.first + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """A family of histograms of times.
-
-    A series is its buckets (not cumulative, +Inf last), then its sum in nanoseconds.
-    bounds_ns: upper bounds, inclusive as Prometheus has them. label: at most one.
-    """
-
-    name: str
-    help: str
-    first: int
-    bounds_ns: tuple[int, ...]
-    label: Label | None = None
-    sparse: bool = False
-
-    @property
-    def stride(self) -> int:
-        """Return the number of cells of one series."""
-        return len(self.bounds_ns) + 2
-
-    @property
-    def end(self) -> int:
-        """Return the cell after the last one."""
-        return self.first + self.stride * (len(self.label[1]) if self.label else 1)
-
-
 def _ns(*seconds: float) -> tuple[int, ...]:
     return tuple(round(s * 1e9) for s in seconds)
 
@@ -239,6 +196,7 @@ _OVERHEAD_NS: Final = _ns(
     *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5)
 )
 
+_PRIORITY: Final[Label] = ("class", _names(Priority))
 _ROUTE: Final[Label] = ("route", _names(Route))
 _CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
 _REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
@@ -271,9 +229,18 @@ STREAM_ENDS: Final = Counter(
 )
 SHED: Final = Counter("velox_shed", "Requests and connections refused under load.", STREAM_ENDS.end, (_SHED,))
 LIMIT: Final = Counter(
-    "velox_ratelimit_decisions", "What the rate limit said.", SHED.end, (("decision", _names(Decision)),)
+    "velox_limit_decisions",
+    "What the limits said of requests, by what they are counted for and what they count.",
+    SHED.end,
+    (("scope", _names(Scope)), ("unit", _names(Unit)), ("decision", _names(Decision))),
 )
-WARM_FAILURES: Final = Counter("velox_upstream_warm_failures", "Warm-ups of a connection that failed.", LIMIT.end)
+TOKENS: Final = Counter(
+    "velox_tokens",
+    "Tokens of models, of requests whose tokens a limit counts.",
+    LIMIT.end,
+    (("kind", _names(TokenCount)),),
+)
+WARM_FAILURES: Final = Counter("velox_upstream_warm_failures", "Warm-ups of a connection that failed.", TOKENS.end)
 LOG_DROPPED: Final = Counter("velox_log_dropped", "Log lines dropped.", WARM_FAILURES.end)
 RETRIES: Final = Counter(
     "velox_retries",
@@ -326,7 +293,14 @@ TUNNEL_BYTES: Final = Counter(
     (("to", ("upstream", "client")),),
 )
 
-QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues.", TUNNEL_BYTES.end)
+LEASES: Final = Counter(
+    "velox_leases",
+    "What came of permits that were asked for in Redis, by limit, or brought back there; failed: by question.",
+    TUNNEL_BYTES.end,
+    (("result", _names(LeaseResult)),),
+)
+
+QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues, by priority.", LEASES.end, _PRIORITY)
 INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
 CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
 HTTP2_CONNECTIONS: Final = Gauge(
@@ -338,11 +312,19 @@ UPSTREAMS_OUT: Final = Gauge(
     "velox_upstreams_out", "Upstreams passed over because they fail, counted in each worker.", POOL_STREAMS.end
 )
 TUNNELS: Final = Gauge("velox_tunnels", "Open WebSockets.", UPSTREAMS_OUT.end)
+UPSTREAM_LIMIT: Final = Gauge(
+    "velox_upstream_concurrency_limit",
+    "Requests that may run on the upstreams at once, over all of them; 0: any number.",
+    TUNNELS.end,
+)
+UPSTREAM_INFLIGHT: Final = Gauge(
+    "velox_upstream_inflight", "Requests that count for that limit; 0 while there is none.", UPSTREAM_LIMIT.end
+)
 
 DURATION: Final = Histogram(
     "gen_ai_server_request_duration_seconds",
     "Time from the moment a request is whole to the end of its reply.",
-    TUNNELS.end,
+    UPSTREAM_INFLIGHT.end,
     _DURATION_NS,
     _ROUTE,
     sparse=True,
@@ -357,13 +339,23 @@ TTFT: Final = Histogram(
 )
 OVERHEAD: Final = Histogram(
     "velox_overhead_seconds",
-    "Time that Velox itself adds, by phase.",
+    "Time that Velox itself adds, by phase; the queue's is velox_queue_wait_seconds.",
     TTFT.end,
     _OVERHEAD_NS,
     ("phase", _names(Phase)),
 )
 LOOP_LAG: Final = Histogram(
     "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, _OVERHEAD_NS
+)
+QUEUE_WAIT: Final = Histogram(
+    "velox_queue_wait_seconds",
+    "Time in the admission queue, by priority, of requests that left it to be sent.",
+    LOOP_LAG.end,
+    _OVERHEAD_NS,
+    _PRIORITY,
+)
+LEASE_ROUND_TRIP: Final = Histogram(
+    "velox_lease_round_trip_seconds", "Time for one question to Redis, about many limits.", QUEUE_WAIT.end, _OVERHEAD_NS
 )
 
 COUNTERS: Final = (
@@ -372,6 +364,7 @@ COUNTERS: Final = (
     STREAM_ENDS,
     SHED,
     LIMIT,
+    TOKENS,
     WARM_FAILURES,
     LOG_DROPPED,
     RETRIES,
@@ -383,6 +376,7 @@ COUNTERS: Final = (
     TLS_HANDSHAKES,
     TLS_FAILURES,
     TUNNEL_BYTES,
+    LEASES,
 )
 GAUGES: Final = (
     QUEUE_DEPTH,
@@ -393,6 +387,8 @@ GAUGES: Final = (
     POOL_STREAMS,
     UPSTREAMS_OUT,
     TUNNELS,
+    UPSTREAM_LIMIT,
+    UPSTREAM_INFLIGHT,
 )
-HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG)
-CELLS: Final = LOOP_LAG.end
+HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG, QUEUE_WAIT, LEASE_ROUND_TRIP)
+CELLS: Final = LEASE_ROUND_TRIP.end

@@ -1,10 +1,11 @@
-"""What a client says of time and of its own retries, in the headers of its request.
+"""What a client says of time, of its own retries and of its hurry, in the headers of its request.
 
-Knows: the headers, and what of them is believed. Does not know: a clock, or what happens at the deadline.
+Knows: the headers, and what of them is believed. Does not know: a clock, what happens at the deadline, or which class
+of the queue a key may ask for.
 
-`x-request-timeout-ms` is Velox's own: a value that can't be read is refused, because the client counts on it. The SDKs
-(openai-python, openai-node and their kin) send their time-out and which try this is without being asked; what can't be
-read there is passed over.
+`x-request-timeout-ms` and `x-velox-priority` are Velox's own: a value that can't be read is refused, because the client
+counts on it. The SDKs (openai-python, openai-node and their kin) send their time-out and which try this is without
+being asked; what can't be read there is passed over.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.types import Headers
+from velox.types import Headers, Priority
 
 __all__ = ["ClientTerms", "client_terms"]
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
+PRIORITY_HEADER: Final = b"x-velox-priority"
 MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
 _SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
 _SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
@@ -31,20 +33,23 @@ _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 class ClientTerms:
     """timeout_s: how long the client waits for the reply's first byte; infinite if it does not say.
 
-    retries_itself: this request is a retry of the client's SDK already.
+    retries_itself: this request is a retry of the client's SDK already. priority: the class that it asks for, if any.
     """
 
     timeout_s: float = math.inf
     retries_itself: bool = False
+    priority: Priority | None = None
 
 
 _NONE: Final = ClientTerms()
+_PRIORITIES: Final = {priority.name.lower().encode(): priority for priority in Priority}
 
 
 def client_terms(headers: Headers) -> ClientTerms:
-    """Read them. Raises VeloxError(BAD_REQUEST) for an x-request-timeout-ms that is no time-out."""
+    """Read them. Raises VeloxError(BAD_REQUEST) for one of Velox's own that can't be read."""
     own_s = sdk_s = math.inf
     retries_itself = False
+    priority: Priority | None = None
     for name, value in headers:
         if name == TIMEOUT_HEADER:
             own_s = _own_s(value)
@@ -54,8 +59,12 @@ def client_terms(headers: Headers) -> ClientTerms:
                 sdk_s = min(sdk_s, float(value))
         elif name == _SDK_RETRY_COUNT:
             retries_itself = value.isdigit() and value.strip(b"0") != b""
+        elif name == PRIORITY_HEADER:
+            priority = _priority(value, priority)
     timeout_s = own_s if own_s < math.inf else sdk_s
-    return ClientTerms(timeout_s, retries_itself) if retries_itself or timeout_s < math.inf else _NONE
+    if not retries_itself and priority is None and timeout_s == math.inf:
+        return _NONE
+    return ClientTerms(timeout_s, retries_itself, priority)
 
 
 def _own_s(value: bytes) -> float:
@@ -64,3 +73,11 @@ def _own_s(value: bytes) -> float:
         message = f"header {name} is no time-out: expected milliseconds, a whole number from 1 to {MAX_TIMEOUT_MS}"
         raise VeloxError(Reason.BAD_REQUEST, message, param=name)
     return int(value) / 1000.0
+
+
+def _priority(value: bytes, known: Priority | None) -> Priority:
+    found = _PRIORITIES.get(value.lower())
+    if found is None or known not in (None, found):
+        name = PRIORITY_HEADER.decode()
+        raise VeloxError(Reason.BAD_REQUEST, f"header {name} must be high, normal or low, once", param=name)
+    return found

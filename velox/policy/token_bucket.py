@@ -1,38 +1,43 @@
-"""A token bucket as pure integer arithmetic: GCRA on one number, the theoretical arrival time (TAT).
+"""A bucket of permits as pure integer arithmetic: GCRA on one number, the theoretical arrival time (TAT).
 
-Knows: how many of n requests may pass, when each of them may, and when a refused one could.
-Does not know: a clock, where the TAT is kept, or who else moves it (velox.shm.bucket does).
+Knows: whether n permits may be taken, when, and when a refused request could. Does not know: a clock, where the TAT is
+kept or who else moves it (velox.shm.quotas does), or whether a permit is for a request or a model's token.
 
-Theory: the TAT is the moment at which the bucket will be full again. A token moves it by one interval, and
-a token may be used once the TAT before it is at most (burst - 1) intervals ahead of the clock. So the whole
-state of a bucket is one 64-bit integer, and taking tokens is one compare-and-swap.
-Source: GCRA, ITU-T I.371 annex A (the virtual scheduling algorithm). Differs in two ways: a batch of tokens
-is taken at once, and a token may be taken ahead of its time, by a request that then waits for it.
+Theory: the TAT is the moment at which the bucket will be full again. A permit moves it by one interval, and n permits
+may be used once the TAT before them is at most (burst - n) intervals ahead of the clock. So the whole state of a
+bucket is one 64-bit integer, and taking permits, all or none, is one compare-and-swap. Source: GCRA, ITU-T I.371
+annex A (the virtual scheduling algorithm). Differs in two ways: several permits are taken at once, and they may be
+taken ahead of their time, by a request that then waits for it.
 
-Never above burst + elapsed / interval, counted from the first use, refunds included: a token that is given
-back has an earlier time than the one that replaces it. Inside a shorter window, refunds can move uses closer
-together by at most the tokens that can wait (max_wait / interval); from burst > max_wait / interval on, the
-bound holds in every window.
+Never above burst + elapsed / interval, counted from the first use, with what is given back taken off and what is
+charged later added: the TAT is at least the first use plus an interval for each permit that is out. Inside a shorter
+window that holds but for what is given back or charged in it: an estimate that was too high leaves a bucket fuller
+than it would have been, when it had to wait for the answer to know.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["UNLIMITED", "BucketRate", "Taken", "full_in_ns", "remaining", "take"]
+__all__ = ["NEVER", "UNLIMITED", "BucketRate", "ask", "full_in_ns", "outlook", "remaining"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NS_PER_MINUTE: Final = 60 * _NS_PER_S
+
+# The answer for an amount that a full bucket does not hold: no wait helps.
+NEVER: Final = -(1 << 62)
+# A bucket that takes longer than this to fill (36 years) is none, and its times would not fit in 64 bits.
+_LONGEST_NS: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRate:
     """How fast a bucket fills and how much it holds.
 
-    interval_ns: time for one token; 0 means no limit at all.
-    burst: tokens that a full bucket holds, at least 1.
-    max_wait_ns: how far ahead of its time a token may be taken; 0 means that nothing ever waits.
+    interval_ns: time for one permit; 0 means no limit at all.
+    burst: permits that a full bucket holds, at least 1.
+    max_wait_ns: how far ahead of its time a permit may be taken; 0 means that nothing ever waits.
     """
 
     interval_ns: int
@@ -41,82 +46,57 @@ class BucketRate:
 
     @classmethod
     def from_rpm(cls, rpm: int, burst: int, max_wait_s: float) -> BucketRate:
-        """Return the rate for `rpm` tokens a minute; rpm 0 means no limit.
+        """Return the rate for `rpm` permits a minute; rpm 0 means no limit.
 
         The interval is rounded up to whole nanoseconds, so the bucket is never faster than asked for, and
-        slower by less than rpm / 60e9 (0.1 % at 60 million a minute, 2e-7 at 10,000).
-        Raises ValueError if rpm or max_wait_s is negative, or burst is below 1.
+        slower by less than rpm / 60e9 (0.17 % at 100 million a minute, 2e-7 at 10,000).
+        Raises ValueError if rpm or max_wait_s is negative, burst is below 1, or takes 36 years to fill.
         """
         if rpm < 0 or burst < 1 or max_wait_s < 0:
             raise ValueError(f"no such bucket: rpm {rpm}, burst {burst}, max wait {max_wait_s} s")
         interval_ns = -(-_NS_PER_MINUTE // rpm) if rpm else 0
+        if interval_ns * burst > _LONGEST_NS:
+            raise ValueError(f"a burst of {burst} takes years to fill at {rpm} a minute")
         return cls(interval_ns, burst, round(max_wait_s * _NS_PER_S))
 
 
 UNLIMITED: Final = BucketRate(interval_ns=0, burst=1, max_wait_ns=0)
 
 
-class Taken(NamedTuple):
-    """What a batch got: the first `granted` of its requests pass, the others do not.
+def ask(rate: BucketRate, tat: int, now_ns: int, n: int) -> int:
+    """Return how long a request for `n` permits, all or none, must wait; below 0 when it is refused.
 
-    tat: the bucket's state after it. offset_ns: the first token's time less now; negative when the bucket
-    held more than one. A tuple, not a dataclass: it is made once a batch, on the hot path.
+    >= 0: it passes after so many ns (at most rate.max_wait_ns), and the bucket's state is then max(tat, now_ns) +
+    n * rate.interval_ns. < 0: -ns is when it could pass without a wait, if nobody else came. NEVER: n > rate.burst.
+    tat: the bucket's state, 0 for a new (full) bucket. now_ns: monotonic nanoseconds. n: at least 0.
     """
-
-    tat: int
-    granted: int
-    offset_ns: int
-    interval_ns: int
-
-    @property
-    def first_wait_ns(self) -> int:
-        """Return how long the first granted request must wait."""
-        return self.wait_ns(0)
-
-    @property
-    def waiting(self) -> int:
-        """Return how many of the granted tokens are not usable at once: always the last ones."""
-        if self.offset_ns + (self.granted - 1) * self.interval_ns <= 0:
-            return 0
-        at_once = -self.offset_ns // self.interval_ns + 1
-        return self.granted - at_once if at_once > 0 else self.granted
-
-    def wait_ns(self, index: int) -> int:
-        """Return how long the granted request `index` (from 0) must wait; 0: it may pass at once."""
-        wait_ns = self.offset_ns + index * self.interval_ns
-        return wait_ns if wait_ns > 0 else 0
-
-    def retry_after_ns(self, index: int) -> int:
-        """Return when the refused request `index` (from 0) could pass without a wait, if nobody else came.
-
-        Refused requests of a batch get different times, one interval apart: as many as retry in time pass.
-        """
-        return self.wait_ns(self.granted + index)
-
-
-def take(rate: BucketRate, tat: int, now_ns: int, n: int) -> Taken:
-    """Take up to `n` tokens for a batch of n requests in order; a refused request takes nothing.
-
-    tat: the bucket's state, 0 for a new (full) bucket. now_ns: monotonic nanoseconds. n: at least 1.
-    """
-    interval_ns = rate.interval_ns
-    if not interval_ns:
-        return Taken(tat, n, 0, 0)
-    base = tat if tat > now_ns else now_ns
-    offset_ns = base - now_ns - (rate.burst - 1) * interval_ns
-    room = (rate.max_wait_ns - offset_ns) // interval_ns + 1
-    granted = n if n <= room else room if room > 0 else 0
-    return Taken(base + granted * interval_ns if granted else tat, granted, offset_ns, interval_ns)
+    if not rate.interval_ns:
+        return 0
+    if n > rate.burst:
+        return NEVER
+    wait_ns = (tat if tat > now_ns else now_ns) - now_ns - (rate.burst - n) * rate.interval_ns
+    if wait_ns <= 0:
+        return 0
+    return wait_ns if wait_ns <= rate.max_wait_ns else -wait_ns
 
 
 def remaining(rate: BucketRate, tat: int, now_ns: int) -> int:
-    """Return how many requests could pass at once now: x-ratelimit-remaining-requests."""
+    """Return how many permits could be taken without a wait now: x-ratelimit-remaining-*."""
     if not rate.interval_ns or tat <= now_ns:
         return rate.burst
     left = rate.burst - -(-(tat - now_ns) // rate.interval_ns)
     return left if left > 0 else 0
 
 
+def outlook(rate: BucketRate, tat: int, now_ns: int) -> tuple[int, int]:
+    """Return remaining() and full_in_ns() at once: they go out with every reply."""
+    ahead_ns = tat - now_ns
+    if ahead_ns <= 0 or not rate.interval_ns:
+        return rate.burst, 0
+    left = rate.burst - -(-ahead_ns // rate.interval_ns)
+    return left if left > 0 else 0, ahead_ns
+
+
 def full_in_ns(rate: BucketRate, tat: int, now_ns: int) -> int:
-    """Return the time until the bucket is full again: x-ratelimit-reset-requests."""
+    """Return the time until the bucket is full again: x-ratelimit-reset-*."""
     return max(0, tat - now_ns) if rate.interval_ns else 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Final, NoReturn, TypeAlias
 
 import simdjson
@@ -38,7 +38,12 @@ _INT_DIGITS: Final = 1000
 
 # The first one that is present counts.
 _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-_FIELDS: Final = frozenset({"model", "stream", "user", *_MAX_TOKENS})
+# The larger one counts: `best_of` answers are made, of which the best `n` are sent.
+_CHOICES: Final = ("n", "best_of")
+_OPTIONS: Final = "stream_options"
+_FIELDS: Final = frozenset({"model", "stream", "user", _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+# Stands for stream_options that ask for the usage.
+_ASKS: Final = object()
 # Control characters (C0, DEL, C1), and surrogates, which UTF-8 can't carry.
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -48,7 +53,7 @@ class _Pairs(list[tuple[str, object]]):
 
 
 _COMPOUND: Final = frozenset({simdjson.Object, simdjson.Array, _Pairs, list})
-# The values of the fields that count (... for an object or array), and a field that is there twice.
+# The values of the fields that count (... for an object or array, or _ASKS), and a field that is there twice.
 _Fields: TypeAlias = tuple[dict[str, object], str | None]
 
 
@@ -117,8 +122,22 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
             if key in values:
                 repeated = key
             value = document[key]
-            values[key] = ... if type(value) in _COMPOUND else value
+            if type(value) not in _COMPOUND:
+                values[key] = value
+            elif key == _OPTIONS and type(value) is simdjson.Object:
+                values[key] = _asking(value.items())
+            else:
+                values[key] = ...
     return values, repeated
+
+
+def _asking(options: Iterable[tuple[str, object]]) -> object:
+    """Return _ASKS if stream_options ask for the usage. Of two fields the last counts, as for upstreams."""
+    asks = False
+    for key, value in options:
+        if key == "include_usage":
+            asks = value is True
+    return _ASKS if asks else ...
 
 
 def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
@@ -142,9 +161,15 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
         raise _invalid("body is nested too deeply") from None
     if not isinstance(document, _Pairs):
         return None
-    found = [(key, ... if type(value) in _COMPOUND else value) for key, value in document if key in _FIELDS]
+    found = [(key, _plain(key, value)) for key, value in document if key in _FIELDS]
     names = [name for name, _ in found]
     return dict(found), next((name for name in names if names.count(name) > 1), None)
+
+
+def _plain(key: str, value: object) -> object:
+    if key == _OPTIONS and isinstance(value, _Pairs):
+        return _asking(value)
+    return ... if type(value) in _COMPOUND else value
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -169,7 +194,23 @@ def _peek(values: dict[str, object], repeated: str | None) -> Peek:
     is_text = isinstance(user, str) and 1 <= len(user) <= _USER_CHARS
     user = str(user).encode(errors="replace").decode() if is_text else None
     model = _model(values["model"]) if "model" in values else None
-    return Peek(model, stream or False, _max_tokens(values), user)
+    peek = Peek(model, stream or False, _max_tokens(values), user)
+    # Looked up only where there may be more: most bodies have none of these.
+    if "n" in values or "best_of" in values:
+        peek.n = _n_answers(values)
+    if _OPTIONS in values:
+        peek.include_usage = values[_OPTIONS] is _ASKS
+    return peek
+
+
+def _n_answers(values: dict[str, object]) -> int:
+    """Return how many answers are asked for. What is no count is for the upstream to refuse, and counts as one."""
+    n = 1
+    for name in _CHOICES:
+        value = values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            n = max(n, value)
+    return n
 
 
 def _model(value: object) -> str:

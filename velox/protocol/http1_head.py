@@ -79,6 +79,7 @@ _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-enc
 
 # Read here and then gone: the next hop's are built anew.
 _REMOVED: Final = HOP_BY_HOP | HANDSHAKE | {b"host", b"content-length", b"expect"}
+_EXPECT: Final = re.compile(rb"\nexpect:", re.IGNORECASE)
 # Two readers could each take another one of these.
 _SINGLE: Final = (b"host", b"transfer-encoding", b"authorization", b"content-type", b"expect")
 # CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on (R-HOP-1).
@@ -134,7 +135,7 @@ class HeadReader:
             head.offer is None
             and framed_by_it
             and not head.chunked
-            and not head.expect_continue
+            and not _EXPECT.search(key)  # nothing to one without a body, and a client that waits with one
             and key.count(b"\n") < _KEPT_FIELDS
         ):
             head.key = key

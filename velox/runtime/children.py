@@ -1,4 +1,4 @@
-"""The three kinds of children: worker, admin, simulator. What each does in its new process before it runs.
+"""The children, but for lease_process.py: worker, admin, simulator. What each does in its process before it runs.
 
 Knows: what a child inherits and must let go of. Does not know: when one is started (supervisor.py).
 """
@@ -19,10 +19,12 @@ from velox.admin.server import AdminApp
 from velox.profiling.remote import collect
 from velox.runtime.certificates import Certificates
 from velox.runtime.key_watch import KeyWatch
+from velox.runtime.lease_pipes import LeasePipes
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn
 from velox.runtime.worker import run_worker
 from velox.settings import Address, Settings
+from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, serving
 from velox.sim import main as simulator
@@ -40,6 +42,8 @@ def worker(
     notify: int,
     *,
     block: int,
+    quotas: QuotaMemory,
+    leases: LeasePipes | None,
     keys: KeyWatch,
     certificates: Certificates | None,
     sim_origin: str | None,
@@ -53,17 +57,27 @@ def worker(
     return run_worker(
         *(slot, settings, segment, listeners[slot], channel, notify),
         block=block,
+        quotas=quotas,
+        leases=leases,
         keys=keys,
         certificates=certificates,
         sim_origin=sim_origin,
     )
 
 
-def admin(settings: Settings, segment: Segment, listeners: Listeners, sock: socket, channels: Sequence[socket]) -> int:
+def admin(
+    settings: Settings,
+    segment: Segment,
+    listeners: Listeners,
+    sock: socket,
+    channels: Sequence[socket],
+    *,
+    quotas: QuotaMemory,
+) -> int:
     """Serve the admin listener until SIGTERM."""
     listeners.close_others(None)
     app = AdminApp(
-        metrics=partial(metrics_page.render, segment),
+        metrics=partial(metrics_page.render, segment, quotas=quotas),
         ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         token=None if settings.admin_token is None else settings.admin_token.reveal(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import astuple
 from typing import Final
 
 import orjson
@@ -21,6 +22,7 @@ from velox.settings.keys import KeyEntry, merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
 from velox.shm.board import Board
 from velox.shm.status import GatewayStatus
+from velox.types import Priority, Rates
 
 __all__ = ["KeyWatch"]
 
@@ -60,9 +62,7 @@ class KeyWatch:
         text = self._board.news()
         if text is None:
             return False
-        self.keys = tuple(
-            KeyEntry(bytes.fromhex(digits), name, tuple(models)) for digits, name, models in orjson.loads(text)
-        )
+        self.keys = tuple(_entry(*fields) for fields in orjson.loads(text))
         return True
 
     def _judge(self, path: str, content: bytes, why: str | None) -> None:
@@ -89,13 +89,22 @@ class KeyWatch:
                 self._logger.info("VELOX_API_KEYS_FILE can be used again, and holds the same keys")
             return
         self.keys = keys
-        self._board.publish(orjson.dumps([(key.digest.hex(), key.name, key.models) for key in keys]))
+        self._board.publish(orjson.dumps([_fields(key) for key in keys]))
         self._status.n_keys = len(keys)
         self._status.count_key_file(taken=True)
         self._logger.info(
             "VELOX_API_KEYS_FILE changed: %d keys more, %d fewer; clients must present one of %d",
             *(len(now - before), len(before - now), len(keys)),
         )
+
+
+def _fields(key: KeyEntry) -> tuple[object, ...]:
+    return key.digest.hex(), key.name, key.models, astuple(key.rates), key.priority
+
+
+def _entry(digits: str, name: str, models: list[str], rates: list[int], priority: int | None) -> KeyEntry:
+    highest = None if priority is None else Priority(priority)
+    return KeyEntry(bytes.fromhex(digits), name, tuple(models), Rates(*rates), highest)
 
 
 def _read(path: str) -> tuple[bytes, str | None]:

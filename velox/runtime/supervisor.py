@@ -8,6 +8,7 @@ that nothing a client does can reach it and a fork is always safe.
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
     keys         the file of keys is read again when it changes (key_watch.py)
     memory       a worker that asks for a successor is told to leave when that one serves (R-MEM-4)
+    quotas       what a dead worker held is taken back; rows that nobody needs are freed (velox.shm.quota_sweep)
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from velox import __version__
@@ -29,11 +31,11 @@ from velox.admin.health import STUCK_AFTER_S
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
-from velox.policy.token_bucket import BucketRate
 from velox.runtime import children
 from velox.runtime.capacity import descriptors_of
 from velox.runtime.certificates import Certificates
 from velox.runtime.key_watch import KeyWatch
+from velox.runtime.lease_process import LeaseProcess
 from velox.runtime.limits import open_files_limit, raise_open_files
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.process import spawn
@@ -41,7 +43,8 @@ from velox.runtime.shares import share
 from velox.runtime.slots import SPARES, Seat, Slot
 from velox.settings import Settings
 from velox.settings.certificate import CertificateError
-from velox.shm.bucket import reclaim
+from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_sweep import QuotaSweeper
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState
 
@@ -80,10 +83,9 @@ class Supervisor:
     def __init__(self, settings: Settings, logger: logging.Logger, *, with_simulator: bool) -> None:
         self._settings: Final = settings
         self._logger: Final = logger
-        self._rate: Final = BucketRate.from_rpm(
-            settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s
-        )
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
+        self._quotas: Final = QuotaMemory(settings.limit_buckets, self._segment.blocks)
+        self._sweeper: Final = QuotaSweeper(self._quotas)
         self._gateway: Final = GatewayStatus(self._segment)
         self._keys: Final = KeyWatch(settings, self._gateway, logger)
         self._certificates: Final = Certificates.of(settings, self._gateway, logger)
@@ -101,6 +103,7 @@ class Supervisor:
         ]
         self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, logger)
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
         self._sim_pid = 0
@@ -123,6 +126,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         self._start_admin()
+        self._keep_leases(time.monotonic())
         for slot in self._slots:
             self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
@@ -166,6 +170,8 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         self._reap(now_s)
         self._keys.look(now_s)
+        self._sweeper.sweep(time.monotonic_ns())
+        self._keep_leases(now_s)
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
         if self._gateway.draining:
@@ -197,6 +203,9 @@ class Supervisor:
                 self._admin_respawn_at_s = now_s + _BACKOFF_FIRST_S
                 if not self._gateway.draining and not self._n_stops:
                     self._logger.error("the admin process died (%s)", _how(status))
+            elif self._leases is not None and pid == self._leases.pid:
+                self._sweeper.reclaim(self._quotas.keeper_block)
+                self._leases.died(_how(status), now_s, expected=self._is_over())
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
@@ -213,7 +222,7 @@ class Supervisor:
         was_told, seat.leave_by_s = bool(seat.leave_by_s), 0.0
         seat.pid = 0
         seat.status.vacate()
-        reclaim(self._segment, self._rate, seat.block)
+        self._sweeper.reclaim(seat.block)
         WorkerMetrics(self._segment.metrics(seat.block)).reset_gauges()
         if self._gateway.draining:
             return
@@ -281,6 +290,8 @@ class Supervisor:
                 self._channels[slot.index][1],
                 self._wake_write,
                 block=seat.block,
+                quotas=self._quotas,
+                leases=None if self._leases is None else self._leases.pipes,
                 keys=self._keys,
                 certificates=self._certificates,
                 sim_origin=self._sim_origin,
@@ -293,7 +304,12 @@ class Supervisor:
             return
         (sock,) = self._admin[0]
         ends = [pair[0] for pair in self._channels]
-        self._admin_pid = self._fork(lambda: children.admin(self._settings, self._segment, self._listeners, sock, ends))
+        more = (self._settings, self._segment, self._listeners, sock, ends)
+        self._admin_pid = self._fork(lambda: children.admin(*more, quotas=self._quotas))
+
+    def _keep_leases(self, now_s: float) -> None:
+        if self._leases is not None and self._leases.is_due(now_s):
+            self._leases.started(self._fork(partial(self._leases.run, self._listeners)))
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -327,7 +343,9 @@ class Supervisor:
 
     def _leave(self) -> None:
         self._listeners.close()
-        for pid in (self._admin_pid, self._sim_pid):
+        if self._leases is not None:
+            self._leases.hurry()
+        for pid in (self._admin_pid, self._sim_pid, 0 if self._leases is None else self._leases.pid):
             if pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)

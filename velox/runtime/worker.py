@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -20,20 +19,13 @@ from typing import Final
 import uvloop
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.auth import Authenticator
-from velox.gateway.exchange import Exchange
 from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
-from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.recorder import Recorder
-from velox.gateway.routes import Routes
-from velox.gateway.tunnels import Tunnels
 from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
-from velox.net.tunnel import TunnelLimits
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import ReadBuffer
 from velox.net.upstream.pool import Upkeep, UpstreamPool
@@ -42,21 +34,20 @@ from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.policy.admission import AdmissionQueue
 from velox.policy.breaker import Breaker
+from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.memory_watch import MemoryWatch
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
-from velox.policy.token_bucket import BucketRate
 from velox.profiling.remote import ProfileAgent
-from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI
 from velox.runtime.capacity import descriptors_of
 from velox.runtime.certificates import Certificates
 from velox.runtime.entrance import Entrance
+from velox.runtime.gateway_parts import gateway_parts
 from velox.runtime.key_watch import KeyWatch
+from velox.runtime.lease_calls import LeaseCalls
+from velox.runtime.lease_pipes import LeasePipes
 from velox.runtime.limits import ResidentMemory, open_files_limit
 from velox.runtime.memory_guard import MemoryGuard
 from velox.runtime.process import return_large_blocks
@@ -64,9 +55,11 @@ from velox.runtime.shares import share
 from velox.runtime.targets import dial_targets
 from velox.settings import Origin, Settings
 from velox.settings.parse import origin as parse_origin
-from velox.shm.bucket import SharedBucket
+from velox.shm.leased import LeasedTable
+from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
-from velox.shm.status import WorkerState, WorkerStatus
+from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 
 __all__ = ["run_worker"]
 
@@ -87,6 +80,8 @@ def run_worker(
     notify: int,
     *,
     block: int,
+    quotas: QuotaMemory,
+    leases: LeasePipes | None,
     keys: KeyWatch,
     certificates: Certificates | None,
     sim_origin: str | None,
@@ -97,7 +92,13 @@ def run_worker(
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         origins = settings.upstream_origins if sim_origin is None else (parse_origin(sim_origin),)
-        worker = Worker(slot, settings, segment, origins, runner.get_loop(), block=block, keys=keys)
+        worker = Worker(
+            *(slot, settings, segment, origins, runner.get_loop()),
+            block=block,
+            quotas=quotas,
+            leases=leases,
+            keys=keys,
+        )
         runner.run(worker.run(listeners, certificates, channel, notify))
     return 0
 
@@ -114,9 +115,17 @@ class Worker:
         loop: asyncio.AbstractEventLoop,
         *,
         block: int,
+        quotas: QuotaMemory,
+        leases: LeasePipes | None,
         keys: KeyWatch,
     ) -> None:
         self._settings: Final = settings
+        self._leases: Final = (
+            None if leases is None else LeaseCalls(settings, leases, block, GatewayStatus(segment), loop)
+        )
+        self._quotas: Final = (
+            QuotaTable(quotas, block) if self._leases is None else LeasedTable(quotas, block, self._leases)
+        )
         self._keys: Final = keys
         self._loop: Final = loop
         self._status: Final = WorkerStatus(segment, block)
@@ -134,7 +143,7 @@ class Worker:
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
         self._descriptors: Final = descriptors_of(settings, slot, open_files_limit())
         self._upstreams: Final = Upstreams([self._make_upstream(slot, origin) for origin in origins])
-        self._gateway: Final = self._make_gateway(slot, SharedBucket(segment, self._rate(), block))
+        self._gateway: Final = self._make_gateway(slot)
         self._ingress: Final = self._make_ingress()
 
     def _make_upstream(self, slot: int, origin: Origin) -> Upstream:
@@ -158,7 +167,16 @@ class Worker:
         more = (resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
         dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, origin))
         pool = self._make_pool(slot, dialer, forwarder)
-        return Upstream(str(origin), forwarder, pool, Breaker(), websockets)
+        return Upstream(str(origin), forwarder, pool, Breaker(), websockets, self._make_concurrency(slot))
+
+    def _make_concurrency(self, slot: int) -> ConcurrencyLimit:
+        """Return the limit of one upstream: this worker's share of it, or one that finds out its share by itself."""
+        settings = self._settings
+        if settings.upstream_concurrency == "auto":
+            return AdaptiveLimit(share(settings.max_inflight, settings.workers, slot))
+        if settings.upstream_concurrency:
+            return FixedLimit(share(settings.upstream_concurrency, settings.workers, slot))
+        return Unlimited()
 
     def _make_pool(self, slot: int, dialer: Dialer, forwarder: Forwarder) -> UpstreamPool:
         settings = self._settings
@@ -179,57 +197,20 @@ class Worker:
             ),
         )
 
-    def _rate(self) -> BucketRate:
-        settings = self._settings
-        return BucketRate.from_rpm(settings.rate_limit_rpm, settings.rate_limit_burst, settings.rate_limit_max_wait_s)
-
-    def _make_gateway(self, slot: int, bucket: SharedBucket) -> Gateway:
-        settings = self._settings
-        queue: AdmissionQueue[Exchange] = AdmissionQueue(
-            share(settings.queue_depth, settings.workers, slot),
-            settings.queue_batch,
-            round(settings.queue_timeout_s * 1e9),
-        )
-        parts = Parts(
-            routes=Routes(settings.paths),
-            auth=Authenticator(self._keys.keys),
-            reader=BodyReader(),
-            queue=queue,
-            bucket=bucket,
-            upstreams=self._upstreams,
-            retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
-            retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
-            recorder=Recorder(self._metrics, self._log, self._logger, secrets.token_hex(4)),
-            limits=GatewayLimits(
-                max_inflight=share(settings.max_inflight, settings.workers, slot),
-                queue_timeout_s=settings.queue_timeout_s,
-                # Name, then one address, then TLS; and what the queue would have given it.
-                lease_timeout_s=settings.queue_timeout_s
-                + 2 * settings.upstream_connect_timeout_s
-                + settings.upstream_tls_timeout_s,
-                first_byte_timeout_s=settings.upstream_first_byte_timeout_s,
-                idle_timeout_s=settings.upstream_idle_timeout_s,
-                write_timeout_s=settings.upstream_write_timeout_s,
-                total_timeout_s=settings.upstream_total_timeout_s,
-                stream_timeout_s=settings.stream_timeout_s,
-                sse_keepalive_s=settings.sse_keepalive_s,
-            ),
-            tunnels=self._make_tunnels(slot),
+    def _make_gateway(self, slot: int) -> Gateway:
+        parts = gateway_parts(
+            self._settings,
+            slot,
+            self._upstreams,
+            keys=self._keys.keys,
+            quotas=self._quotas,
+            leases=self._leases,
+            max_tunnels=self._descriptors.upstream,
+            metrics=self._metrics,
+            log=self._log,
+            logger=self._logger,
         )
         return Gateway(parts, self._loop)
-
-    def _make_tunnels(self, slot: int) -> Tunnels:
-        settings = self._settings
-        return Tunnels(
-            # Each has a connection to the upstream of its own, beside the pools'.
-            min(share(settings.max_tunnels, settings.workers, slot), self._descriptors.upstream),
-            TunnelLimits(
-                idle_s=settings.tunnel_idle_timeout_s,
-                total_s=settings.tunnel_timeout_s,
-                client_write_s=settings.write_stall_timeout_s,
-                upstream_write_s=settings.upstream_write_timeout_s,
-            ),
-        )
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings

@@ -7,6 +7,7 @@ built from them.
     parse       text -> value, or ValueError saying what was expected
     file        the YAML file, with line numbers
     loading     environment beats file beats default; every problem at once
+    limits      what a limit is and how the list of them is written
     show        `velox check` and README's table, from the same table
 """
 

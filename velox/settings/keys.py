@@ -8,6 +8,8 @@ An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping in
     - name: team-a
       key: sha256:9f86d0...
       models: [gpt-4o*, text-embedding-3-small]
+      rpm: 600
+      priority: high
 """
 
 from __future__ import annotations
@@ -22,13 +24,25 @@ from typing import Final
 
 from velox.settings.file import Field, Item, compose, list_items
 from velox.settings.problems import Problem, quoted, unknown
+from velox.settings.rates import RATE_FIELDS, parse_rates
+from velox.types import NO_RATES, Priority, Rates
 
-__all__ = ["KeyEntry", "merged", "parse_entries", "parse_items", "parse_key", "parse_key_file", "read_key_file"]
+__all__ = [
+    "KEY_NAME",
+    "KeyEntry",
+    "merged",
+    "parse_entries",
+    "parse_items",
+    "parse_key",
+    "parse_key_file",
+    "parse_models",
+    "read_key_file",
+]
 
 _FILE: Final = "VELOX_API_KEYS_FILE"
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_CHARS: Final = 512
 _MODEL_CHARS: Final = 256  # as long as a model's name may be
 _FILE_BYTES: Final = 2**20  # some 14,000 digests
@@ -37,25 +51,32 @@ _MOST_KEYS: Final = 20_000
 _MOST_MODEL_CHARS: Final = 2**20
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
-_FIELDS: Final = ("key", "name", "models")
+_FIELDS: Final = ("key", "name", "models", "priority", *RATE_FIELDS)
+_PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
-# What a key may have elsewhere, and not here: it must not look as if it held.
-_NO_LIMITS_YET: Final = frozenset({"rpm", "tpm", "concurrency", "limits"})
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
     """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
 
+    rates: of this key alone, bursts filled in. priority: None: not said.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
     """
 
     digest: bytes = field(repr=False)
     name: str = ""
     models: tuple[str, ...] = ()
+    rates: Rates = NO_RATES
+    priority: Priority | None = None
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)
+
+    @property
+    def caller_name(self) -> str:
+        """Return how logs and limits call its holder: by the start of the digest where it has no name."""
+        return self.name or self.digest[:4].hex()
 
 
 def parse_entries(text: str) -> tuple[KeyEntry, ...]:
@@ -119,19 +140,29 @@ def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], lis
 
 
 def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
-    """Return each key once, and those that stand twice with different names or models: which ones count?"""
+    """Return each key once, and those that stand twice with different names, models or limits: which ones count?"""
     by_digest: dict[bytes, KeyEntry] = {}
     problems = []
     for entry in entries:
         known = by_digest.setdefault(entry.digest, entry)
         if known != entry:
-            expected = f"expected each key once; it stands at {known.where} too, with another name or other models"
+            expected = f"expected each key once; it stands at {known.where} too, and says something else of it"
             problems.append(Problem("a key", "", expected, where=entry.where))
     n_chars = sum(len(model) for entry in by_digest.values() for model in entry.models)
     if len(by_digest) > _MOST_KEYS or n_chars > _MOST_MODEL_CHARS:
         expected = f"expected at most {_MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
         problems.append(Problem("the keys", "", expected))
     return tuple(by_digest.values()), problems
+
+
+def parse_models(given: Field, problems: list[Problem]) -> tuple[str, ...]:
+    """Return the patterns that a field holds; what is wrong with them is added to `problems`."""
+    models = tuple(dict.fromkeys(model.strip() for model in given.text.split(",")))
+    if not all(_VISIBLE.fullmatch(model) and len(model) <= _MODEL_CHARS for model in models):
+        # An empty list too: it could mean none, or all.
+        expected = f"expected names of models, `*` for any text, 1 to {_MODEL_CHARS} visible ASCII characters each"
+        problems.append(Problem("models", "", expected, where=given.where))
+    return models
 
 
 def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
@@ -167,34 +198,30 @@ def _entry(item: Item, problems: list[Problem]) -> KeyEntry:
     for one in item.fields:
         if one.key in given:
             problems.append(Problem("a key", "", "expected each field once", where=one.where))
-        elif one.key in _NO_LIMITS_YET:
-            expected = "a key can't have limits of its own yet; VELOX_RATE_LIMIT_RPM limits all callers together"
-            problems.append(Problem(one.key, "", expected, where=one.where))
         elif one.key not in _FIELDS:
             # Not by its name: that may be the key, with the two the wrong way round.
             problems.append(Problem("a key", "", unknown("field of a key", one.key, _FIELDS), where=one.where))
         given[one.key] = one
     name = _name(given["name"], problems) if "name" in given else ""
-    models = _models(given["models"], problems) if "models" in given else ()
+    models = parse_models(given["models"], problems) if "models" in given else ()
+    rates = parse_rates(given, problems, secret=True)
+    priority = _priority(given["priority"], problems) if "priority" in given else None
     if "key" not in given or given["key"].is_list:
         raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
-    return KeyEntry(_digest(given["key"].text), name, models, item.where)
+    return KeyEntry(_digest(given["key"].text), name, models, rates, priority, item.where)
 
 
 def _name(given: Field, problems: list[Problem]) -> str:
-    if given.is_list or not _NAME.fullmatch(given.text):
+    if given.is_list or not KEY_NAME.fullmatch(given.text):
         expected = "expected 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
         problems.append(Problem("name", "", expected, where=given.where))
     return given.text
 
 
-def _models(given: Field, problems: list[Problem]) -> tuple[str, ...]:
-    models = tuple(dict.fromkeys(model.strip() for model in given.text.split(",")))
-    if not all(_VISIBLE.fullmatch(model) and len(model) <= _MODEL_CHARS for model in models):
-        # An empty list too: it could mean none, or all.
-        expected = f"expected names of models, `*` for any text, 1 to {_MODEL_CHARS} visible ASCII characters each"
-        problems.append(Problem("models", "", expected, where=given.where))
-    return models
+def _priority(given: Field, problems: list[Problem]) -> Priority | None:
+    if given.is_list or given.text not in _PRIORITIES:
+        problems.append(Problem("priority", "", "expected high, normal or low", where=given.where))
+    return _PRIORITIES.get(given.text)
 
 
 def _digest(text: str) -> bytes:

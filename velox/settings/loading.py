@@ -18,6 +18,7 @@ from velox.settings.certificate import certificate_problems
 from velox.settings.cores import available_cores
 from velox.settings.doors import add_key_file, add_token_file, open_doors
 from velox.settings.file import Item, read_file
+from velox.settings.limit_checks import limit_problems, redis_problem
 from velox.settings.memory import container_memory, hard_default, soft_default
 from velox.settings.model import Settings
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
@@ -29,7 +30,13 @@ __all__ = ["load"]
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Kubernetes gives every pod these for a Service called velox.
 _KUBERNETES: Final = re.compile(r"VELOX_(?:PORT|SERVICE_).*")
-_EMPTY: Final[Mapping[str, object]] = {"api_keys": (), "admin_hosts": frozenset()}
+# A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
+_RATE_OF: Final = {
+    "VELOX_RATE_LIMIT_TPM_BURST": "VELOX_RATE_LIMIT_TPM",
+    "VELOX_KEY_BURST": "VELOX_KEY_RPM",
+    "VELOX_KEY_TPM_BURST": "VELOX_KEY_TPM",
+}
+_EMPTY: Final[Mapping[str, object]] = {"api_keys": (), "admin_hosts": frozenset(), "limits": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,9 @@ def load(
     reading.problems += _unusable_certificate(reading)
     reading.problems += certificate_problems(reading.values)
     reading.problems += _without_unix_socket(reading)
+    reading.problems += _bursts_without_rates(reading)
+    reading.problems += limit_problems(reading.values)
+    reading.problems += redis_problem(reading.values)
     reading.problems += _contradictions(reading.values)
     if reading.problems:
         raise SettingsError(reading.problems)
@@ -196,6 +206,14 @@ def _without_unix_socket(reading: _Reading) -> Iterable[Problem]:
             if given is not None:
                 expected = "expected unix:PATH in VELOX_LISTEN: only a unix socket has a mode and an owner"
                 yield Problem(given.name, quoted(given.text), expected, where=given.where)
+
+
+def _bursts_without_rates(reading: _Reading) -> Iterable[Problem]:
+    for name, rate in _RATE_OF.items():
+        given = reading.given.get(name)
+        if given is not None and rate not in reading.given:
+            expected = f"expected {rate} with it: a burst is how much of a rate may come at once"
+            yield Problem(given.name, quoted(given.text), expected, where=given.where)
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterable[Problem]:

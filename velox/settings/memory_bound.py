@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.settings.model import Settings
+from velox.types import NO_RATES, Scope
 
-__all__ = ["MemoryBound", "MemoryRow", "memory_bound"]
+__all__ = ["KEEPER_BYTES", "MemoryBound", "MemoryRow", "memory_bound"]
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
@@ -54,6 +55,15 @@ _SLICE: Final = 64 * _KIB
 _UPSTREAM: Final = 16 * _KIB
 _UPSTREAM_HTTP2: Final = 320 * _KIB
 _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
+# The table of quotas: its rows (shm/quota_memory.py), all of which count in each worker that touched them. A worker
+# keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
+_LINE: Final = 64
+_OVERFLOW_ROWS: Final = 64
+_KEPT: Final = 4096
+_KEPT_EACH: Final = 1 * _KIB
+_KEPT_LIMIT: Final = 3 * _KIB // 2
+# No worker's: the keeper of leases, 38 MiB measured, and what it notes of each row that has a lease.
+KEEPER_BYTES: Final = 64 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,25 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         rows.append(MemoryRow("slices of uploads", _SLICE, n_uploads))
         n_connections = min(upstream, settings.egress_pool_connections + -(-exchanges // _STREAMS_UPSTREAM))
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
+    rows += _of_limits(settings)
     return MemoryBound(tuple(rows))
+
+
+def _of_limits(settings: Settings) -> list[MemoryRow]:
+    """Return what limits of keys and models take; those of the gateway alone are a few rows."""
+    rules = [rule for rule in settings.limit_rules if rule.rates != NO_RATES]
+    own = any(key.rates != NO_RATES for key in settings.api_keys)
+    if not own and all(rule.scope is Scope.GATEWAY for rule in rules):
+        return []
+    # Blocks: two of each worker, and one of the process that is none.
+    row_bytes = _LINE * (1 + -(-2 * (2 * settings.workers + 1) // 8)) + 8
+    n_limits = 3 * own + sum(
+        bool(n) for rule in rules for n in (rule.rates.rpm, rule.rates.tpm, rule.rates.concurrency)
+    )
+    return [
+        MemoryRow("the table of limits", row_bytes, settings.limit_buckets + _OVERFLOW_ROWS),
+        MemoryRow("limits of callers and models at hand", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
+    ]
 
 
 def _shown(n_bytes: int) -> str:

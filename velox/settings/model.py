@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from velox.settings.keys import KeyEntry
+from velox.settings.limits import LimitRule
+from velox.settings.rates import filled
 from velox.settings.values import Address, Origin, Secret, SocketOwner
+from velox.types import Rates, Scope
 
 __all__ = ["Settings"]
 
@@ -22,8 +25,8 @@ class Settings:
     """What one gateway is told. Made by `load`, which has checked every field and their agreement.
 
     Names ending in _s are seconds, in _bytes bytes. Over all workers: egress_pool_connections, queue_depth,
-    max_inflight, max_connections, max_tunnels and the rate limit; each worker's own: queue_batch, body_budget_bytes,
-    max_connections_per_address, memory_*_bytes.
+    queue_bytes, max_inflight, max_connections, max_tunnels, upstream_concurrency and all limits; each worker's own:
+    queue_batch, body_budget_bytes, max_connections_per_address, memory_*_bytes.
     """
 
     listen: tuple[Address, ...]
@@ -56,10 +59,31 @@ class Settings:
     egress_pool_connections: int
     rate_limit_rpm: int  # 0: off
     rate_limit_burst: int
+    rate_limit_tpm: int  # 0: off
+    rate_limit_tpm_burst: int | None  # None: rate_limit_tpm
+    rate_limit_concurrency: int  # 0: off
     rate_limit_max_wait_s: float
+    # Of each key that has no such limit of its own; 0: off.
+    key_rpm: int
+    key_burst: int | None  # None: see rates.filled
+    key_tpm: int
+    key_tpm_burst: int | None
+    key_concurrency: int
+    limits: tuple[LimitRule, ...]  # those of the list; limit_rules is all
+    limit_buckets: int
+    bytes_per_token: int
+    default_max_tokens: int
     queue_depth: int
+    queue_bytes: int
     queue_batch: int
     queue_timeout_s: float
+    queue_floor_percent: int
+    upstream_concurrency: int | Literal["auto"]  # 0: off
+    redis_url: Secret | None
+    redis_prefix: str
+    redis_timeout_s: float
+    redis_fallback: Literal["local", "refuse"]
+    replicas: int  # 0: as many as Redis last told of
     max_body_bytes: int
     body_budget_bytes: int
     max_inflight: int
@@ -106,6 +130,26 @@ class Settings:
     retry_budget_per_s: int
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
+
+    @property
+    def limit_rules(self) -> tuple[LimitRule, ...]:
+        """Return the gateway's own limit, the one for every key, then those of the list.
+
+        The first two are there even if they limit nothing: a key may have rates of its own (`limits.rules_of`).
+        """
+        gateway = Rates(
+            self.rate_limit_rpm,
+            self.rate_limit_burst,
+            self.rate_limit_tpm,
+            self.rate_limit_tpm_burst or 0,
+            self.rate_limit_concurrency,
+        )
+        key = Rates(self.key_rpm, self.key_burst or 0, self.key_tpm, self.key_tpm_burst or 0, self.key_concurrency)
+        return (
+            LimitRule("VELOX_RATE_LIMIT", Scope.GATEWAY, filled(gateway)),
+            LimitRule("VELOX_KEY", Scope.KEY, filled(key), of_key=True),
+            *self.limits,
+        )
 
     @property
     def profile_pause_s(self) -> float:

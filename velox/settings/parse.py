@@ -17,6 +17,7 @@ from velox.settings.values import Address, Origin, Secret
 __all__ = [
     "address",
     "address_or_off",
+    "count",
     "duration",
     "file_path",
     "host_names",
@@ -35,8 +36,10 @@ __all__ = [
 
 # [0-9] and fullmatch throughout: int() would also take other scripts' digits, " 12" and "1_2".
 _INTEGER: Final = re.compile(r"[0-9]{1,15}")
+_COUNT: Final = re.compile(r"([0-9]{1,15})([kM]?)")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _SIZE: Final = re.compile(r"([0-9]{1,15})(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
+_TIMES: Final = {"": 1, "k": 10**3, "M": 10**6}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # RFC 3986 pchar without "%": an escape in a configured path would only ask which side decodes it.
@@ -54,6 +57,19 @@ def integer(low: int, high: int) -> Callable[[str], int]:
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
             raise ValueError(f"expected a whole number from {low} to {high}")
         return int(text)
+
+    return parse
+
+
+def count(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `low` to `high`, which may end in k (thousands) or M (millions)."""
+
+    def parse(text: str) -> int:
+        match = _COUNT.fullmatch(text)
+        n = int(match[1]) * _TIMES[match[2]] if match else -1
+        if not low <= n <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}, for example 500, 200k or 2M")
+        return n
 
     return parse
 

@@ -51,12 +51,16 @@ def _shown(field: str, value: object) -> str:
         return "none"
     if isinstance(value, Secret):
         return "hidden"
+    if field == "limits" and isinstance(value, tuple) and value:
+        return f"{len(value)}, see below"
     if isinstance(value, tuple):
-        return "*" if value == ("/",) else ",".join(map(str, value))
+        return "*" if value == ("/",) else ",".join(map(str, value)) or "none"
     if isinstance(value, frozenset):
         return ",".join(map(str, sorted(value))) or "none"
     if isinstance(value, float):
         return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
+    if isinstance(value, int) and field == "upstream_concurrency":
+        return str(value or "off")
     if isinstance(value, int) and field == "listen_mode":
         return f"{value:04o}"
     if isinstance(value, int) and field.endswith("_bytes"):

@@ -1,7 +1,7 @@
 """The one table of variables: it drives parsing, `velox check` and README's table.
 
 Knows: name, field, parser, default and meaning of each; those of the clients' listeners stand in
-variables_listen, those of the upstream side in variables_upstream. Does
+variables_listen, those of the upstream side in variables_upstream, those of limits and queue in variables_limits. Does
 not know: where a value came from. In the YAML file a variable is called by its name in lower case without VELOX_
 (`Variable.key`).
 """
@@ -13,6 +13,7 @@ from typing import Final
 from velox.settings import parse
 from velox.settings.variable import CORES, DAY_S, MEMORY_HARD, MEMORY_SOFT, TIMEOUT, Variable
 from velox.settings.variables_access import ADMIN_VARIABLES, KEY_VARIABLES
+from velox.settings.variables_limits import LIMIT_VARIABLES
 from velox.settings.variables_listen import LISTEN_VARIABLES
 from velox.settings.variables_tunnel import TUNNEL_VARIABLES
 from velox.settings.variables_upstream import UPSTREAM_VARIABLES
@@ -37,48 +38,7 @@ VARIABLES: Final = (
         "path prefixes that pass, commas between them; others get 404 `unknown_route`",
         plural=True,
     ),
-    Variable(
-        "VELOX_RATE_LIMIT_RPM",
-        "rate_limit_rpm",
-        parse.integer(0, 60_000_000),
-        "10000",
-        "requests a minute, over all workers; 0: no limit",
-    ),
-    Variable(
-        "VELOX_RATE_LIMIT_BURST",
-        "rate_limit_burst",
-        parse.integer(1, 10_000_000),
-        "500",
-        "requests that may come at once",
-    ),
-    Variable(
-        "VELOX_RATE_LIMIT_MAX_WAIT",
-        "rate_limit_max_wait_s",
-        parse.duration(0.0, 3600.0),
-        "1s",
-        "how long a request may wait for its turn before it gets 429",
-    ),
-    Variable(
-        "VELOX_QUEUE_DEPTH",
-        "queue_depth",
-        parse.integer(1, 10_000_000),
-        "16384",
-        "requests that may wait for admission, over all workers; more get 503 `queue_full`",
-    ),
-    Variable(
-        "VELOX_QUEUE_BATCH",
-        "queue_batch",
-        parse.integer(1, 65_536),
-        "64",
-        "requests that a worker admits per turn of its loop",
-    ),
-    Variable(
-        "VELOX_QUEUE_TIMEOUT",
-        "queue_timeout_s",
-        TIMEOUT,
-        "5s",
-        "longest wait for admission; then 503 `queue_timeout`",
-    ),
+    *LIMIT_VARIABLES,
     Variable(
         "VELOX_MAX_BODY",
         "max_body_bytes",

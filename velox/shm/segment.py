@@ -1,15 +1,14 @@
 """The one piece of memory that the supervisor and all workers share, and where everything in it lies.
 
-Knows: the layout. Does not know: what a number means (bucket.py, status.py and velox.observe.metrics do).
+Knows: the layout. Does not know: what a number means (status.py and velox.observe.metrics do).
 
 Everything is an 8-byte cell. Aligned 8-byte loads and stores are not torn on x86-64 and arm64, so a cell with
-one writer is a plain memoryview item; a cell with several writers is used through an AtomicView only, and has
-a cache line of its own. No lock anywhere: a process may be killed between any two instructions.
+one writer is a plain memoryview item. Cells with several writers are in a memory of their own (quota_memory.py).
+No lock anywhere: a process may be killed between any two instructions.
 
     gateway    2 lines       written by the supervisor
-    bucket     1 line        the TAT, written by every worker
     status     2 lines each  one block a process
-    metrics    slab each     one block a process
+    metrics    slab each     one block a process, and one for the keeper of leases, which is no worker
 
 A slot may have several blocks, for as many processes at a time: block `slot`, and every `workers` blocks further. A
 worker that is replaced ends what it has begun in one, while its successor serves in the other; no cell ever has two
@@ -23,8 +22,6 @@ from __future__ import annotations
 import mmap
 import os
 from typing import Final
-
-from atomicshm import AtomicU64, AtomicView
 
 __all__ = ["GATEWAY_CELLS", "STATUS_CELLS", "Segment"]
 
@@ -42,38 +39,38 @@ class Segment:
     beside its first. A new segment holds zeros.
     """
 
-    __slots__ = ("_atomic", "_cells", "_slab_cells", "_slabs_first", "blocks", "workers")
+    __slots__ = ("_cells", "_slab_cells", "_slabs_first", "blocks", "workers")
 
     def __init__(self, workers: int, metric_cells: int, *, spares: int = 0) -> None:
         self.workers: Final = workers
         self.blocks: Final = workers * (1 + spares)
         self._slab_cells = -(-metric_cells // _LINE_CELLS) * _LINE_CELLS
-        self._slabs_first = GATEWAY_CELLS + _LINE_CELLS + self.blocks * STATUS_CELLS
-        size = (self._slabs_first + self.blocks * self._slab_cells) * _CELL_BYTES
+        self._slabs_first = GATEWAY_CELLS + self.blocks * STATUS_CELLS
+        size = (self._slabs_first + (self.blocks + 1) * self._slab_cells) * _CELL_BYTES
         fd = os.memfd_create("velox")
         try:
             os.ftruncate(fd, size)
             memory = mmap.mmap(fd, size)  # keeps a descriptor of its own
         finally:
             os.close(fd)
-        self._atomic = AtomicView(memory)
         self._cells: memoryview[int] = memoryview(memory).cast("Q")
 
     def gateway(self) -> memoryview[int]:
         """Return the cells that the supervisor writes."""
         return self._cells[:GATEWAY_CELLS]
 
-    def bucket_tat(self) -> AtomicU64:
-        """Return the state of the gateway's token bucket."""
-        return self._atomic.cell_u64(GATEWAY_CELLS * _CELL_BYTES)
-
     def status(self, block: int) -> memoryview[int]:
         """Return the status cells of a block (0 <= block < blocks)."""
-        return self._block(GATEWAY_CELLS + _LINE_CELLS, STATUS_CELLS, block)
+        return self._block(GATEWAY_CELLS, STATUS_CELLS, block)
 
     def metrics(self, block: int) -> memoryview[int]:
         """Return the metrics slab of a block (0 <= block < blocks)."""
         return self._block(self._slabs_first, self._slab_cells, block)
+
+    def keeper_metrics(self) -> memoryview[int]:
+        """Return the metrics slab of the keeper of leases."""
+        start = self._slabs_first + self.blocks * self._slab_cells
+        return self._cells[start : start + self._slab_cells]
 
     def blocks_of(self, worker: int) -> range:
         """Return the blocks of a worker slot (0 <= worker < workers)."""

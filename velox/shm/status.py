@@ -11,7 +11,7 @@ from typing import Final
 
 from velox.shm.segment import Segment
 
-__all__ = ["GatewayStatus", "RestartCause", "StatusCell", "WorkerState", "WorkerStatus", "serving"]
+__all__ = ["GatewayStatus", "RedisLink", "RestartCause", "StatusCell", "WorkerState", "WorkerStatus", "serving"]
 
 
 class WorkerState(enum.IntEnum):
@@ -41,10 +41,9 @@ class StatusCell(enum.IntEnum):
     STATE = 0
     HEARTBEAT_NS = 1
     UPSTREAM_READY = 2
-    WAITING = 3  # see velox.shm.bucket
-    RESIDENT_BYTES = 4
-    REFUSES = 5
-    WANTS_SUCCESSOR = 6
+    RESIDENT_BYTES = 3
+    REFUSES = 4
+    WANTS_SUCCESSOR = 5
     PID = 8
     RESTARTS = 9  # one cell a RestartCause
 
@@ -159,10 +158,22 @@ class _GatewayCell(enum.IntEnum):
     TLS_NOT_AFTER_S = 7
     TLS_RELOAD_REFUSED = 8
     TLS_RELOAD_TAKEN = 9
+    REDIS = 10
+    REPLICAS = 11
+    KEEPER_PID = 12
+    REDIS_TOLD_NS = 13
+
+
+class RedisLink(enum.IntEnum):
+    """Whether Redis can be asked for permits."""
+
+    NONE = 0  # VELOX_REDIS_URL is not set
+    UP = 1
+    DOWN = 2
 
 
 class GatewayStatus:
-    """What holds for the whole gateway. Written by the supervisor, read by all."""
+    """What holds for the whole gateway. Written by the supervisor, of Redis by the keeper of leases; read by all."""
 
     __slots__ = ("_cells",)
 
@@ -241,3 +252,44 @@ class GatewayStatus:
     def count_tls_reload(self, *, taken: bool) -> None:
         """Count one change of the certificate's files."""
         self._cells[_GatewayCell.TLS_RELOAD_REFUSED + taken] += 1
+
+    @property
+    def redis(self) -> RedisLink:
+        """Whether Redis can be asked. Written by the keeper."""
+        return RedisLink(self._cells[_GatewayCell.REDIS])
+
+    @redis.setter
+    def redis(self, link: RedisLink) -> None:
+        self._cells[_GatewayCell.REDIS] = link
+
+    @property
+    def redis_is_up(self) -> bool:
+        """True while Redis can be asked: the one question that is asked on the way of a request."""
+        return self._cells[_GatewayCell.REDIS] == RedisLink.UP
+
+    @property
+    def keeper_pid(self) -> int:
+        """Process id of the keeper of leases; 0: there is none."""
+        return self._cells[_GatewayCell.KEEPER_PID]
+
+    @keeper_pid.setter
+    def keeper_pid(self, pid: int) -> None:
+        self._cells[_GatewayCell.KEEPER_PID] = pid
+
+    @property
+    def redis_told_ns(self) -> int:
+        """When Redis last answered, in monotonic nanoseconds; 0: it never has. Written by the keeper."""
+        return self._cells[_GatewayCell.REDIS_TOLD_NS]
+
+    @redis_told_ns.setter
+    def redis_told_ns(self, now_ns: int) -> None:
+        self._cells[_GatewayCell.REDIS_TOLD_NS] = now_ns
+
+    @property
+    def replicas(self) -> int:
+        """How many gateways share the limits, as Redis last told; 0: it has not. Written by the keeper."""
+        return self._cells[_GatewayCell.REPLICAS]
+
+    @replicas.setter
+    def replicas(self, n: int) -> None:
+        self._cells[_GatewayCell.REPLICAS] = n

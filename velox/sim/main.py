@@ -49,6 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of an answer (default: %(default)s)",
     )
     add(
+        "--capacity",
+        type=int,
+        default=default.capacity,
+        metavar="N",
+        help="answers made at once at full speed, more wait in line; 0: any number (default: %(default)s)",
+    )
+    add("--batch-slowdown", action="store_true", help="beyond --capacity none waits, but all get slower in proportion")
+    add(
         "--error-rate",
         type=float,
         default=default.error_rate,
@@ -85,6 +93,8 @@ def read_options(arguments: argparse.Namespace) -> SimOptions:
         ttft_s=wait(arguments.ttft),
         token_rate=arguments.token_rate,
         tokens=arguments.tokens,
+        capacity=arguments.capacity,
+        batch_slowdown=arguments.batch_slowdown,
         error_rate=arguments.error_rate,
         cert_file=arguments.cert,
         key_file=arguments.key,

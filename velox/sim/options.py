@@ -21,6 +21,8 @@ class SimOptions:
     ttft_s: seconds from the whole request to the first byte of the answer.
     token_rate: tokens a second after the first; 0 means as fast as the client reads.
     tokens: length of an answer; a request may ask for a shorter one.
+    capacity: answers that are made at once at full speed; more of them wait in line. 0: any number.
+    batch_slowdown: beyond `capacity` none waits, and all share the speed instead.
     error_rate: share of the POST requests, 0 to 1, that are answered with status 500.
     cert_file, key_file: PEM; both or neither. With them the listener speaks TLS only.
     http2: offer HTTP/2: by ALPN with TLS, by prior knowledge (RFC 9113 §3.3) without.
@@ -36,6 +38,8 @@ class SimOptions:
     ttft_s: float = 0.05
     token_rate: float = 100.0
     tokens: int = 64
+    capacity: int = 0
+    batch_slowdown: bool = False
     error_rate: float = 0.0
     cert_file: str | None = None
     key_file: str | None = None
@@ -50,6 +54,8 @@ class SimOptions:
             (self.ttft_s >= 0, f"ttft is {self.ttft_s} s; expected 0 or more"),
             (self.token_rate >= 0, f"token rate is {self.token_rate}; expected 0 or more tokens a second"),
             (1 <= self.tokens <= MAX_TOKENS, f"tokens is {self.tokens}; expected 1 to {MAX_TOKENS}"),
+            (self.capacity >= 0, f"capacity is {self.capacity}; expected 0 (no limit) or more answers"),
+            (bool(self.capacity) or not self.batch_slowdown, "batch slowdown is given without a capacity"),
             (0 <= self.error_rate <= 1, f"error rate is {self.error_rate}; expected 0 to 1"),
             (
                 (self.cert_file is None) == (self.key_file is None),

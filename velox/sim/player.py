@@ -1,6 +1,7 @@
 """Plays one reply at the pace of a model: one loop timer, held by a full outlet, stopped at once if told to.
 
-Knows: time to first byte, tokens a second, back-pressure. Does not know: HTTP versions, what the bytes mean.
+Knows: time to first byte, tokens a second, back-pressure. Does not know: HTTP versions, what the bytes mean, other
+replies (engine.py makes them wait for each other).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from velox.sim.engine import Engine
 from velox.sim.shapes import Reply, Streamed, TokenStream
 
 __all__ = ["Outlet", "Pace", "Player"]
@@ -46,29 +48,30 @@ class Pace:
 class Player:
     """Plays one reply into one outlet. Nothing is sent after stop() or after the piece marked as last."""
 
-    __slots__ = ("_first_at", "_loop", "_n_sent", "_outlet", "_pace", "_reply", "_timer")
+    __slots__ = ("_engine", "_first_at", "_has_begun", "_is_inside", "_n_sent", "_outlet", "_pace", "_reply", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace, outlet: Outlet, reply: Reply) -> None:
-        self._loop: Final = loop
+    def __init__(self, engine: Engine, pace: Pace, outlet: Outlet, reply: Reply) -> None:
+        self._engine: Final = engine
         self._pace: Final = pace
         self._outlet: Final = outlet
         self._reply: Final = reply
         self._first_at = 0.0
         self._n_sent = 0
+        self._has_begun = False
+        self._is_inside = False  # the engine, in line or not
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin. A reply that takes no time is sent before this returns."""
-        wait_s = self._pace.wait_s(self._reply)
-        self._first_at = self._loop.time() + wait_s
-        if wait_s > 0:
-            self._timer = self._loop.call_at(self._first_at, self._play)
+        """Begin. A reply that takes no time is sent before this returns, if no other is before it."""
+        if isinstance(self._reply, Streamed) or self._reply.n_tokens:
+            self._is_inside = True
+            self._engine.enter(self, self._begin)
         else:
-            self._play()
+            self._begin()
 
     def resume(self) -> None:
         """Go on after a send that returned False: what came due in between is sent at once."""
-        if self._timer is None:
+        if self._timer is None and self._has_begun:
             self._play()
 
     def stop(self) -> None:
@@ -76,13 +79,31 @@ class Player:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._leave()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        wait_s = self._pace.wait_s(self._reply)
+        self._first_at = self._engine.time() + wait_s
+        if wait_s > 0:
+            self._timer = self._engine.call_at(self._first_at, self._play)
+        else:
+            self._play()
+
+    def _leave(self) -> None:
+        if self._is_inside:
+            self._is_inside = False
+            self._engine.leave(self)
 
     def _play(self) -> None:
         self._timer = None
-        if isinstance(self._reply, Streamed):
+        if self._engine.time() + _CLOCK_SLACK_S < self._first_at:
+            self._timer = self._engine.call_at(self._first_at, self._play)
+        elif isinstance(self._reply, Streamed):
             self._play_events(self._reply.events)
         else:
             self._outlet.send(self._reply, self._reply.body, last=True)
+            self._leave()
 
     def _play_events(self, events: TokenStream) -> None:
         n_due = self._n_due(events.n_tokens)
@@ -96,13 +117,15 @@ class Player:
                 piece += events.closing
             self._n_sent = end
             has_room = self._outlet.send(self._reply, piece, last=is_last)
+            if is_last:
+                self._leave()
             if is_last or not has_room:
                 return
-        self._timer = self._loop.call_at(self._first_at + self._n_sent * self._pace.interval_s, self._play)
+        self._timer = self._engine.call_at(self._first_at + self._n_sent * self._pace.interval_s, self._play)
 
     def _n_due(self, n_tokens: int) -> int:
         """Return how many tokens should have been sent by now."""
         if not self._pace.rate:
             return n_tokens
-        elapsed_s = self._loop.time() - self._first_at + _CLOCK_SLACK_S
+        elapsed_s = self._engine.time() - self._first_at + _CLOCK_SLACK_S
         return min(n_tokens, int(elapsed_s * self._pace.rate) + 1)

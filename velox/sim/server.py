@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Self, cast
 
 from velox.sim.app import Simulator
+from velox.sim.engine import Engine
 from velox.sim.http1 import Http1Connection
 from velox.sim.http2 import Http2Connection
 from velox.sim.options import SimOptions
@@ -94,7 +95,8 @@ async def start(options: SimOptions, *, sock: socket.socket | None = None) -> Si
     """
     loop = asyncio.get_running_loop()
     pace = Pace(options.ttft_s, options.token_rate)
-    stage = Stage(Simulator(options, time.time), pace, loop)
+    engine = Engine(loop, options.capacity, shares=options.batch_slowdown)
+    stage = Stage(Simulator(options, time.time), pace, engine)
     tls = _tls_context(options)
     handshake_s = _TLS_HANDSHAKE_S if tls else None
 

@@ -1,6 +1,6 @@
 """What all connections of one simulator share.
 
-Knows: the app, the pace, the loop, counts. Does not know: HTTP versions, sockets.
+Knows: the app, the pace, the engine, counts. Does not know: HTTP versions, sockets.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from typing import Final, Protocol
 
 from velox.sim.app import Simulator
+from velox.sim.engine import Engine
 from velox.sim.player import Outlet, Pace, Player
 from velox.sim.shapes import Reply
 
@@ -36,10 +37,10 @@ class Connection(Protocol):
 class Stage:
     """The connections, and what they need to answer."""
 
-    def __init__(self, app: Simulator, pace: Pace, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: Simulator, pace: Pace, engine: Engine) -> None:
         self.app: Final = app
         self._pace: Final = pace
-        self._loop: Final = loop
+        self._engine: Final = engine
         self.connections: Final[set[Connection]] = set()
         self.n_requests = 0
         self.n_cancelled = 0  # answers that were still being played when their client left
@@ -53,7 +54,7 @@ class Stage:
 
     def player(self, outlet: Outlet, reply: Reply) -> Player:
         """Return a player, not yet started, of a reply."""
-        return Player(self._loop, self._pace, outlet, reply)
+        return Player(self._engine, self._pace, outlet, reply)
 
     def enter(self, connection: Connection) -> None:
         """Register a connection that has just been made."""

@@ -1,0 +1,51 @@
+"""The limits of requests and of requests at a time count a WebSocket, too: from its handshake to its close."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.websocket_upstreams import WebSocketUpstream, raw_handshake, read_head
+
+
+def shake_hands(velox: VeloxProcess, stack: contextlib.ExitStack) -> tuple[bytes, socket.socket]:
+    """Ask for a WebSocket; return the head of the answer, and its connection, which stays open."""
+    sock = stack.enter_context(contextlib.closing(velox.connect()))
+    sock.sendall(raw_handshake())
+    return read_head(sock), sock
+
+
+def test_tunnel_holds_its_slot_until_it_is_closed() -> None:
+    """One at a time: the second gets 429 while the first is open, and a 101 when it has ended."""
+    with (
+        WebSocketUpstream() as echo,
+        VeloxProcess({**echo.env(), "VELOX_RATE_LIMIT_CONCURRENCY": "1"}) as velox,
+        contextlib.ExitStack() as stack,
+    ):
+        head, first = shake_hands(velox, stack)
+        assert head.startswith(b"HTTP/1.1 101 ")
+        for _ in range(2):
+            head, _ = shake_hands(velox, stack)
+            assert head.startswith(b"HTTP/1.1 429 ") and b"retry-after-ms: 1000" in head
+        first.close()
+        until(lambda: shake_hands(velox, stack)[0].startswith(b"HTTP/1.1 101 "), "the slot is free", 10.0)
+        refused = 'velox_limit_decisions_total{decision="refused",scope="gateway",unit="concurrency"}'
+        assert velox.metric(refused) >= 2
+
+
+def test_tunnel_is_a_request_and_costs_no_tokens() -> None:
+    """The 101 tells what is left of both."""
+    limits = json.dumps([{"per": "gateway", "rpm": 6, "burst": 2, "tpm": 100}])
+    env = {"VELOX_LIMITS": limits, "VELOX_RATE_LIMIT_MAX_WAIT": "0s"}
+    with (
+        WebSocketUpstream() as echo,
+        VeloxProcess({**echo.env(), **env}) as velox,
+        contextlib.ExitStack() as stack,
+    ):
+        for status, left in ((b"101", b"1"), (b"101", b"0"), (b"429", b"0")):
+            head, _ = shake_hands(velox, stack)
+            assert head.startswith(b"HTTP/1.1 " + status)
+            assert b"x-ratelimit-remaining-requests: " + left in head
+            assert b"x-ratelimit-remaining-tokens: 100" in head

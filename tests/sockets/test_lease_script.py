@@ -1,0 +1,292 @@
+"""The script in a real Redis: exact, atomic, and not to be fooled by lost keys, clocks that jump, or late answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.redis_server import FlipProxy, RedisServer, free_port, redis_server
+from tests.e2e.watching import until
+from tests.unit.lease_buckets import Buckets
+from velox.runtime.lease_redis import Ask, LeaseRedis, RedisDownError, Told, reachable
+
+SECOND = 10**9
+MINUTE = 60 * SECOND
+# For answers; a machine that is busy must not make a test fail.
+PATIENT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """One server for the tests that only ask."""
+    with redis_server() as running:
+        yield running
+
+
+@contextlib.contextmanager
+def gateway(url: str, name: str = "a", timeout_s: float = PATIENT_S, sure_after_ns: int = 0) -> Iterator[LeaseRedis]:
+    connection = LeaseRedis(url, "velox:", timeout_s, name, sure_after_ns)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def bucket(name: bytes | None = None, interval_ns: int = MINUTE, burst: int = 10, max_wait_ns: int = 0) -> Ask:
+    return Ask(name or os.urandom(16), interval_ns, burst, max_wait_ns, -60 * MINUTE, recover=False)
+
+
+def one(connection: LeaseRedis, ask: Ask) -> Told:
+    return connection.ask((ask,))[1][0]
+
+
+# -- the same as the model --------------------------------------------------------------------------------
+
+questions = st.lists(
+    st.builds(
+        dict,
+        ahead_ns=st.integers(-15, 15).map(lambda n: n * MINUTE),
+        recover=st.booleans(),
+        back=st.integers(0, 12),
+        debt=st.integers(0, 5),
+        since_ns=st.integers(0, 5).map(lambda n: n * MINUTE),
+        want=st.integers(0, 4),
+        pairs=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), max_size=4),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions, st.sampled_from([0, 3 * MINUTE]))
+def test_script_says_what_the_model_says(server: RedisServer, asked: list[dict[str, object]], max_wait_ns: int) -> None:
+    """The model that the unit tests stand on: the same grants, and times that differ by what the test took."""
+    model, name = Buckets(), os.urandom(16)
+    began = time.monotonic()
+    with gateway(server.url) as connection:
+        for question in asked:
+            ask = bucket(name, max_wait_ns=max_wait_ns)._replace(**question)
+            found, expected = one(connection, ask), model.ask((ask,), time.monotonic_ns())[0]
+            took_ns = round((time.monotonic() - began) * SECOND) + SECOND
+            assert found.granted == expected.granted or took_ns > MINUTE / 2
+            assert abs(found.ahead_ns - expected.ahead_ns) <= took_ns
+            assert abs(found.ready_ns - expected.ready_ns) <= took_ns
+
+
+def test_many_buckets_are_asked_for_at_once(server: RedisServer) -> None:
+    """Each answer is its bucket's, in the order of the questions."""
+    with gateway(server.url) as connection:
+        _, told = connection.ask([bucket(burst=n)._replace(pairs=[(1, 64)]) for n in range(1, 65)])
+
+    assert [answer.granted for answer in told] == list(range(1, 65))
+
+
+def test_fastest_and_slowest_limit_are_exact(server: RedisServer) -> None:
+    """100 million tokens a minute and one request a minute: what a permit costs is not rounded down."""
+    with gateway(server.url) as connection:
+        for interval_ns, burst in ((600, 100_000_000), (667, 89_955_022), (60 * SECOND, 10_000_000)):
+            name = os.urandom(16)
+            ask = bucket(name, interval_ns, burst)._replace(pairs=[(burst, 2)])
+            told = one(connection, ask)
+            assert told.granted == burst
+            assert interval_ns * burst <= told.ahead_ns <= interval_ns * burst + 100
+
+
+# -- what is lost -------------------------------------------------------------------------------------------
+
+
+def test_lost_bucket_starts_where_the_asker_knows_it(server: RedisServer) -> None:
+    """Evicted, or a server that came back empty: no burst."""
+    with gateway(server.url) as connection:
+        ask = bucket()._replace(pairs=[(1, 20)])
+        assert one(connection, ask).granted == 10
+        with contextlib.closing(server.client()) as client:
+            client.flushall()
+
+        assert one(connection, ask._replace(ahead_ns=10 * MINUTE)).granted == 0
+
+
+def test_known_bucket_counts_as_it_is_unless_the_asker_was_alone(server: RedisServer) -> None:
+    """Old knowledge must not undo what others gave back since."""
+    with gateway(server.url) as connection:
+        ask = bucket()
+        assert one(connection, ask._replace(pairs=[(5, 1)])).granted == 5
+
+        told = one(connection, ask._replace(ahead_ns=9 * MINUTE))
+        assert 4 * MINUTE < told.ahead_ns <= 5 * MINUTE
+        told = one(connection, ask._replace(ahead_ns=9 * MINUTE, recover=True))
+        assert 8 * MINUTE < told.ahead_ns <= 9 * MINUTE
+
+
+def test_key_outlives_what_anybody_may_know_of_it(server: RedisServer) -> None:
+    """A bucket that was given back is still there: else old knowledge would count for it."""
+    with gateway(server.url) as connection, contextlib.closing(server.client()) as client:
+        ask = bucket()
+        one(connection, ask._replace(pairs=[(10, 1)]))
+        one(connection, ask._replace(back=10))
+        left_ms = client.pttl(f"velox:{{velox}}:{ask.name.hex()}")
+
+    assert 10 * 60_000 < left_ms <= 11 * 60_000
+
+
+@pytest.mark.parametrize("jump_s", [-3600, -30, 30, 3600])
+def test_clock_that_jumps_changes_nothing(server: RedisServer, jump_s: int) -> None:
+    """Redis' time is set by hand, or another machine's after a failover: the gateways' steps count."""
+    with gateway(server.url) as connection, gateway(server.url, "b") as other:
+        ask = bucket()._replace(pairs=[(1, 20)])
+        assert one(connection, ask).granted == 10
+        one(other, bucket())
+        with contextlib.closing(server.client()) as client:
+            offset = int(client.get("velox:{velox}:clock") or 0)
+            client.set("velox:{velox}:clock", offset + jump_s * 10**7)
+
+        told = [one(who, ask) for who in (connection, other, connection)]
+        assert [answer.granted for answer in told] == [0, 0, 0]
+        assert all(9 * MINUTE < answer.ahead_ns <= 10 * MINUTE for answer in told)
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_gateway_that_comes_right_after_a_jump_does_not_argue(server: RedisServer, jump_s: int) -> None:
+    """It takes the wrong time for right until the others have asked; else the two would set it to and fro for ever."""
+    ask = bucket()._replace(pairs=[(1, 20)])
+    with (
+        gateway(server.url) as old,
+        gateway(server.url, "b", sure_after_ns=MINUTE) as new,
+        contextlib.closing(server.client()) as client,
+    ):
+        assert one(old, ask).granted == 10
+        offset = int(client.get("velox:{velox}:clock") or 0)
+        client.set("velox:{velox}:clock", offset + jump_s * 10**7)
+        new.ask((bucket(),))
+        told = [one(who, ask) for who in (old, new, old, new)]
+        assert [answer.granted for answer in told] == [0, 0, 0, 0]
+        assert all(9 * MINUTE < answer.ahead_ns <= 10 * MINUTE for answer in told)
+
+
+def test_gateways_are_counted_while_they_live(server: RedisServer) -> None:
+    """Each that said something lately; not one that left, and not one that fell silent."""
+    with gateway(server.url, "one") as first, gateway(server.url, "two") as second:
+        assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
+        assert second.ask((), counts_for_ns=5 * SECOND)[0] == 2
+        assert first.ask(())[0] == -1
+        second.ask((), counts_for_ns=-5 * SECOND)
+        assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
+        second.ask((), counts_for_ns=5 * SECOND)
+        with contextlib.closing(server.client()) as client:
+            client.zincrby("velox:{velox}:replicas", -6 * 10**7, "two")
+        assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
+
+
+def test_all_keys_are_in_one_slot(server: RedisServer) -> None:
+    """A cluster runs a script only if they are."""
+    with gateway(server.url) as connection, contextlib.closing(server.client()) as client:
+        connection.ask([bucket(), bucket()], counts_for_ns=SECOND)
+        names = list(client.scan_iter("velox:*"))
+
+    assert len(names) >= 3
+    assert len({redis.crc.key_slot(name) for name in names}) == 1
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------
+
+
+def test_script_that_was_flushed_is_sent_again(server: RedisServer) -> None:
+    """A new server does not have it either."""
+    with gateway(server.url) as connection, contextlib.closing(server.client()) as client:
+        connection.ask(())
+        client.script_flush()
+        connection.ask(())
+
+
+def test_paused_server_is_waited_for_no_longer_than_allowed() -> None:
+    """It accepts connections and says nothing; then it goes on, and so do we."""
+    with redis_server() as server, gateway(server.url, timeout_s=0.05) as connection:
+        connection.ask(())
+        server.pause()
+        began = time.monotonic()
+        for _ in range(2):  # on the open connection, and on a new one
+            with pytest.raises(RedisDownError, match="it did not answer in time"):
+                connection.ask((bucket(),))
+        assert time.monotonic() - began < PATIENT_S
+        server.resume()
+        with gateway(server.url) as patient:
+            assert one(patient, bucket()._replace(pairs=[(1, 1)])).granted == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "password", "why"),
+    [
+        (("--maxmemory", "1"), "", r"its memory is used up \(maxmemory\)"),
+        (("--replicaof", "127.0.0.1", "1", "--replica-serve-stale-data", "yes"), "", "it is a replica"),
+        ((), "geheim", "it does not take the user or the password"),
+    ],
+)
+def test_server_that_can_not_be_used_says_why(options: tuple[str, ...], password: str, why: str) -> None:
+    """One line, and nothing of the URL in it."""
+    with redis_server(*options, password=password) as server:
+        url = server.url.replace("geheim", "s3cret")
+        with gateway(url) as connection, pytest.raises(RedisDownError, match=why) as caught:
+            connection.ask((bucket()._replace(pairs=[(1, 1)]),), counts_for_ns=SECOND)
+        assert "s3cret" not in str(caught.value)
+        if password:
+            assert reachable(server.url, "velox:", PATIENT_S) is None
+            assert "password" in (reachable(url, "velox:", PATIENT_S) or "")
+
+
+def test_server_that_is_not_there_is_not_reachable() -> None:
+    """Nobody listens; and a name that nobody has."""
+    with redis_server() as server:
+        server.kill()
+        assert reachable(server.url, "velox:", 0.05) == "no connection: Connection refused"
+    assert (reachable("redis://nobody.invalid", "velox:", 0.05) or "").startswith("no connection")
+
+
+def test_failover_is_one_failed_question() -> None:
+    """The name leads to another, empty server: the connection breaks, the next one goes there."""
+    with redis_server() as first, redis_server() as second:
+        proxy = FlipProxy(first.port)
+        try:
+            with gateway(proxy.url) as connection:
+                ask = bucket()._replace(pairs=[(1, 20)])
+                assert one(connection, ask).granted == 10
+                first.kill()
+                proxy.flip(second.port)
+                with pytest.raises(RedisDownError):
+                    one(connection, ask)
+                assert one(connection, ask._replace(ahead_ns=10 * MINUTE, recover=True)).granted == 0
+        finally:
+            proxy.close()
+
+
+def test_cluster_node_that_has_the_keys_is_found(tmp_path: Path) -> None:
+    """The URL names any node: MOVED says which one it is, and the next question goes there."""
+
+    def node(name: str) -> contextlib.AbstractContextManager[RedisServer]:
+        (tmp_path / name).mkdir()
+        bus = ("--cluster-port", str(free_port()))
+        return redis_server("--cluster-enabled", "yes", *bus, "--dir", str(tmp_path / name))
+
+    with node("one") as one_node, node("two") as two_node:
+        first, second = one_node.client(), two_node.client()
+        with contextlib.closing(first), contextlib.closing(second):
+            slot = redis.crc.key_slot(b"velox:{velox}:clock")
+            first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, slot - 1, slot + 1, 16383)
+            second.execute_command("CLUSTER", "ADDSLOTSRANGE", slot, slot)
+            bus_port = two_node.options[two_node.options.index("--cluster-port") + 1]
+            first.execute_command("CLUSTER", "MEET", "127.0.0.1", two_node.port, bus_port)
+            for client in (first, second):
+                until(lambda c=client: b"cluster_state:ok" in c.execute_command("CLUSTER", "INFO"), "the cluster", 30)
+
+        with gateway(one_node.url) as connection:
+            with pytest.raises(RedisDownError, match="on another node"):
+                connection.ask((bucket(),))
+            assert one(connection, bucket()._replace(pairs=[(1, 1)])).granted == 1

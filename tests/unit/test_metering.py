@@ -1,0 +1,322 @@
+"""What an exchange is said to have used, whatever became of its reply; and what its client gets meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+
+from tests.unit import virtual_time
+from velox.errors import Reason
+from velox.gateway.metering import Meter, Usage, metered
+from velox.gateway.reply import Reply
+from velox.net.application import Successor
+from velox.net.upstream.interface import UpstreamFailure
+from velox.protocol.body import BodyReader
+from velox.types import Header, Headers, ReplyHead, RequestHead, Route
+
+SSE: Final[Header] = (b"content-type", b"text/event-stream")
+JSON: Final[Header] = (b"content-type", b"application/json")
+CHUNK: Final = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
+SENT: Final = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+USAGE: Final = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}\n\n'
+DONE: Final = b"data: [DONE]\n\n"
+WHOLE: Final = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}'
+
+
+class Client:
+    """A client that notes each write."""
+
+    is_write_paused = False
+
+    def __init__(self) -> None:
+        self.length: int | None = None
+        self.writes: Final[list[bytes]] = []
+        self.last: bytes | None = None
+        self.has_ended = False
+
+    def begin_reply(
+        self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        self.length = length
+        self.body(data, end)
+
+    def body(self, data: bytes, end: bool) -> None:
+        self.writes.append(data)
+        self.has_ended = end
+
+    def cut(self, last: bytes) -> None:
+        self.last = last
+
+    def answer(self, status: int, headers: Headers, body: bytes, *, with_body: bool, close: bool) -> None: ...
+
+    def switch(self, headers: Headers, successor: Successor) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def release_body(self) -> None: ...
+
+
+def head(status: int, *headers: Header, length: int | None = None, until_close: bool = False) -> ReplyHead:
+    return ReplyHead(status, list(headers), length, until_close)
+
+
+def replying(test: Callable[[Reply, Client], Awaitable[None]], meter: Meter | None) -> None:
+    """Run a test with a reply that is metered."""
+    request = RequestHead(
+        b"POST", b"/v1/chat/completions", b"/v1/chat/completions", b"", False, [], True, 2, False, False
+    )
+
+    async def main() -> None:
+        client = Client()
+        reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), meter)
+        reply.begin()
+        await test(reply, client)
+
+    virtual_time.run(main())
+
+
+def read(meter: Meter, *pieces: bytes, sse: bool = True, plain: bool = True, status: int = 200) -> bytes:
+    meter.begin(status, is_sse=sse, is_plain=plain, has_length=False)
+    return b"".join(meter.feed(piece, False) for piece in pieces)
+
+
+# -- what was used -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_usage_of_a_whole_stream_is_the_upstream_s(strips: bool) -> None:
+    meter = Meter(is_stream=True, strips=strips)
+
+    out = read(meter, CHUNK, CHUNK, USAGE, DONE)
+
+    assert meter.usage(is_whole=True) == Usage(5, 7, True)
+    assert out == (SENT * 2 + DONE if strips else CHUNK * 2 + USAGE + DONE)
+
+
+def test_usage_of_a_stream_that_never_tells_is_its_events() -> None:
+    """The upstream ignores the option: what it sent is counted."""
+    meter = Meter(is_stream=True, strips=True)
+
+    assert read(meter, SENT, SENT, DONE) == SENT * 2 + DONE
+    assert meter.usage(is_whole=True) == Usage(None, 3, False)
+
+
+def test_usage_of_a_cut_stream_is_its_events_or_what_was_told_if_that_is_more() -> None:
+    """Anthropic tells of the prompt first; vLLM may tell with each chunk."""
+    meter = Meter(is_stream=True)
+    read(meter, b'data: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n', SENT, SENT)
+    assert meter.usage(is_whole=False) == Usage(9, 3, False)
+
+    meter = Meter(is_stream=True)
+    read(meter, USAGE, SENT)
+    assert meter.usage(is_whole=False) == Usage(5, 7, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_whole", "wanted"),
+    [
+        (WHOLE, True, Usage(5, 7, True)),
+        (WHOLE, False, Usage(5, 7, False)),
+        (b'{"usage":{"prompt_tokens":8,"total_tokens":8}}', True, Usage(8, 0, True)),
+        (b'{"data":[]}', True, Usage(None, None, False)),
+        (b'data: {"x', False, Usage(None, None, False)),
+    ],
+)
+def test_usage_of_one_object_is_read_from_it(body: bytes, is_whole: bool, wanted: Usage) -> None:
+    """Of one that says nothing the estimate stands: it is no stream, whose events could be counted."""
+    meter = Meter()
+
+    assert read(meter, body, sse=False) == body
+    assert meter.usage(is_whole=is_whole) == wanted
+
+
+def test_error_of_the_upstream_cost_nothing() -> None:
+    meter = Meter(is_stream=True, strips=True)
+
+    assert read(meter, WHOLE, sse=False, status=429) == WHOLE
+    assert meter.usage(is_whole=True) == Usage(0, 0, False)
+    assert read(meter, USAGE, status=500) == USAGE
+    assert meter.usage(is_whole=True) == Usage(0, 0, False)
+
+
+def test_compressed_reply_is_not_read() -> None:
+    meter = Meter(is_stream=True, strips=True)
+
+    assert read(meter, WHOLE, plain=False, sse=False) == WHOLE
+    assert meter.usage(is_whole=True) == Usage(None, None, False)
+    assert meter.usage(is_whole=False) == Usage(None, None, False)
+
+
+def test_no_reply_is_no_event_of_a_stream_and_nothing_known_of_another() -> None:
+    assert Meter(is_stream=True).usage(is_whole=False) == Usage(None, 0, False)
+    assert Meter().usage(is_whole=False) == Usage(None, None, False)
+
+
+def test_second_attempt_s_head_starts_over() -> None:
+    """A head that could not be sent to the client was nobody's reply."""
+    meter = Meter(is_stream=True, strips=True)
+    read(meter, USAGE, b"data: half")
+
+    read(meter, SENT)
+
+    assert not meter.holds
+    assert meter.usage(is_whole=True) == Usage(None, 1, False)
+
+
+# -- what is asked -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "asks"),
+    [
+        (Route.CHAT, b'{"stream":true}', True),
+        (Route.COMPLETIONS, b'{"stream":true}', True),
+        (Route.CHAT, b'{"stream":false}', False),
+        (Route.CHAT, b'{"stream":true,"stream_options":{"include_usage":true}}', False),
+        (Route.RESPONSES, b'{"stream":true}', False),
+        (Route.MESSAGES, b'{"stream":true}', False),
+        (Route.EMBEDDINGS, b"{}", False),
+    ],
+)
+def test_usage_is_asked_for_where_it_would_not_be_told(route: Route, body: bytes, asks: bool) -> None:
+    """And taken out only where Velox asked."""
+    meter, sent = metered(body, BodyReader().read(body), route)
+
+    assert sent is not None and (b"include_usage" in sent and sent != body) is asks
+    assert (read(meter, USAGE) == b"") is asks
+
+
+def test_exchange_without_a_body_has_a_meter() -> None:
+    meter, sent = metered(None, BodyReader().read(b"{}"), Route.CHAT)
+
+    assert sent is None and meter.usage(is_whole=False) == Usage(None, None, False)
+
+
+# -- what the client gets ------------------------------------------------------------------------------------------
+
+
+def test_metered_reply_is_one_write_for_each_read() -> None:
+    """And none for a read that brought nothing for the client."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), CHUNK + CHUNK[:20], False)
+        reply.on_reply(None, CHUNK[20:], False)
+        reply.on_reply(None, CHUNK[:20], False)
+        reply.on_reply(None, CHUNK[20:] + CHUNK + USAGE[:9], False)
+        reply.on_reply(None, USAGE[9:], False)
+        reply.on_reply(None, DONE, True)
+        await reply.done
+        assert client.writes == [SENT, SENT, SENT * 2, DONE] and client.has_ended
+        assert reply.bytes_out == len(SENT * 4 + DONE)
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_metered_stream_that_is_whole_at_once_has_its_own_length() -> None:
+    """The length that is announced is that of what is sent."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), CHUNK + USAGE + DONE, True)
+        await reply.done
+        assert client.writes == [SENT + DONE] and client.length == len(SENT + DONE)
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_stream_whose_length_was_announced_is_not_changed() -> None:
+    """Fewer bytes than that would be a reply that is cut."""
+    stream = CHUNK + USAGE + DONE
+    meter = Meter(is_stream=True, strips=True)
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE, length=len(stream)), stream[:30], False)
+        reply.on_reply(None, stream[30:], True)
+        await reply.done
+        assert b"".join(client.writes) == stream
+
+    replying(test, meter)
+    assert meter.usage(is_whole=True) == Usage(5, 7, True)
+
+
+@pytest.mark.parametrize("n_half", [0, 1, 20, len(CHUNK) - 1])
+def test_cut_metered_stream_ends_with_a_whole_event_and_the_error(n_half: int) -> None:
+    """Of the event that was cut the client has nothing, so no blank line is needed before the error."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), CHUNK + CHUNK[:n_half], False)
+        reply.cut(UpstreamFailure(Reason.UPSTREAM_RESET, "cut"))
+        assert client.writes == [SENT]
+        assert client.last is not None and client.last.startswith(b'data: {"error"')
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_cut_metered_stream_with_an_event_that_is_too_long_gets_its_blank_line() -> None:
+    """What is passed on unchanged is as half as the upstream left it."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), b"data: " + b"x" * 70_000, False)
+        reply.cut(UpstreamFailure(Reason.UPSTREAM_RESET, "cut"))
+        assert client.last is not None and client.last.startswith(b'\n\ndata: {"error"')
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_stream_that_ends_with_its_connection_inside_an_event_is_cut() -> None:
+    """F-13: and the half event is not sent as the end of a reply."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE, until_close=True), CHUNK, False)
+        reply.on_reply(None, CHUNK[:20], True)
+        with pytest.raises(UpstreamFailure) as caught:
+            await reply.done
+        reply.cut(caught.value)
+        assert caught.value.reason is Reason.UPSTREAM_TRUNCATED
+        assert b"".join(client.writes) == SENT and not client.has_ended
+        assert client.last is not None and client.last.startswith(b'data: {"error"')
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_comment_of_velox_stands_between_events_while_half_of_one_is_held() -> None:
+    """R-STREAM-3: the client is between two, though the upstream is not; and half an event is no silence."""
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), CHUNK, False)
+        began_s = reply.last_s
+        await asyncio.sleep(5)
+        reply.on_reply(None, CHUNK[:20], False)
+        assert reply.last_s == began_s + 5
+        await asyncio.sleep(20)
+        reply.keep_alive(asyncio.get_running_loop().time(), 15.0)
+        reply.on_reply(None, CHUNK[20:], True)
+        assert client.writes == [SENT, b": ping\n\n", SENT]
+
+    replying(test, Meter(is_stream=True, strips=True))
+
+
+def test_reply_without_a_meter_is_not_read() -> None:
+    async def test(reply: Reply, client: Client) -> None:
+        reply.on_reply(head(200, SSE), CHUNK[:20], False)
+        reply.on_reply(None, CHUNK[20:] + USAGE, True)
+        assert client.writes == [CHUNK[:20], CHUNK[20:] + USAGE]
+
+    replying(test, None)
+
+
+def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
+    """F-26 and a meter do not meet: an error has no usage."""
+    meter = Meter(is_stream=True, strips=True)
+
+    async def test(reply: Reply, client: Client) -> None:
+        reply.begin(None, b"sk-ours-0123456789")
+        reply.on_reply(head(400, JSON), b'{"error":{"message":', False)
+        reply.on_reply(None, b'"bad"}}', True)
+        await reply.done
+        assert b"".join(client.writes) == b'{"error":{"message":"bad"}}'
+
+    replying(test, meter)
+    assert meter.usage(is_whole=True) == Usage(0, 0, False)

@@ -1,0 +1,267 @@
+"""What a reply says of its tokens, however it is written and cut; and how a request is made to ask for it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velox.protocol.body import BodyReader
+from velox.protocol.usage import DataLines, UsageScanner, ask_for_usage
+from velox.types import Peek
+
+CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'
+NULLS = CHUNK + b',"usage":null}\n\n'
+OPENAI = (
+    b'{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":2,'
+    b'"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":3}}'
+)
+ANTHROPIC = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":{"input_tokens":10,'
+    b'"cache_creation_input_tokens":2,"cache_read_input_tokens":3,"cache_creation":{"ephemeral_5m_input_tokens":2},'
+    b'"output_tokens":1,"service_tier":"standard"}}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"hi"}}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":%b}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+
+
+def scan(*pieces: bytes) -> tuple[int | None, int | None]:
+    scanner = UsageScanner()
+    for piece in pieces:
+        scanner.feed(piece)
+    return scanner.input, scanner.output
+
+
+REPLIES = [
+    (b'{"id":"c","choices":[{"message":{"content":"hi"}}],"usage":' + OPENAI + b"}", (5, 7)),
+    (json.dumps({"choices": [], "usage": json.loads(OPENAI)}, indent=2).encode(), (5, 7)),
+    (b'{"usage"\r\n\t :\n {"completion_tokens" : 7 , "prompt_tokens" : 5}, "id": "c"}\n', (5, 7)),
+    (b'{"object":"list","data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":8,"total_tokens":8}}', (8, 0)),
+    (NULLS * 3 + b'data: {"choices":[],"usage":' + OPENAI + b"}\n\ndata: [DONE]\n\n", (5, 7)),
+    (
+        b'data: {"type":"response.created","response":{"usage":null}}\n\ndata: {"type":"response.completed","response":'
+        b'{"usage":{"input_tokens":3,"input_tokens_details":{"cached_tokens":0},"output_tokens":4,'
+        b'"output_tokens_details":{"reasoning_tokens":1},"total_tokens":7}}}\n\n',
+        (3, 4),
+    ),
+    (ANTHROPIC % b'{"output_tokens":15}', (15, 15)),
+    (ANTHROPIC % b'{"input_tokens":0,"output_tokens":15}', (15, 15)),
+    (ANTHROPIC % b'{"input_tokens":20,"output_tokens":15}', (20, 15)),
+    # vLLM with continuous_usage_stats.
+    (b"".join(CHUNK + b',"usage":{"prompt_tokens":4,"completion_tokens":%d}}\n\n' % n for n in range(1, 6)), (4, 5)),
+    # Moonshot puts it into the choice; some count reasoning in the total only.
+    (b'data: {"choices":[{"usage":{"prompt_tokens":19,"completion_tokens":21,"total_tokens":90}}]}\n\n', (19, 71)),
+    # Two objects: the last one counts.
+    (b'{"input":{"usage":{"input_tokens":9,"output_tokens":9}},"usage":{"input_tokens":1,"output_tokens":2}}', (1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "tokens"), REPLIES)
+def test_usage_of_every_dialect_is_read_however_it_is_cut(reply: bytes, tokens: tuple[int, int]) -> None:
+    """At each place, in three, and byte by byte."""
+    assert scan(reply) == tokens
+    assert scan(*(reply[at : at + 1] for at in range(len(reply)))) == tokens
+    for at in range(1, len(reply)):
+        assert scan(reply[:at], reply[at:]) == tokens
+    for at in range(1, len(reply) - 3, 3):
+        assert scan(reply[:at], reply[at : at + 3], reply[at + 3 :]) == tokens
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'{"choices":[{"message":{"content":"\\"usage\\": {\\"prompt_tokens\\": 5}"}}]}',
+        b'{"content":"say \\"usage":{"prompt_tokens":5}}',
+        b'{"what they say of \\"usage":{"prompt_tokens":5}}',
+        b'{"type":"usage","x":{"prompt_tokens":5}}',
+        b'{"usage":null}',
+        b'{"usage":[{"prompt_tokens":5}]}',
+        b'{"usages":{"prompt_tokens":5}}',
+        b'{"usage":"{"}',
+        b'{"properties":{"usage":{"type":"string"}}}',
+        b'{"usage":{"prompt_tokens":5',
+        b'{"usage":{"prompt_tokens":5,}}',
+        NULLS * 2,
+        b"data: [DONE]\n\n",
+        b"\x1f\x8b\x08\x00",
+    ],
+)
+def test_what_is_no_usage_counts_nothing(reply: bytes) -> None:
+    """Text that a model wrote, other values, objects that are cut or broken."""
+    for at in range(1, len(reply)):
+        assert scan(reply[:at], reply[at:]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "value", [b"-1", b"1.0", b"1e3", b'"5"', b"true", b"null", b"[5]", b"{}", b"1000000001", b"9" * 30]
+)
+def test_count_that_is_none_is_ignored(value: bytes) -> None:
+    """Only whole numbers up to a thousand millions are tokens; the other field counts all the same."""
+    assert scan(b'{"usage":{"prompt_tokens":%b,"completion_tokens":7}}' % value) == (None, 7)
+    assert scan(b'{"usage":{"prompt_tokens":5,"completion_tokens":%b}}' % value) == (5, None)
+    assert scan(b'{"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":%b}}' % value) == (5, 7)
+
+
+def test_counts_at_their_limits_are_read() -> None:
+    assert scan(b'{"usage":{"prompt_tokens":0,"completion_tokens":1000000000}}') == (0, 1_000_000_000)
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000])
+def test_object_that_is_too_long_is_left_and_never_kept(size: int) -> None:
+    """Memory is bounded whatever an upstream sends, and what follows is read."""
+    scanner = UsageScanner()
+    reply = b'{"usage":{"x":"' + b"y" * 100_000 + b'"},"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+
+    for at in range(0, len(reply), size):
+        scanner.feed(reply[at : at + size])
+        assert len(repr(scanner)) < 80 and int(repr(scanner).partition("kept=")[2][:-1]) <= 4096 + 8
+
+    assert (scanner.input, scanner.output) == (1, 2)
+
+
+@pytest.mark.parametrize(("n", "is_read"), [(4077, True), (4078, True), (4079, False)])
+def test_longest_object_is_4_kib_from_its_key_on(n: int, is_read: bool) -> None:
+    reply = b'{"usage":{"total_tokens":5,"prompt_tokens":5,"x":"' + b"y" * (n - 33) + b'"}}'
+
+    assert len(reply) - len(b"{") - len(b"}") == n + 18
+    for pieces in ([reply], [reply[:3000], reply[3000:]], [reply[:-2], reply[-2:]]):
+        assert scan(*pieces) == ((5, 0) if is_read else (None, None))
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+LINES = [b"data: a", b"data:", b"data", b"da", b"ta: x", b"event: x", b": ping", b" data: x", b"\n", b"\r\n", b"\n\n"]
+
+
+@given(parts=st.lists(st.sampled_from(LINES), max_size=20), cuts=st.lists(st.integers(0, 150), max_size=20))
+def test_lines_with_data_are_counted_however_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(parts)
+    counter = DataLines()
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+
+    for start, end in itertools.pairwise(places):
+        counter.feed(stream[start:end])
+
+    assert counter.n == sum(line.startswith(b"data:") for line in stream.replace(b"\r\n", b"\n").split(b"\n"))
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+
+
+def asked(body: bytes) -> bytes | None:
+    """Ask with bytes and with a bytearray, which must give the same."""
+    peek = BodyReader().read(body)
+    out = ask_for_usage(body, peek)
+    array = bytearray(body)
+    again = ask_for_usage(array, peek)
+    assert again is None or again is array
+    assert out == again
+    return None if out is None else bytes(out)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (b'{"stream":true}', b'{"stream":true%b}'),
+        (b'\xef\xbb\xbf \n{"stream":true }\r\n\t ', b'\xef\xbb\xbf \n{"stream":true %b}'),
+        (b'{"stream":true,"x":{"stream_options":{}}}', b'{"stream":true,"x":{"stream_options":{}}%b}'),
+        (b'{"stream":true,"x":"stream_options\\u0021}"}', b'{"stream":true,"x":"stream_options\\u0021}"%b}'),
+        (b'{"stream_options":null,"stream":true}', b'{"stream_options":{"include_usage":true},"stream":true}'),
+        (b'{"stream_options" : { } ,"stream":true}', b'{"stream_options":{"include_usage":true} ,"stream":true}'),
+        (b'{"stream_options":{"include_obfuscation":false},"stream":true}',
+         b'{"stream_options":{"include_obfuscation":false,"include_usage":true},"stream":true}'),
+        (b'{"stream_options":{"include_usage":false,"a":1},"stream":true}',
+         b'{"stream_options":{"include_usage":true,"a":1},"stream":true}'),
+        (b'{"stream_options":{"include_usage":true,"include_usage":null},"stream":true}',
+         b'{"stream_options":{"include_usage":true},"stream":true}'),
+    ],
+)  # fmt: skip
+def test_body_asks_for_the_usage_and_is_otherwise_as_it_was(body: bytes, wanted: bytes) -> None:
+    """Bytes of the client's stay where they were; blanks after the end are nobody's."""
+    assert asked(body) == wanted.replace(b"%b", b',"stream_options":{"include_usage":true}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"stream":true,"stream_options":{"include_usage":true}}',
+        b'{"stream":false}',
+        b"{}",
+        # Where the options are, or what they hold, is not sure.
+        b'{"stream":true,"stream\\u005foptions":null,"x":{"stream_options":null}}',
+        b'{"stream":true,"stream_options":null,"x":{"stream_options":null}}',
+        b'{"stream":true,"stream_options":null,"x":"\\u0041"}',
+        b'{"stream":true,"stream_options":{"a":{"b":1}}}',
+        b'{"stream":true,"stream_options":{"a":"}"}}',
+        b'{"stream":true,"stream_options":{"a":"%b"}}' % (b"x" * 300),
+        b'{"stream":true,"stream_options":[]}',
+        b'{"stream":true,"stream_options":true}',
+        b'{"stream":true,"stream_options":"null"}',
+    ],
+)
+def test_body_stays_as_it_is_where_it_asks_already_or_is_not_sure(body: bytes) -> None:
+    assert asked(body) is None
+
+
+def test_body_of_over_a_mebibyte_is_not_searched_for_its_options() -> None:
+    """To ask where nothing was said costs nothing whatever the size."""
+    text = b"x" * 1024 * 1024
+
+    assert asked(b'{"stream":true,"stream_options":null,"x":"%b"}' % text) is None
+    assert asked(b'{"stream":true,"x":"%b"}' % text) is not None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "stream_options", '"stream_options":', "}"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["stream_options", "include_usage", "stream", "a", '"}']), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(
+    fields=st.dictionaries(st.sampled_from(["a", "stream_options", "messages"]), JSON, max_size=3),
+    indent=st.sampled_from([None, 2]),
+)
+def test_body_that_was_changed_means_the_same(fields: dict[str, object], indent: int | None) -> None:
+    """Whatever the client sent: the same document, whose options ask; and they are there once."""
+    document = {**fields, "stream": True}
+    out = asked(json.dumps(document, indent=indent, ensure_ascii=False).encode())
+
+    if out is None:
+        return
+    pairs = json.loads(out, object_pairs_hook=list)
+    assert [name for name, _ in pairs].count("stream_options") == 1
+    options = {**(fields.get("stream_options") or {}), "include_usage": True}  # type: ignore[dict-item]
+    assert json.loads(out) == {**document, "stream_options": options}
+    assert BodyReader().read(out).include_usage is True
+
+
+@pytest.mark.parametrize(
+    ("text", "peek"),
+    [
+        (b'"n":3', Peek(n=3)),
+        (b'"n":1', Peek()),
+        (b'"n":2,"best_of":5', Peek(n=5)),
+        (b'"n":2,"best_of":null', Peek(n=2)),
+        *((b'"n":%b' % value, Peek()) for value in (b"null", b"0", b"-3", b"1.5", b"true", b'"4"', b"[4]", b"{}")),
+        (b'"stream_options":null', Peek(include_usage=False)),
+        (b'"stream_options":{}', Peek(include_usage=False)),
+        (b'"stream_options":[]', Peek(include_usage=False)),
+        (b'"stream_options":true', Peek(include_usage=False)),
+        (b'"stream_options":{"include_usage":true}', Peek(include_usage=True)),
+        (b'"stream_options":{"a":{},"include_usage":true,"b":[]}', Peek(include_usage=True)),
+        (b'"stream_options":{"include_usage":1}', Peek(include_usage=False)),
+        (b'"stream_options":{"include_usage":false,"include_usage":true}', Peek(include_usage=True)),
+        (b'"stream_options":{"include_usage":true,"include_usage":false}', Peek(include_usage=False)),
+        (b'"x":{"stream_options":{"include_usage":true},"n":4}', Peek()),
+    ],
+)
+def test_answers_and_options_are_read_by_both_parsers(text: bytes, peek: Peek) -> None:
+    """What is no count of answers is the upstream's to refuse."""
+    assert BodyReader().read(b"{%b}" % text) == peek
+    assert BodyReader().read(b'{"x":"\\ud83d",%b}' % text) == peek

@@ -1,0 +1,66 @@
+"""Waiting for permits that another process must be asked for: what a request waits for, and for how long.
+
+Knows: that a quota may say NOT_YET, and that nobody waits for longer than one bound, however often it is said. Does not
+know: who is asked (velox.runtime.lease_calls), or what a limit is (limiter.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from velox.errors import Reason, VeloxError
+from velox.policy.quota import Quota
+
+__all__ = ["LeaseWait", "NotYetError", "Want", "pass_when_told", "unavailable"]
+
+# A quota, and how many permits of it.
+Want: TypeAlias = tuple[Quota, int]
+
+
+class NotYetError(Exception):
+    """Nothing was taken: permits must be asked for first. wants: which."""
+
+    def __init__(self, wants: Sequence[Want]) -> None:
+        super().__init__("permits must be asked for")
+        self.wants: Final = tuple(wants)
+
+
+class LeaseWait(Protocol):
+    """One worker's way to who has the permits."""
+
+    @property
+    def timeout_s(self) -> float:
+        """For how long a request may wait, in all."""
+
+    async def told(self, wants: Sequence[Want], until_s: float) -> bool:
+        """Ask for permits and wait for an answer; False: there was none until then, by the loop's clock."""
+
+
+async def pass_when_told(
+    gate: Callable[[int], None], leases: LeaseWait | None, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Pass a gate that may raise NotYetError. Raises what it raises else, and VeloxError when time is over.
+
+    When nobody answers, the quotas are asked once more: who was to answer counts as gone by then, and they say so.
+    """
+    until_s, is_last = 0.0, False
+    while True:
+        try:
+            gate(time.monotonic_ns())
+            return
+        except NotYetError as not_yet:
+            wants = not_yet.wants
+        assert leases is not None, "only a quota with somebody to ask says NOT_YET"
+        if is_last:
+            raise unavailable()
+        until_s = until_s or loop.time() + leases.timeout_s
+        is_last = not await leases.told(wants, until_s)
+
+
+def unavailable() -> VeloxError:
+    """Return the 503 for a request of which nobody can say whether a limit has room for it."""
+    message = "whether a limit has room for this request can't be found out: Redis did not answer (VELOX_REDIS_URL)"
+    return VeloxError(Reason.LIMITS_UNAVAILABLE, message, retry_after_s=1.0)

@@ -1,0 +1,359 @@
+"""How many requests may run at once on one upstream: a fixed number, or one that is found out.
+
+Knows: when each request began, when its reply did, which were refused. Does not know: a clock, who waits for room, or
+what a reply is. docs/concurrency.md shows what it does, docs/decisions/0021-adaptive-concurrency.md why it does it so.
+
+A model server decodes some requests at once at full speed; more of them wait inside it, unseen, unfairly and too late
+to be refused. AdaptiveLimit keeps it at that knee. It looks at the time from the send to the first event of a reply:
+how long the whole takes says more of the answer's length than of the server.
+
+    round      as many requests as the limit, begun under it (8 at least); its median is compared with the base
+    base       the median where the server does not queue: learned at the start, lowered by what is faster, and measured
+               anew by a probe: one round at half the limit, now and then, in all workers at the same time
+    congested  the median is over 1.3 times the base
+    a sign     congestion takes off those who wait, by Little's law (waiting = rate x delay), within 7 to 30 % of the
+               limit; a 429, a 503 or silence 7 %; each at most once a round trip
+    no sign    a step up: long while far from where the last sign came, short near it; none if the limit was not used
+    start      4, doubled each round until the first sign
+
+A server that has become slower for good looks congested as well. But then it does not help to send less: if the median
+has not followed the limit down to three quarters, it goes no further down, and the next probes raise the base.
+
+Sources: Brakmo and Peterson, TCP Vegas, 1995 (the queue as rate x delay); Netflix concurrency-limits, Gradient2 (steps
+of the square root of the limit: the smaller of two grows faster in proportion, and cut in proportion they become
+equal); Ha, Rhee and Xu, CUBIC, 2008 (slower near the last sign); BBR (the probe). Gradient2 itself takes its base from
+a long average of all latencies, which a standing queue raises until it is no longer seen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Protocol
+
+from velox.policy.latency_round import Round
+
+__all__ = ["AdaptiveLimit", "ConcurrencyLimit", "FixedLimit", "Unlimited"]
+
+_UNLIMITED: Final = 1 << 30
+_START: Final = 4.0  # few for any server; three rounds more are 32
+_LEAST_ROUND: Final = 8  # the median of fewer says little where prompts differ in length
+_LEAST_START_ROUND: Final = 4
+_LEAST_S: Final = 0.005  # a wait that nobody minds; and uvloop's clock counts whole milliseconds
+_SLOW: Final = 1.3  # times the base; the bounds of the medians keep chance out
+_CUT: Final = 0.93  # a tenth costs 1 % of the throughput, and is no fairer
+_DEEPEST_CUT: Final = 0.7
+_SHORT_STEP: Final = 0.08  # times the square root of the limit
+_LONG_STEP: Final = 0.4
+_NEAR: Final = (0.95, 1.15)  # of the limit at the last sign
+_FOLLOWED: Final = 0.75  # of the limit before a run of signs: by then the median has to have followed,
+_FOLLOWED_BY: Final = 0.85  # to this part of what it was then; in a queue it falls further than the limit
+_BASE_GAIN: Final = 0.25
+_LEARNED: Final = 24  # samples that the first base is made of; then some of the doublings may have been too much
+_PROBE_WEIGHT: Final = 16  # the base stands for as many samples against those of a probe
+_MOST_SLOWER: Final = 2.0  # that one probe makes of a base: a mistake is not to become large at once
+_CREEP: Final = 1.1  # of the base a round, while the limit is as low as can be
+_PROBE: Final = 0.5
+_PROBE_EVERY_S: Final = 64.0  # doubled while it is less than
+_PROBE_ROUNDS: Final = 40  # so that probes, a round or two each, take 2 to 4 % of the time at half the limit
+
+
+class ConcurrencyLimit(Protocol):
+    """The limit of one upstream in one worker. All times are monotonic seconds and never decrease."""
+
+    @property
+    def limit(self) -> int:
+        """How many may run; 0: any number."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many run and are counted."""
+
+    @property
+    def n_begun(self) -> int:
+        """How many run, counted or not."""
+
+    @property
+    def room(self) -> int:
+        """How many more may begin; below 0: some began without asking, as second attempts do."""
+
+    def begin(self, now_s: float, *, lasts: bool = False) -> None:
+        """A request begins. lasts: it becomes a tunnel. Whether it was allowed to is the caller's affair."""
+
+    def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        """The reply brings its first event, `first_byte_s` after it was sent. Return True if there is more room now.
+
+        streamed: it comes while it is made; else the time is that of the whole answer. began_s: as given to begin().
+        """
+
+    def refused(self, began_s: float, now_s: float) -> None:
+        """The upstream said that it has too much to do (429, 503), or nothing for as long as one waits."""
+
+    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+        """A request has ended, however. replied: replied() was told of it. began_s, lasts: as given to begin()."""
+
+
+class Unlimited:
+    """No limit; counts all the same."""
+
+    __slots__ = ("n_begun",)
+
+    def __init__(self) -> None:
+        self.n_begun = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.in_flight} of {self.limit}>"
+
+    @property
+    def limit(self) -> int:
+        return 0
+
+    @property
+    def in_flight(self) -> int:
+        return self.n_begun
+
+    @property
+    def room(self) -> int:
+        return _UNLIMITED
+
+    def begin(self, now_s: float, *, lasts: bool = False) -> None:
+        self.n_begun += 1
+
+    def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        return False
+
+    def refused(self, began_s: float, now_s: float) -> None:
+        pass
+
+    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+        self.n_begun -= 1
+
+
+class FixedLimit(Unlimited):
+    """A number that the settings give. Tunnels count: each is a request that runs, whatever it does just now."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit: Final = limit
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def room(self) -> int:
+        return self._limit - self.n_begun
+
+
+class AdaptiveLimit:
+    """A limit that follows the server. Tunnels do not count: how many of them a server bears, their delay does not say.
+
+    most: it never grows beyond.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_before",
+        "_cut_s",
+        "_is_probe",
+        "_is_start",
+        "_limit",
+        "_most",
+        "_n_lasting",
+        "_n_learned",
+        "_probe_n",
+        "_round",
+        "_round_s",
+        "_run",
+        "_sign",
+        "in_flight",
+    )
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = max(1, most)
+        self._limit = min(_START, float(self._most))
+        self._is_start = True
+        self.in_flight = 0
+        self._n_lasting = 0
+        self._round: Round | None = None
+        self._round_s = 0.0  # how long a round takes
+        self._bases: Final[dict[bool, float]] = {}  # of streamed replies, and of others
+        self._n_learned = 0  # samples that the first base is made of
+        self._cut_s = -math.inf
+        self._sign = 0.0  # the limit at which the last sign came
+        self._run: tuple[float, float] | None = None  # the limit and the median when this run of signs began
+        self._is_probe = False
+        self._before = (0.0, 0.0)  # the limit and the median before the probe
+        self._probe_n: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<AdaptiveLimit {self.in_flight} of {self._limit:.1f} bases={self._bases}>"
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
+
+    @property
+    def n_begun(self) -> int:
+        return self.in_flight + self._n_lasting
+
+    @property
+    def room(self) -> int:
+        return int(self._limit) - self.in_flight
+
+    def begin(self, now_s: float, *, lasts: bool = False) -> None:
+        if lasts:
+            self._n_lasting += 1
+            return
+        self.in_flight += 1
+        current = self._round
+        if current is None:
+            if self.in_flight > int(self._limit):
+                return  # what began under a larger limit is still there
+            current = self._round = Round(self._round_size(), now_s)
+        if current.n_begun < current.n:
+            current.n_begun += 1
+            current.is_used |= self.in_flight >= int(self._limit)
+            if current.n_begun == current.n:
+                current.closed_s = now_s
+
+    def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        current = self._round
+        if current is None or not current.has(began_s):
+            return False
+        (current.streamed if streamed else current.whole).append(first_byte_s)
+        return self._look(current, now_s)
+
+    def refused(self, began_s: float, now_s: float) -> None:
+        if began_s <= self._cut_s or self.in_flight > self.limit:
+            return  # it was sent before the last sign, or before that had an effect
+        if self._is_probe:
+            self._is_probe = False
+            self._limit = self._before[0]
+        self._signal(max(1.0, self._limit * _CUT), now_s)
+
+    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+        if lasts:
+            self._n_lasting -= 1
+            return
+        self.in_flight -= 1
+        current = self._round
+        if current is not None:
+            current.n_ended += 1
+            if not replied and current.has(began_s):
+                current.n_lost += 1
+                self._look(current, now_s)
+
+    # -- at the end of a round ------------------------------------------------------------------------
+
+    def _round_size(self) -> int:
+        return max(_LEAST_START_ROUND if self._is_start else _LEAST_ROUND, self.limit)
+
+    def _look(self, current: Round, now_s: float) -> bool:
+        """Judge a round that is over. Return True if there is more room now."""
+        if not current.is_over:
+            return False
+        self._round = None
+        before = self.limit
+        if current.streamed or current.whole:  # else all were lost
+            self._judge(current, now_s)
+        return self.limit > before
+
+    def _judge(self, current: Round, now_s: float) -> None:
+        streamed = current.is_streamed
+        low_s, median_s, high_s = current.medians_s()
+        base_s = self._bases.setdefault(streamed, median_s)
+        if self._is_probe:
+            self._end_probe(current, median_s)
+            return
+        elapsed_s = now_s - current.began_s
+        if not self._is_start:
+            self._round_s += (elapsed_s - self._round_s) * _BASE_GAIN
+            if self._is_due(now_s):
+                self._begin_probe(median_s)
+                return
+        if low_s > max(base_s * _SLOW, base_s + _LEAST_S):
+            # What ended is what the server does; first events come in bursts while it has room.
+            n_waiting = current.n_ended / elapsed_s * (low_s - base_s) if elapsed_s > 0 else 0.0
+            self._congested(streamed, median_s, n_waiting, now_s)
+            return
+        self._run = None
+        if self._n_learned < _LEARNED:
+            # The first rounds are small, and each tells as much as it has samples.
+            self._n_learned += current.n
+            self._bases[streamed] = base_s + (median_s - base_s) * current.n / self._n_learned
+        elif high_s < base_s:
+            self._bases[streamed] = base_s + (median_s - base_s) * _BASE_GAIN
+        if current.is_used:
+            self._grow()
+
+    def _grow(self) -> None:
+        if self._is_start:
+            grown = self._limit * 2
+        else:
+            near = self._sign * _NEAR[0] <= self._limit <= self._sign * _NEAR[1]
+            grown = self._limit + math.sqrt(self._limit) * (_SHORT_STEP if near else _LONG_STEP)
+        self._limit = min(grown, float(self._most))
+
+    def _congested(self, streamed: bool, median_s: float, n_waiting: float, now_s: float) -> None:
+        if self._is_start:
+            # The limit before this one was good.
+            self._signal(max(1.0, self._limit / 2), now_s)
+            return
+        if self._limit <= 1.0:
+            # One at a time can't queue: this is what the server takes, or what others make of it.
+            self._bases[streamed] = min(median_s, self._bases[streamed] * _CREEP)
+            return
+        if self._run is None:
+            self._run = (self._limit, median_s)
+        limit, slow_s = self._run
+        if self._limit > limit * _FOLLOWED:
+            self._run = (limit, max(slow_s, median_s))  # a queue may still be building up
+        elif median_s > slow_s * _FOLLOWED_BY:
+            return  # it does not help to send less; the next probe tells whether the server has become slower
+        emptied = min(self._limit * _CUT, self._limit - n_waiting)
+        self._signal(max(1.0, self._limit * _DEEPEST_CUT, emptied), now_s)
+
+    def _signal(self, limit: float, now_s: float) -> None:
+        """Go down to `limit`."""
+        self._sign = self._limit
+        self._limit = limit
+        self._is_start = False
+        self._cut_s = now_s
+        self._round = None
+
+    # -- the probe ------------------------------------------------------------------------------------
+
+    def _is_due(self, now_s: float) -> bool:
+        """Return True when the clock, which all workers have in common, has come to the next probe."""
+        every_s = _PROBE_EVERY_S
+        while every_s < self._round_s * _PROBE_ROUNDS:
+            every_s *= 2  # so each of one worker's probes is at the time of one of another's
+        n = int(now_s / every_s)
+        is_due = self._probe_n is not None and n != self._probe_n
+        self._probe_n = n
+        return is_due
+
+    def _begin_probe(self, median_s: float) -> None:
+        self._is_probe = True
+        self._before = (self._limit, median_s)
+        self._limit = max(1.0, self._limit * _PROBE)
+
+    def _end_probe(self, current: Round, median_s: float) -> None:
+        self._is_probe = False
+        streamed = current.is_streamed
+        limit, before_s = self._before
+        base_s = self._bases[streamed]
+        gain = current.n / (current.n + _PROBE_WEIGHT)
+        if median_s > base_s:
+            if median_s < before_s * _FOLLOWED_BY:
+                gain = _BASE_GAIN  # there was a queue, and may still be some of it
+            elif median_s * _FOLLOWED_BY > before_s:
+                gain = 0.0  # slower at half: something else has just changed
+        self._bases[streamed] = min(base_s + (median_s - base_s) * gain, base_s * _MOST_SLOWER)
+        if median_s > base_s * _SLOW and median_s < before_s * _FOLLOWED_BY:
+            self._sign = self._limit  # it queues even at half, and there is where to go on from
+        else:
+            self._limit = limit
+            self._run = None

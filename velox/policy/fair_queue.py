@@ -1,0 +1,387 @@
+"""The queue of one worker: who waits for room, who is next, and who is told at once that it is too late.
+
+Knows: who waits, of which caller and class, until when, and how fast the queue drains. Does not know: what an item is,
+a clock, or how a waiter is told. docs/queue.md says what it promises, docs/decisions/0019-fair-queue.md why.
+
+- class_floors.py: which class is next         - waiting_deadlines.py: whose time is over
+- virtual_tokens.py: which caller of it        - drain_rate.py: how long a newcomer would wait
+- push_out.py: who goes when it is full        - standing_queue.py: how long it may
+
+Most requests find the queue empty and leave it a moment later. One that waits alone is in no order, so it joins the
+lines only when a second comes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from velox.policy.class_floors import ClassFloors
+from velox.policy.drain_rate import DrainRate
+from velox.policy.push_out import Room, Shortage
+from velox.policy.standing_queue import StandingQueue
+from velox.policy.virtual_tokens import VirtualTokens, Waiting
+from velox.policy.waiting_deadlines import WaitingDeadlines
+from velox.types import Priority
+
+__all__ = ["FairQueue", "Outcome", "Verdict"]
+
+T = TypeVar("T", bound=Hashable)
+
+_CALM_NS: Final = 1_000_000_000  # after so long without anybody left behind, all callers are equal
+_BRIEF_NS: Final = 1_000_000  # who is taken as fast as this has not waited for room
+_OVERSTAY: Final = 1.5
+
+
+class Outcome(enum.IntEnum):
+    """What became of an offer. FULL: VELOX_QUEUE_DEPTH; FULL_BYTES: VELOX_QUEUE_BYTES."""
+
+    ADMITTED = 0
+    FULL = 1
+    FULL_BYTES = 2
+    TOO_LATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[T]):
+    """The answer to an offer.
+
+    wait_ns: when refused: about how long it would have waited; 0: not known. allowed_ns: when TOO_LATE: how long it
+    might have. pushed_out: those that had to go for it; they no longer wait (as if they had found the queue FULL).
+    """
+
+    outcome: Outcome
+    wait_ns: int = 0
+    allowed_ns: int = 0
+    pushed_out: tuple[T, ...] = ()
+
+
+_ADMITTED: Final[Verdict[Any]] = Verdict(Outcome.ADMITTED)
+
+
+class FairQueue(Generic[T]):
+    """Items that wait for room. An item is hashable, not None, and waits at most once at a time.
+
+    depth: most items that may wait. max_bytes: most bytes of them together; an item that is larger may wait alone.
+    batch: most items that one take() hands out. timeout_ns: how long any item may wait. floor: what each lower class
+    gets of the tokens served at least, and keeps of the places; below 0.33. Times given to the methods never decrease.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_batch",
+        "_classes",
+        "_contended_ns",
+        "_deadlines",
+        "_drain",
+        "_equal_ns",
+        "_floor",
+        "_floors",
+        "_may_stand",
+        "_n",
+        "_n_bytes",
+        "_now_ns",
+        "_refused_ns",
+        "_room",
+        "_standing",
+        "_timeout_ns",
+        "_waiting",
+    )
+
+    def __init__(self, depth: int, max_bytes: int, batch: int, timeout_ns: int, floor: float) -> None:
+        self._batch: Final = batch
+        self._timeout_ns: Final = timeout_ns
+        self._floor: Final = floor
+        self._n = 0
+        self._n_bytes = 0  # of those in the lines
+        # The only one that waits: item, caller, priority, cost, bytes, offered, deadline. Then nothing is in the lines.
+        self._alone: tuple[T, Hashable, Priority, int, int, int, int] | None = None
+        self._waiting: Final[OrderedDict[T, Waiting[T]]] = OrderedDict()  # oldest first
+        self._classes: Final[tuple[VirtualTokens[T], ...]] = tuple(VirtualTokens() for _ in Priority)
+        self._deadlines: Final[WaitingDeadlines[T]] = WaitingDeadlines()
+        self._floors: Final = ClassFloors(len(Priority), floor)
+        self._room: Final[Room[T]] = Room(depth, max_bytes, floor, self._classes)
+        self._drain: Final = DrainRate()
+        self._standing: Final = StandingQueue()
+        self._may_stand = False
+        self._refused_ns = -_CALM_NS  # somebody would have waited for too long last
+        self._contended_ns = -_CALM_NS  # somebody was left behind last
+        self._equal_ns = 0  # all callers became equal last
+        self._now_ns = 0  # the time, as told last while somebody was in the lines
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __repr__(self) -> str:
+        return f"<FairQueue {self._n} {self.depth_by_class} {self._drain!r}>"
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes of all that wait."""
+        return self._n_bytes if self._alone is None else self._alone[4]
+
+    @property
+    def depth_by_class(self) -> tuple[int, ...]:
+        """Return how many wait in each class, in the order of Priority."""
+        depth = [lines.n for lines in self._classes]
+        if self._alone is not None:
+            depth[self._alone[2]] = 1
+        return tuple(depth)
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """Return when the next item becomes late, if nothing is taken before; None if nothing waits."""
+        if self._alone is not None:
+            return self._alone[6]
+        return self._deadlines.next_ns()
+
+    def offer(
+        self,
+        item: T,
+        now_ns: int,
+        *,
+        caller: Hashable,
+        priority: Priority,
+        cost: int,
+        n_bytes: int,
+        deadline_ns: int,
+    ) -> Verdict[T]:
+        """Let `item` wait, or say why not. cost: tokens, as estimated; n_bytes: of memory, while it waits.
+
+        deadline_ns: the client's own; the time-out of the queue comes on top.
+        """
+        latest_ns = now_ns + self._timeout_ns
+        if deadline_ns > latest_ns:
+            deadline_ns = latest_ns
+        if deadline_ns <= now_ns:
+            return Verdict(Outcome.TOO_LATE)
+        newcomer = (item, caller, priority, cost, n_bytes, now_ns, deadline_ns)
+        if not self._n:
+            self._n = 1
+            self._alone = newcomer
+            return _ADMITTED
+        if self._alone is not None:
+            self._line_up(self._alone, now_ns)
+        return self._offer(newcomer)
+
+    def take(self, room: int, now_ns: int) -> list[tuple[T, int]]:
+        """Remove those that are next, up to `room` and one batch; return each with how long it waited, in ns.
+
+        Does not look at deadlines: call late() first. Charges each caller the item's cost; see correct().
+        """
+        alone = self._alone
+        if room <= 0 or not self._n:
+            return []
+        if alone is not None:
+            self._alone = None
+            self._n = 0
+            waited_ns = now_ns - alone[5]
+            if waited_ns > _BRIEF_NS:
+                self._waited_alone(alone, now_ns)
+                return [(alone[0], waited_ns)]
+            if self._may_stand:
+                self._may_stand = self._standing.found_room(now_ns)
+            if now_ns - self._contended_ns < _CALM_NS:
+                self._classes[alone[2]].serve_alone(alone[1], alone[3] or 1)
+            return [(alone[0], waited_ns)]
+        self._now_ns = now_ns
+        batch: list[tuple[T, int]] = []
+        for _ in range(min(room, self._batch, self._n)):
+            item, waiting = self._serve()
+            self._gone(item, waiting)
+            batch.append((item, now_ns - waiting.offered_ns))
+        left_behind = self._n > 0 and len(batch) == room
+        if left_behind:
+            self._contended_ns = now_ns
+        self._drain.took(len(batch), now_ns, self._standing.mean_ns, left_behind=left_behind)
+        if not self._n:
+            self._emptied()
+        return batch
+
+    def late(self, now_ns: int) -> list[T]:
+        """Remove and return the items whose deadline has come, and those that a standing queue kept for too long."""
+        alone = self._alone
+        if alone is not None:
+            if alone[6] > now_ns:
+                return []
+            self._alone = None
+            self._n = 0
+            return [alone[0]]
+        late: list[T] = []
+        self._now_ns = now_ns
+        while (waiting := self._deadlines.pop_late(now_ns)) is not None:
+            assert waiting.item is not None, "who is late waits"
+            late.append(waiting.item)
+            self._remove(waiting.item, waiting)
+        # Nobody else is sent away while nothing moves at all, or while nobody new has to be turned away for them.
+        if self._n and now_ns - self._refused_ns < _CALM_NS and self._drain.flows(now_ns):
+            allowed_ns = self._standing.allowed_ns(now_ns)
+            if allowed_ns is not None:
+                late += self._overstayed(now_ns, allowed_ns)
+        return late
+
+    def discard(self, item: T) -> bool:
+        """Remove `item` because its client left; False if it no longer waits."""
+        alone = self._alone
+        if alone is not None:
+            if alone[0] != item:
+                return False
+            self._alone = None
+            self._n = 0
+            return True
+        waiting = self._waiting.get(item)
+        if waiting is None:
+            return False
+        self._remove(item, waiting)
+        return True
+
+    def correct(self, caller: Hashable, delta: int, *, priority: Priority, taken_ns: int) -> None:
+        """Tell what an item really cost: `delta` tokens more than it said, or less (below 0). taken_ns: as for take().
+
+        What was taken before all callers became equal was charged to nobody, or is forgotten: nothing of it comes back.
+        """
+        if taken_ns >= self._equal_ns:
+            self._classes[priority].correct(caller, delta)
+
+    def serviced(self, duration_ns: int) -> None:
+        """Tell that an item that was taken has been served, and how long that took since take()."""
+        self._standing.serviced(duration_ns)
+
+    # -- with more than one that waits ------------------------------------------------------------------
+
+    def _line_up(self, alone: tuple[T, Hashable, Priority, int, int, int, int], now_ns: int) -> None:
+        """Put the one that waited alone into its line: it is alone no more."""
+        self._alone = None
+        self._make_equal(now_ns)
+        if alone[2]:
+            self._room.see(alone[2])
+        self._join(alone)
+        self._standing.filled(alone[5])
+        self._may_stand = True
+
+    def _waited_alone(self, alone: tuple[T, Hashable, Priority, int, int, int, int], now_ns: int) -> None:
+        """Count one that waited alone, but for room: servers are as busy as if there were more."""
+        _, caller, priority, cost, _, offered_ns, _ = alone
+        self._make_equal(now_ns)
+        self._contended_ns = now_ns
+        self._classes[priority].serve_alone(caller, cost or 1)
+        self._standing.filled(offered_ns)
+        self._standing.emptied(now_ns)
+        self._may_stand = True
+
+    def _make_equal(self, now_ns: int) -> None:
+        """Forget what callers were charged, if nobody has had to wait for long. Nobody is in the lines."""
+        if now_ns - self._contended_ns >= _CALM_NS:
+            self._equal_ns = now_ns
+            for lines in self._classes:
+                lines.forgive()
+
+    def _offer(self, newcomer: tuple[T, Hashable, Priority, int, int, int, int]) -> Verdict[T]:
+        _, caller, priority, _, n_bytes, now_ns, deadline_ns = newcomer
+        lines = self._classes[priority]
+        self._now_ns = now_ns
+        room = self._room
+        if priority:
+            room.see(priority)
+        wait_ns = 0
+        interval_ns = self._drain.interval_ns(now_ns)
+        if interval_ns:
+            allowed_ns = deadline_ns - now_ns
+            standing_ns = self._standing.allowed_ns(now_ns)
+            if standing_ns is not None and standing_ns < allowed_ns:
+                allowed_ns = standing_ns
+            # If even the last place is good enough, it does not matter which one this is.
+            if (self._n + 1) * interval_ns > allowed_ns:
+                wait_ns = self._wait_ns(caller, priority, interval_ns)
+                if wait_ns > allowed_ns:
+                    self._refused_ns = now_ns
+                    return Verdict(Outcome.TOO_LATE, wait_ns, allowed_ns)
+        if room.is_wide(self._n + 1, self._n_bytes + n_bytes):
+            self._join(newcomer)
+            return _ADMITTED
+        shortage, victims = room.make(priority, lines.line(caller), n_bytes)
+        if shortage:
+            return Verdict(Outcome.FULL if shortage is Shortage.PLACES else Outcome.FULL_BYTES, wait_ns)
+        # The newcomer first: the queue is not empty in between.
+        self._join(newcomer)
+        pushed_out: list[T] = []
+        for waiting in victims:
+            assert waiting.item is not None, "who is pushed out waits"
+            pushed_out.append(waiting.item)
+            self._remove(waiting.item, waiting)
+        return Verdict(Outcome.ADMITTED, pushed_out=tuple(pushed_out)) if pushed_out else _ADMITTED
+
+    def _wait_ns(self, caller: Hashable, priority: Priority, interval_ns: float) -> int:
+        """Return about how long a newcomer would wait; 0 if it would be the next: one may always wait for that."""
+        n_ahead = self._classes[priority].n_ahead(caller)
+        n_higher = sum([lines.n for lines in self._classes[:priority]])
+        if n_higher:
+            n_first = n_higher + n_ahead
+            # A class waits for the higher ones, but no longer than its floor takes.
+            n_ahead = min(n_first, int(n_ahead / self._floor)) if self._floor else n_first
+        # All of them, and itself: each goes when one that is being served has ended.
+        return round((n_ahead + 1) * interval_ns) if n_ahead else 0
+
+    def _join(self, newcomer: tuple[T, Hashable, Priority, int, int, int, int]) -> None:
+        item, caller, priority, cost, n_bytes, offered_ns, deadline_ns = newcomer
+        lines = self._classes[priority]
+        line = lines.join(caller)
+        waiting = Waiting(item, line, cost or 1, n_bytes, offered_ns, deadline_ns)
+        lines.push(item, waiting)
+        if self._room.is_pressed:
+            self._room.grew(priority, line)
+        self._waiting[item] = waiting
+        self._n = len(self._waiting)
+        self._n_bytes += n_bytes
+        self._deadlines.add(waiting, self._n)
+
+    def _serve(self) -> tuple[T, Waiting[T]]:
+        floors, classes = self._floors, self._classes
+        for lines in classes:
+            if lines.n:
+                break
+        if lines.n == self._n and floors.is_even:
+            return lines.serve()  # one class is in use
+        depths = [lines.n for lines in classes]
+        chosen = floors.choose(depths)
+        item, waiting = classes[chosen].serve()
+        floors.served(chosen, waiting.cost, depths)
+        return item, waiting
+
+    def _overstayed(self, now_ns: int, allowed_ns: int) -> list[T]:
+        """Remove and return those that were let in before it was known that the queue stands, and have waited too long.
+
+        Not when the queue is short enough: a light caller may have come on top of what the door allows.
+        """
+        overstayed: list[T] = []
+        interval_ns = self._drain.interval_ns(now_ns)
+        since_ns = now_ns - round(allowed_ns * _OVERSTAY)
+        while self._n * interval_ns > 2 * allowed_ns:
+            item, waiting = next(iter(self._waiting.items()))
+            if waiting.offered_ns > since_ns:
+                break
+            overstayed.append(item)
+            self._remove(item, waiting)
+        return overstayed
+
+    def _remove(self, item: T, waiting: Waiting[T]) -> None:
+        """Remove one that is not served."""
+        waiting.line.tokens.remove(item, waiting)
+        self._gone(item, waiting)
+        if not self._n:
+            self._emptied()
+
+    def _gone(self, item: T, waiting: Waiting[T]) -> None:
+        del self._waiting[item]
+        waiting.item = None
+        self._n -= 1
+        self._n_bytes -= waiting.n_bytes
+
+    def _emptied(self) -> None:
+        self._deadlines.clear()
+        self._drain.emptied()
+        self._standing.emptied(self._now_ns)
+        self._room.emptied()

@@ -1,0 +1,190 @@
+"""The way to Redis: one connection, one script, and what goes wrong with either. The only file that imports `redis`.
+
+Knows: how a question is put to the script (lease_script.py) and an answer read. Does not know: what a gateway does with
+it, or while there is none (lease_keeper.py).
+
+Blocking, and on purpose: one question is out at a time. Those that come meanwhile wait in the keeper's pipe, and the
+next one takes all of them along. A question that fails may still have been answered in Redis: its permits are
+lost, and its connection is closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Any, Final, NamedTuple
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
+from redis.retry import Retry
+
+from velox.runtime.lease_script import SCRIPT, UNIT_NS
+
+__all__ = ["Ask", "LeaseRedis", "RedisDownError", "Told", "reachable"]
+
+# A connection may take longer than a request would wait: none waits for it.
+_CONNECT_S: Final = 1.0
+# By so much the time that is expected may be wrong: a question is under way.
+_LEAST_TOLERANCE_NS: Final = 1_000_000_000
+# Who has just come does not say what the time should be: if Redis' clock was set a moment ago, the other gateways know
+# it and this one does not. By then each of them has asked: they do once a second.
+_SURE_AFTER_NS: Final = 2_000_000_000
+_SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+
+class Ask(NamedTuple):
+    """What is asked of one bucket. The script says what each means."""
+
+    name: bytes
+    interval_ns: int
+    burst: int
+    max_wait_ns: int
+    ahead_ns: int
+    recover: bool
+    back: int = 0
+    debt: int = 0
+    since_ns: int = 0
+    want: int = 0
+    pairs: Sequence[tuple[int, int]] = ()
+
+
+class Told(NamedTuple):
+    """What was told of one bucket."""
+
+    granted: int
+    ahead_ns: int
+    ready_ns: int
+
+
+class RedisDownError(Exception):
+    """Redis can't be asked. The text says why, without anything of the URL."""
+
+
+class LeaseRedis:
+    """The connection of one gateway. Not open before the first question.
+
+    replica: its name among the others. sure_after_ns: after its first answer it knows what Redis' time should be.
+    """
+
+    def __init__(
+        self, url: str, prefix: str, timeout_s: float, replica: str, sure_after_ns: int = _SURE_AFTER_NS
+    ) -> None:
+        self._url: Final = url
+        self._timeout_s: Final = timeout_s
+        self._replica: Final = replica
+        self._tag: Final = f"{prefix}{{velox}}:"
+        self._tolerance: Final = max(_LEAST_TOLERANCE_NS, round(2e9 * timeout_s)) // UNIT_NS
+        self._connection: Any = None  # the library's own types say little
+        self._moved: tuple[str, int] | None = None  # the node of a cluster that has our slot
+        self._now = 0  # as Redis told last,
+        self._heard_ns = 0  # at this moment,
+        self._first_ns = 0  # and first at this one
+        self._sure_after_ns: Final = sure_after_ns
+
+    def __repr__(self) -> str:
+        return f"<LeaseRedis {'closed' if self._connection is None else 'open'}>"
+
+    def ask(self, asks: Sequence[Ask], *, counts_for_ns: int | None = None) -> tuple[int, list[Told]]:
+        """Return the number of gateways, and what was told of each bucket. Raises RedisDownError.
+
+        counts_for_ns: this gateway counts as one for so long; below 0: not any more; None: nothing new of that, and the
+        number is -1.
+        """
+        keys = [f"{self._tag}clock", f"{self._tag}replicas", *(f"{self._tag}{ask.name.hex()}" for ask in asks)]
+        now_ns = _now_ns()
+        is_sure = self._now and now_ns - self._first_ns >= self._sure_after_ns
+        expected = self._now + (now_ns - self._heard_ns) // UNIT_NS if is_sure else 0
+        replica = "" if counts_for_ns is None else self._replica
+        arguments: list[Any] = [expected, self._tolerance, replica, (counts_for_ns or 0) // UNIT_NS]
+        for ask in asks:
+            arguments += (ask.interval_ns, ask.burst, ask.max_wait_ns // UNIT_NS, -(-ask.ahead_ns // UNIT_NS))
+            arguments += (int(ask.recover), ask.back, ask.debt, ask.since_ns // UNIT_NS, ask.want, len(ask.pairs))
+            for pair in ask.pairs:
+                arguments += pair
+        now, replicas, *told = self._run(len(keys), [*keys, *arguments])
+        self._now, self._heard_ns = now, _now_ns()
+        self._first_ns = self._first_ns or self._heard_ns
+        triples = zip(told[::3], told[1::3], told[2::3], strict=True)
+        return replicas, [Told(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
+
+    def close(self) -> None:
+        """Close the connection; the next question opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def _run(self, n_keys: int, arguments: list[Any]) -> list[int]:
+        try:
+            connection = self._connect()
+            try:
+                return self._command(connection, "EVALSHA", _SHA, n_keys, *arguments)
+            except NoScriptError:  # a new server, or SCRIPT FLUSH; nothing was done
+                return self._command(connection, "EVAL", SCRIPT, n_keys, *arguments)
+        except (RedisError, OSError, ValueError) as exc:
+            self.close()
+            self._moved = (exc.host, exc.port) if isinstance(exc, MovedError) else None
+            raise RedisDownError(_why(exc)) from exc
+
+    def _command(self, connection: Any, *words: Any) -> list[int]:
+        connection.send_command(*words, check_health=False)
+        reply: list[int] = connection.read_response()
+        return reply
+
+    def _connect(self) -> Any:
+        """Return the connection. Not a client: that would open another one in silence, and who asks must know of it."""
+        if self._connection is None:
+            pool = redis.ConnectionPool.from_url(
+                self._url,
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=max(_CONNECT_S, self._timeout_s),
+                retry=Retry(NoBackoff(), 0),  # a question that failed may have been answered
+                protocol=2,
+            )
+            if self._moved is not None:
+                pool.connection_kwargs.update(host=self._moved[0], port=self._moved[1])
+            self._connection = pool.make_connection()
+            self._connection.connect()
+        return self._connection
+
+
+def reachable(url: str, prefix: str, timeout_s: float) -> str | None:
+    """Ask once for nothing; return why it can't be asked, None if it can."""
+    connection = LeaseRedis(url, prefix, max(timeout_s, _CONNECT_S), "")
+    try:
+        connection.ask(())
+    except RedisDownError as exc:
+        return str(exc)
+    finally:
+        connection.close()
+    return None
+
+
+def _now_ns() -> int:
+    # Goes on while the machine sleeps, as Redis' time does.
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _why(exc: Exception) -> str:
+    """Say what went wrong in words of our own: a library's message may hold the URL, or what was asked."""
+    if isinstance(exc, redis.AuthenticationError):
+        return "it does not take the user or the password of VELOX_REDIS_URL"
+    if isinstance(exc, redis.TimeoutError):
+        return "it did not answer in time"
+    if isinstance(exc, redis.BusyLoadingError):
+        return "it is loading its data"
+    if isinstance(exc, redis.ReadOnlyError):
+        return "it is a replica, and takes no writes"
+    if isinstance(exc, redis.OutOfMemoryError):
+        return "its memory is used up (maxmemory)"
+    if isinstance(exc, MovedError):
+        return "the keys are on another node of the cluster"
+    if isinstance(exc, ResponseError):
+        return f"it answered an error ({type(exc).__name__})"
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return f"no connection: {cause.strerror}"
+        cause = cause.__cause__ or cause.__context__
+    return "no connection"

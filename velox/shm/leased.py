@@ -1,0 +1,394 @@
+"""Quotas that several gateways share: a row of the quota table holds permits that were taken from Redis in advance.
+
+Knows: how a worker takes from a row's lease, what it asks the keeper for, and what it does while Redis can't be asked.
+Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.lease_calls).
+
+    GRANTED    permits that Redis gave for the row, ever; written by the keeper only
+    USED       permits that were taken, ever; written by all. GRANTED - USED is the balance; below 0 it is a debt
+    HOLD       when Redis last told of the row (monotonic ns), 1: not yet; 0: the keeper does not look after the row
+    READY      from when on all that was granted may be used: Redis gives some ahead of their time, as a bucket does
+    NAME, RATE what the bucket is called in Redis and how it fills, for a keeper that takes over from a dead one
+    TAT        how the bucket in Redis stood when it last told, on our clock; workers move it while Redis is down, and
+               make it odd
+
+A permit is one compare-and-swap of USED, and no system call. A worker that is killed has taken a permit or has not; the
+keeper adds to GRANTED only what Redis has charged, so whoever is killed, permits can be lost but never made. GRANTED
+and USED are counted modulo 2**64.
+
+A request for which the balance is too small gets a refusal, if Redis said a moment ago that there is nothing; else
+NOT_YET, and the keeper is asked. While Redis is down the balance may still be used: it is paid for. After that the
+row's own bucket answers, for this gateway's share of the limit, or nobody does (VELOX_REDIS_FALLBACK); what it gives is
+a debt, which is paid when Redis is back. In an overflow row, which is several quotas', no lease can be: there it is
+always the share.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+from typing import Final, NamedTuple, Protocol
+
+from atomicshm import AtomicU64
+
+from velox.memo import Memo
+from velox.policy.lease import FRESH_NS, block, low_mark, own_share
+from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
+from velox.policy.token_bucket import BucketRate, ask, outlook
+from velox.shm.quota_memory import LEAVING, QuotaMemory
+from velox.shm.quota_table import Row, RowTable, Window
+from velox.shm.quotas import QuotaTable, SharedSlots
+
+__all__ = ["Demand", "Lease", "LeasedQuota", "LeasedTable", "Link", "balance_of", "pack_rate", "unpack_rate"]
+
+_DEMAND: Final = struct.Struct("=IIQ16sQQQ")
+_WRAP: Final = 1 << 64
+_HALF: Final = 1 << 63
+# A burst is below 2**27 and an interval (a minute, at most) below 2**36: see settings/rates.py.
+_BURST_BITS: Final = 27
+_LAST_NS: Final = 1 << 62
+_KEPT_NAMES: Final = 1024
+
+
+class Demand(NamedTuple):
+    """What a worker tells the keeper. n: permits that a request needs; 0: look at the row (low, or in debt)."""
+
+    row: int
+    block: int  # of the worker
+    tag: int
+    name: bytes  # 16 bytes, the same in all gateways
+    interval_ns: int
+    burst: int
+    n: int
+
+    def packed(self) -> bytes:
+        """Return the message."""
+        return _DEMAND.pack(*self)
+
+    @classmethod
+    def unpacked(cls, messages: bytes) -> list[Demand]:
+        """Return the demands of whole messages, one after the other."""
+        return [cls(*fields) for fields in _DEMAND.iter_unpack(messages)]
+
+    @staticmethod
+    def size() -> int:
+        """Return the length of a message."""
+        return _DEMAND.size
+
+
+class Link(Protocol):
+    """What a worker knows of Redis."""
+
+    @property
+    def is_up(self) -> bool:
+        """True while the keeper can ask it."""
+
+    @property
+    def replicas(self) -> int:
+        """How many gateways share the limits."""
+
+    @property
+    def stands_alone(self) -> bool:
+        """True if this gateway gives its share while Redis is down; False if nothing may pass."""
+
+    def send(self, demand: Demand) -> None:
+        """Tell the keeper, soon."""
+
+
+class Lease:
+    """The cells of one row that belong to its lease."""
+
+    __slots__ = ("granted", "hold", "name", "rate", "ready", "used")
+
+    def __init__(self, memory: QuotaMemory, row: int) -> None:
+        self.granted, self.used, self.hold, self.ready, high, low, self.rate = memory.lease(row)
+        self.name: Final[tuple[AtomicU64, AtomicU64]] = (high, low)
+
+    def __repr__(self) -> str:
+        return f"<Lease balance={self.balance()} hold={self.hold.load()}>"
+
+    def balance(self) -> int:
+        """Return how many permits can be taken; below 0: a debt."""
+        return balance_of(self.granted.load(), self.used.load())
+
+    def take(self, n: int) -> int | None:
+        """Take `n` permits, and return the balance before; None: there are not so many."""
+        used = self.used
+        seen = used.load()
+        while True:
+            balance = self.granted.load() - seen
+            if not -_HALF <= balance < _HALF:
+                balance = balance_of(balance, 0)
+            if balance < n:
+                return None
+            found = used.cas(seen, (seen + n) % _WRAP)
+            if found == seen:
+                return balance
+            seen = found
+
+
+def balance_of(granted: int, used: int) -> int:
+    """Return the difference of two counters that wrap around."""
+    return (granted - used + _HALF) % _WRAP - _HALF
+
+
+def pack_rate(interval_ns: int, burst: int) -> int:
+    """Return a rate as one cell; never 0."""
+    return interval_ns << _BURST_BITS | burst
+
+
+def unpack_rate(cell: int) -> tuple[int, int]:
+    """Return interval_ns and burst."""
+    return cell >> _BURST_BITS, cell & ((1 << _BURST_BITS) - 1)
+
+
+class LeasedTable:
+    """One worker's view of all quotas and slots, of which the quotas are shared with other gateways.
+
+    block: of this process. Slots are of this gateway alone.
+    """
+
+    __slots__ = ("_link", "_names", "_table")
+
+    def __init__(self, memory: QuotaMemory, block: int, link: Link) -> None:
+        self._table: Final = QuotaTable(memory, block)
+        self._link: Final = link
+        self._names: Final[Memo[int, bytes]] = Memo(_KEPT_NAMES)
+
+    def __repr__(self) -> str:
+        return f"<LeasedTable {self._table!r}>"
+
+    def tag(self, *parts: bytes) -> int:
+        """Return the name of a row, as QuotaTable does; what it is made of must be the same in all gateways."""
+        tag = self._table.tag(*parts)
+        digest = sha256()
+        for part in parts:
+            digest.update(len(part).to_bytes(4, "big") + part)
+        self._names.put(tag, digest.digest()[:16])
+        return tag
+
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> LeasedQuota:
+        """Return the quota named `tag`, which tag() has just returned. open_ended: a client's words went into it."""
+        name = self._names.get(tag)
+        assert name is not None, "tag() comes right before"
+        rows = self._table.rows
+        # Those that overflow have no lease; each rate is with its like.
+        window = rows.window(tag, 2 * (rate.interval_ns * 31 + rate.burst), open_ended=open_ended)
+        return LeasedQuota(rows, window, rate, name, self._link)
+
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> SharedSlots:
+        """Return the slots named `tag`, of this gateway."""
+        return self._table.slots(tag, limit, open_ended=open_ended)
+
+
+class LeasedQuota:
+    """A velox.policy.quota.Quota over several gateways. Several may have one tag."""
+
+    __slots__ = ("_lease", "_link", "_low", "_name", "_overflown", "_rate", "_row", "_rows", "_window")
+
+    def __init__(self, rows: RowTable, window: Window, rate: BucketRate, name: bytes, link: Link) -> None:
+        self._rows: Final = rows
+        self._window: Final = window
+        self._rate: Final = rate
+        self._name: Final = name
+        self._link: Final = link
+        self._row: Row | None = None  # where it was found last
+        self._lease: Lease | None = None  # of that row; None: it has none, or is an overflow row
+        self._low = 0  # of the lease: then the keeper is told; as it was when the lease was last used up
+        self._overflown = 0  # permits taken in an overflow row: what is given back of them is dropped
+
+    def __repr__(self) -> str:
+        return f"<LeasedQuota {self._row!r} {self._lease!r}>"
+
+    @property
+    def rate(self) -> BucketRate:
+        """The rate of all gateways together."""
+        return self._rate
+
+    def ask(self, n: int, now_ns: int) -> int:
+        """Return what take() would. No row is claimed for it."""
+        row = self._find()
+        lease = self._lease
+        if row is None or lease is None:
+            return self._answer(n, now_ns, 0, 0 if row is None else row.tat.load(), 0, is_leased=row is None)
+        balance = lease.balance()
+        if balance >= n:
+            return max(0, lease.ready.load() - now_ns)
+        return self._answer(n, now_ns, balance, row.tat.load(), lease.hold.load(), is_leased=True)
+
+    def take(self, n: int, now_ns: int) -> int:
+        """Take `n` permits, all or none; NOT_YET: none, and the keeper must be asked (demand())."""
+        if n > self._rate.burst:
+            return NEVER
+        rows = self._rows
+        rows.enter()
+        try:
+            row, lease = self._claim()
+            if lease is None:
+                return self._take_alone(row, None, n, now_ns)
+            before = lease.take(n)
+            if before is None:
+                return self._take_alone(row, lease, n, now_ns)
+            wait_ns = lease.ready.load() - now_ns
+        finally:
+            rows.leave()
+        if before - n < self._low <= before:
+            self._link.send(self._message(row, 0))
+        return wait_ns if wait_ns > 0 else 0
+
+    def demand(self, n: int) -> Demand | None:
+        """Return what to tell the keeper so that `n` permits may come; None: there is no row for it."""
+        self._rows.enter()
+        try:
+            row, lease = self._claim()
+        finally:
+            self._rows.leave()
+        return None if lease is None else self._message(row, n)
+
+    def used_wait(self, n: int) -> None:
+        """Nothing to note: of permits that wait in a dead worker, nobody knows. They are lost."""
+
+    def give_back(self, n: int, *, waiting: bool) -> None:
+        """Give back `n` permits that were not used: to the lease, from which they go back to Redis if not needed."""
+        dropped = min(n, self._overflown)
+        self._overflown -= dropped
+        n -= dropped
+        self._rows.enter()
+        try:
+            row = self._find_inside()
+            lease = self._lease
+            if row is None or lease is None or not n:
+                return  # the bucket is full, or shared with others who would get them
+            lease.used.fetch_sub(n)
+            is_known = lease.hold.load()
+        finally:
+            self._rows.leave()
+        if not is_known:
+            self._link.send(self._message(row, 0))
+
+    def charge(self, n: int) -> None:
+        """Take `n` permits that were used already. What the lease does not hold is a debt, which the keeper pays."""
+        if not n:
+            return
+        self._rows.enter()
+        try:
+            row, lease = self._claim()
+            if lease is None or not self._link.is_up:
+                _push(row.tat, n * self._rate.interval_ns * max(1, self._link.replicas))
+            if lease is None:
+                return
+            lease.used.fetch_add(n)
+            is_debt = lease.balance() < 0
+        finally:
+            self._rows.leave()
+        if is_debt:
+            self._link.send(self._message(row, 0))
+
+    def remaining(self, now_ns: int) -> int:
+        """Return how many permits could be taken without a wait, as far as is known here."""
+        return self.outlook(now_ns)[0]
+
+    def full_in_ns(self, now_ns: int) -> int:
+        """Return the time until the bucket is full again, as far as is known here."""
+        return self.outlook(now_ns)[1]
+
+    def outlook(self, now_ns: int) -> tuple[int, int]:
+        """Return both."""
+        row, lease, rate = self._find(), self._lease, self._rate
+        if row is None:
+            return rate.burst, 0
+        if lease is None or not self._link.is_up:
+            rate = own_share(rate, self._link.replicas, 0)
+        left, full_ns = outlook(rate, row.tat.load(), now_ns)
+        if lease is not None:
+            balance = lease.balance() if rate is self._rate else max(0, lease.balance())
+            left = min(self._rate.burst, max(0, left + balance))
+            full_ns += max(0, -balance) * rate.interval_ns  # what was used on top of the lease
+        return left, full_ns
+
+    # -- what a balance that is too small means -------------------------------------------------------
+
+    def _answer(self, n: int, now_ns: int, balance: int, tat: int, told_ns: int, *, is_leased: bool) -> int:
+        """Say what a request gets that the lease does not hold. told_ns: when Redis told of the bucket."""
+        rate, link = self._rate, self._link
+        if n > rate.burst:
+            return NEVER
+        if is_leased and link.is_up:
+            self._low = low_mark(block(rate, link.replicas))
+            if told_ns > 1 and now_ns - told_ns < FRESH_NS:
+                answer = ask(rate, tat, now_ns, n - max(0, balance))
+                if answer < 0:
+                    return answer
+            return NOT_YET
+        if not link.stands_alone and (is_leased or not link.is_up):
+            return UNAVAILABLE
+        answer = ask(own_share(rate, link.replicas, n), tat, now_ns, n)
+        # In an overflow row nothing waits: others would take what was waited for.
+        return answer if is_leased or answer <= 0 else -answer
+
+    def _take_alone(self, row: Row, lease: Lease | None, n: int, now_ns: int) -> int:
+        """Take from the row's own bucket, if that is what _answer() says. Inside an operation."""
+        is_leased = lease is not None
+        balance, told_ns = (0, 0) if lease is None else (lease.balance(), lease.hold.load())
+        tat = row.tat
+        while True:
+            seen = tat.load()
+            answer = self._answer(n, now_ns, balance, seen, told_ns, is_leased=is_leased)
+            if answer < 0:
+                return answer
+            cost_ns = n * self._rate.interval_ns * max(1, self._link.replicas)
+            if tat.cas(seen, min(max(seen, now_ns) + cost_ns, _LAST_NS) | 1) == seen:
+                break
+        # Killed here: the share is charged for nothing.
+        if lease is None:
+            self._overflown += n
+        else:
+            lease.used.fetch_add(n)
+            if not told_ns:
+                self._link.send(self._message(row, 0))  # the keeper does not know of the row
+        return answer
+
+    # -- the row ------------------------------------------------------------------------------------
+
+    def _claim(self) -> tuple[Row, Lease | None]:
+        """Return the row, a new one if there is none. Inside an operation."""
+        row = self._row
+        if row is None or row.tag.load() != self._window.tag:
+            row = self._rows.claim(self._window)
+            self._settle_in(row)
+        return row, self._lease
+
+    def _find(self) -> Row | None:
+        row = self._row
+        if row is not None and row.tag.load() & ~LEAVING == self._window.tag:
+            return row
+        self._rows.enter()
+        try:
+            row = self._find_inside()
+            if row is None and not self._rows.has_room(self._window):
+                self._lease = None
+                return self._rows.overflow(self._window)
+            return row
+        finally:
+            self._rows.leave()
+
+    def _find_inside(self) -> Row | None:
+        row = self._row
+        if row is None or row.tag.load() != self._window.tag:
+            row = self._rows.find(self._window)
+            self._settle_in(row)
+        return row
+
+    def _settle_in(self, row: Row | None) -> None:
+        self._row = row
+        self._lease = None if row is None or row.is_overflow else Lease(self._rows.memory, row.index)
+
+    def _message(self, row: Row, n: int) -> Demand:
+        rate = self._rate
+        return Demand(row.index, self._rows.block, self._window.tag, self._name, rate.interval_ns, rate.burst, n)
+
+
+def _push(tat: AtomicU64, by_ns: int) -> None:
+    """Move the state of a bucket, and never out of 64 bits."""
+    seen = tat.load()
+    while (found := tat.cas(seen, min(seen + by_ns, _LAST_NS) | 1)) != seen:
+        seen = found

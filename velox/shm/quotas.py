@@ -1,0 +1,302 @@
+"""The quotas and slots that all workers share: one row of the quota table each.
+
+Knows: how a row's cells move while other workers move them, and in which order. Does not know: the arithmetic
+(policy.token_bucket), how a row is found (quota_table.py), or what a permit is for.
+
+A worker may be killed between any two steps, so each operation has an order in which a permit can be lost but the limit
+can't. When permits are taken, the TAT moves first and the note of those that wait follows; when they are given back,
+the other way round. What is lost that way delays one bucket by the permits of one request, once. A slot is noted
+before it is looked whether there was one, and what a dead worker had noted is taken away (quota_sweep.py): slots are
+never lost.
+
+Never above burst + elapsed / interval, counted from the first use, whatever is given back or charged later: the TAT is
+always at least the first use plus one interval for each permit that is out (policy.token_bucket says what that means
+for shorter windows). A quota without a row of its own shares one with others; what is given back there is dropped.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+from atomicshm import AtomicU64, fence
+
+from velox.policy.token_bucket import NEVER, BucketRate, ask, full_in_ns, outlook, remaining
+from velox.shm.quota_memory import LEAVING, QuotaMemory
+from velox.shm.quota_table import Row, RowTable, Window
+
+__all__ = ["QuotaTable", "SharedQuota", "SharedSlots"]
+
+# No debt goes further than this, so that no sum of them wraps around.
+_LAST_NS: Final = 1 << 62
+# Two workers that try for the last slot at the same moment see each other, and both stand back; so each tries again.
+_TRIES: Final = 3
+
+
+class QuotaTable:
+    """One worker's view of all quotas and slots. block: of this process, as in Segment; one QuotaTable a process."""
+
+    __slots__ = ("_key", "_rows")
+
+    def __init__(self, memory: QuotaMemory, block: int) -> None:
+        self._rows: Final = RowTable(memory, block)
+        self._key: Final = memory.key
+
+    def __repr__(self) -> str:
+        return f"<QuotaTable {self._rows!r}>"
+
+    @property
+    def rows(self) -> RowTable:
+        """The rows themselves: for what keeps more in a row than a bucket."""
+        return self._rows
+
+    def tag(self, *parts: bytes) -> int:
+        """Return the name of a row: a keyed digest of `parts`, the same in all workers of this gateway."""
+        digest = blake2b(key=self._key, digest_size=8)
+        for part in parts:
+            digest.update(len(part).to_bytes(4, "big"))
+            digest.update(part)
+        return int.from_bytes(digest.digest(), "big") & ~LEAVING or 1
+
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> SharedQuota:
+        """Return the quota named `tag`. open_ended: a client's words (a model's name) went into the tag."""
+        number = rate.interval_ns * 31 + rate.burst
+        return SharedQuota(self._rows, self._rows.window(tag, 2 * number, open_ended=open_ended), rate)
+
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> SharedSlots:
+        """Return the slots named `tag`; a tag of their own, which no quota has. open_ended: as for quota()."""
+        # Quotas overflow into the even rows, slots into the odd ones: the state of a bucket says nothing of slots.
+        return SharedSlots(self._rows, self._rows.window(tag, 2 * limit + 1, open_ended=open_ended), limit)
+
+
+class SharedQuota:
+    """A velox.policy.quota.Quota. Several may have one tag."""
+
+    __slots__ = ("_last_ns", "_rate", "_row", "_rows", "_tag", "_window")
+
+    def __init__(self, rows: RowTable, window: Window, rate: BucketRate) -> None:
+        self._rows: Final = rows
+        self._window: Final = window
+        self._tag: Final = window.tag
+        self._rate: Final = rate
+        self._row: Row | None = None  # where it was found last; an overflow row's tag is never the one looked for
+        self._last_ns = 0  # the last time that it was told
+
+    def __repr__(self) -> str:
+        return f"<SharedQuota {self._row!r}>"
+
+    @property
+    def rate(self) -> BucketRate:
+        """The rate that the quota was asked for with."""
+        return self._rate
+
+    def ask(self, n: int, now_ns: int) -> int:
+        """Return what take() would. No row is claimed for it."""
+        rate = self._rate
+        if not rate.interval_ns:
+            return 0
+        tat, may_wait = self._look()
+        answer = ask(rate, tat, now_ns, n)
+        return answer if may_wait or answer <= 0 else -answer
+
+    def take(self, n: int, now_ns: int) -> int:
+        """Take `n` permits, all or none. In an overflow row nothing waits: what had to is refused."""
+        rate = self._rate
+        if not rate.interval_ns:
+            return 0
+        if n > rate.burst:
+            return NEVER
+        self._last_ns = now_ns
+        rows = self._rows
+        rows.enter()
+        try:
+            row = self._row
+            if row is None or row.tag.load() != self._tag:
+                row = self._row = rows.claim(self._window)
+            cost_ns, tat = n * rate.interval_ns, row.tat
+            seen = tat.load()
+            while True:
+                wait_ns = ask(rate, seen, now_ns, n)
+                if wait_ns < 0:
+                    return wait_ns
+                if wait_ns and row.is_overflow:
+                    return -wait_ns
+                found = tat.cas(seen, (seen if seen > now_ns else now_ns) + cost_ns)
+                if found == seen:
+                    break
+                seen = found
+            # Killed here: permits that would have waited are lost.
+            if wait_ns:
+                row.waiting[0] += cost_ns
+            return wait_ns
+        finally:
+            rows.leave()
+
+    def used_wait(self, n: int) -> None:
+        """Note that `n` permits that had to wait are about to be used."""
+        # No operation: a row with permits that wait is not freed.
+        assert self._row is not None, "permits wait in the row that they were taken from"
+        self._row.waiting[0] -= n * self._rate.interval_ns
+
+    def give_back(self, n: int, *, waiting: bool) -> None:
+        """Give back `n` permits that were not used."""
+        n_ns = n * self._rate.interval_ns
+        rows = self._rows
+        rows.enter()
+        try:
+            row = self._row
+            if row is None or row.tag.load() != self._tag:
+                row = self._row = rows.find(self._window)
+            if row is None:
+                assert not waiting, "a row with permits that wait is not freed"
+                return  # it is full, or shared with others who would get them
+            if waiting:
+                row.waiting[0] -= n_ns
+            # Killed here: permits are lost.
+            _move(row.tat, -n_ns, 0)
+        finally:
+            rows.leave()
+
+    def charge(self, n: int) -> None:
+        """Take `n` permits that were used already, as if they had been taken with the last ones."""
+        n_ns = n * self._rate.interval_ns
+        if not n_ns:
+            return
+        rows = self._rows
+        rows.enter()
+        try:
+            row, least_ns = self._row, 0
+            if row is None or row.tag.load() != self._tag:
+                row = self._row = rows.claim(self._window)
+                least_ns = self._last_ns  # a new row knows nothing of when they were taken
+            _move(row.tat, n_ns, least_ns)
+        finally:
+            rows.leave()
+
+    def remaining(self, now_ns: int) -> int:
+        """Return how many permits could be taken without a wait."""
+        return remaining(self._rate, self._look()[0], now_ns)
+
+    def full_in_ns(self, now_ns: int) -> int:
+        """Return the time until the bucket is full again."""
+        return full_in_ns(self._rate, self._look()[0], now_ns)
+
+    def outlook(self, now_ns: int) -> tuple[int, int]:
+        """Return both, as they are at one moment."""
+        return outlook(self._rate, self._look()[0], now_ns)
+
+    def _look(self) -> tuple[int, bool]:
+        """Return the state of the bucket that take() would use, and whether permits of it may be waited for."""
+        rows = self._rows
+        row = self._row
+        if row is not None:
+            tat = row.tat.load()
+            # The tag after the TAT: a row is not freed with a TAT that matters.
+            if row.tag.load() & ~LEAVING == self._tag:
+                return tat, True
+        rows.enter()
+        try:
+            row = self._row = rows.find(self._window)
+            if row is not None:
+                return row.tat.load(), True
+            return rows.overflow(self._window).tat.load(), rows.has_room(self._window)
+        finally:
+            rows.leave()
+
+
+class SharedSlots:
+    """A velox.policy.quota.Slots. Several may have one tag; what one has taken, it releases."""
+
+    __slots__ = ("_limit", "_n_own", "_overflow", "_overflown", "_row", "_rows", "_window")
+
+    def __init__(self, rows: RowTable, window: Window, limit: int) -> None:
+        self._rows: Final = rows
+        self._window: Final = window
+        self._limit: Final = limit
+        self._overflow: Final = rows.overflow(window)
+        self._row: Row | None = None
+        self._n_own = 0  # taken here, in `_row`: that row is not freed meanwhile
+        self._overflown = 0  # taken here, in the overflow row
+
+    def __repr__(self) -> str:
+        return f"<SharedSlots {self._n_own}+{self._overflown} of {self._limit}>"
+
+    @property
+    def limit(self) -> int:
+        """How many."""
+        return self._limit
+
+    def take(self) -> bool:
+        """Take one; False when all are taken."""
+        for _ in range(_TRIES):
+            taken = self._try()
+            if taken is not None:
+                return taken
+        return False
+
+    def release(self) -> None:
+        """Give one back."""
+        # No operation: a row with slots in use is not freed, and after this store it is not looked at.
+        if self._overflown:
+            self._overflown -= 1
+            self._overflow.own_slots.fetch_sub(1)
+            return
+        assert self._row is not None, "a slot is released where it was taken"
+        assert self._n_own > 0, "a slot is released once"
+        self._n_own -= 1
+        self._row.own_slots.fetch_sub(1)
+
+    def in_use(self) -> int:
+        """Return how many are taken, by all workers; those of the overflow row may be somebody else's."""
+        row = self._row
+        if row is None or not self._n_own:  # else it is not freed
+            self._rows.enter()
+            try:
+                if row is None or row.tag.load() != self._window.tag:
+                    row = self._row = self._rows.find(self._window)
+            finally:
+                self._rows.leave()
+        return self._count(self._overflow if row is None else row)
+
+    def _try(self) -> bool | None:
+        """Note a slot, and only then count: of all that do so at once, at most as many pass as there are slots.
+
+        None: somebody else was about to take one, too.
+        """
+        rows = self._rows
+        rows.enter()
+        try:
+            row = self._row
+            if row is None or row.tag.load() != self._window.tag:
+                row = self._row = rows.claim(self._window)
+            if self._count(row) >= self._limit:
+                return False
+            row.own_slots.fetch_add(1)
+            # Killed here: the supervisor takes away what was noted.
+            if self._count(row) > self._limit:
+                row.own_slots.fetch_sub(1)
+                return None
+            if row.is_overflow:
+                self._overflown += 1
+            else:
+                self._n_own += 1
+            return True
+        finally:
+            rows.leave()
+
+    def _count(self, row: Row) -> int:
+        """Add up: in the tag's own row, those in the overflow row count too; some may have been taken for this tag."""
+        fence()
+        in_use = sum(row.slots)
+        return in_use if row.is_overflow else in_use + sum(self._overflow.slots)
+
+
+def _move(tat: AtomicU64, by_ns: int, least_ns: int) -> None:
+    """Move the state of a bucket from at least `least_ns`, and never out of 64 bits."""
+    seen = tat.load()
+    while True:
+        moved = max(seen, least_ns) + by_ns
+        found = tat.cas(seen, min(max(moved, 0), _LAST_NS))
+        if found == seen:
+            return
+        seen = found
