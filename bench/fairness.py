@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +24,11 @@ from typing import Final
 from bench.crowd import Answer, offer, requests, service_s
 from bench.open_loop import percentile
 from bench.simulated import gateway
+from docs.tables import fill
 
 __all__ = ["main"]
 
 _DOCS: Final = Path(__file__).parent.parent / "docs"
-_MARK: Final = re.compile(r"(<!-- fairness -->\n).*?(<!-- /fairness -->)", re.DOTALL)
 _CAPACITY: Final = 16
 _LENGTHS: Final = (6, 16)  # tokens, evenly: 100 to 200 ms
 _PEAK: Final = _CAPACITY / service_s(sum(_LENGTHS) // 2)  # answers a second: 107
@@ -155,7 +154,7 @@ def main() -> None:
     if not arguments.dry:
         _draw(found)
         page = _DOCS / "queue.md"
-        page.write_text(_MARK.sub(lambda seen: f"{seen[1]}{table}\n{seen[2]}", page.read_text()))
+        page.write_text(fill(page.read_text(), "fairness", f"{table}\n"))
 
 
 if __name__ == "__main__":

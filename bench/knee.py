@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from typing import Final
 from bench.open_loop import arrivals, percentile
 from bench.servers import free_port, get
 from bench.simulated import running
+from docs.tables import fill
 
 __all__ = ["main"]
 
@@ -42,7 +42,6 @@ _OVERLOAD: Final = 3.0
 _SERVERS: Final = {"line": (), "batch": ("--batch-slowdown",)}
 _LIMITS: Final = ("off", str(_CAPACITY), "auto")
 _PATIENCE_S: Final = 3.0
-_MARK: Final = re.compile(r"(<!-- knee -->\n).*?(<!-- /knee -->)", re.DOTALL)
 
 
 @dataclass
@@ -210,7 +209,7 @@ def main() -> None:
     if not arguments.dry:
         _draw(runs)
         table = "\n".join(lines)
-        _PAGE.write_text(_MARK.sub(lambda found: f"{found[1]}{table}\n{found[2]}", _PAGE.read_text()))
+        _PAGE.write_text(fill(_PAGE.read_text(), "knee", f"{table}\n"))
 
 
 if __name__ == "__main__":

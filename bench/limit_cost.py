@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from bench.machine import Cores, pick_cores
 from bench.payloads import CHAT_PATH, CHAT_REPLY, chat_body
 from bench.rounds import Spread, run_rounds, spread
 from bench.servers import Server, Servers
+from docs.tables import fill
 from velox.gateway.limiter import Limiter
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
@@ -43,7 +43,6 @@ from velox.types import Caller, Peek, Priority, Rates, RequestHead, Route, Scope
 __all__ = ["main"]
 
 _PAGE: Final = Path(__file__).parent.parent / "docs/limits.md"
-_MARK: Final = re.compile(r"(<!-- cost -->\n).*?(<!-- /cost -->)", re.DOTALL)
 _RUNS: Final = 9
 _ROUNDS: Final = 5
 _TRIES: Final = 5
@@ -253,7 +252,7 @@ def main() -> None:
     table = "\n".join(_tables(arguments.seconds, whole))
     print(table)
     if not arguments.dry:
-        _PAGE.write_text(_MARK.sub(lambda seen: f"{seen[1]}{table}\n{seen[2]}", _PAGE.read_text()))
+        _PAGE.write_text(fill(_PAGE.read_text(), "cost", f"{table}\n"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +25,11 @@ from bench.crowd import Answer, Request, offer, requests, service_s
 from bench.open_loop import percentile
 from bench.rounds import Spread, spread
 from bench.simulated import MemoryWatch, gateway
+from docs.tables import fill
 
 __all__ = ["main"]
 
 _DOCS: Final = Path(__file__).parent.parent / "docs"
-_MARK: Final = re.compile(r"(<!-- overload -->\n).*?(<!-- /overload -->)", re.DOTALL)
 _CAPACITY: Final = 24
 _LENGTHS: Final = (6, 16)  # tokens, evenly: 100 to 200 ms
 _PEAK: Final = _CAPACITY / service_s(sum(_LENGTHS) // 2)  # answers a second: 160
@@ -238,7 +237,7 @@ def main() -> None:
     if not arguments.dry:
         _draw(run)
         page = _DOCS / "overload.md"
-        page.write_text(_MARK.sub(lambda seen: f"{seen[1]}{table}\n{seen[2]}", page.read_text()))
+        page.write_text(fill(page.read_text(), "overload", f"{table}\n"))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from docs.tables import fill
+
 __all__ = ["PAGES", "ROOT", "anchors", "blocks", "commands", "links", "put_between"]
 
 ROOT: Final = Path(__file__).parents[1]
@@ -48,5 +50,4 @@ def put_between(page: Path, mark: str, text: str) -> None:
     old = page.read_text() if page.exists() else ""
     if begin not in old:
         old += f"\n{begin}\n{end}\n"
-    before, _, rest = old.partition(begin)
-    page.write_text(f"{before}{begin}\n{text.rstrip()}\n{end}{rest.partition(end)[2]}")
+    page.write_text(fill(old, mark, f"{text.rstrip()}\n"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from tests.fuzz.event_stream import events_of, lines_of
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import Reason
 from velox.protocol.sse import COMMENT, EventWatch, error_event
@@ -22,7 +23,7 @@ def run(data: bytes) -> None:
     """Watch a stream. Raises AssertionError, or what a bug raises."""
     if not data:
         return
-    lines, rest = _lines(data)
+    lines, rest = lines_of(data)
     between, n_errors, has_data = whole = _watch([data])
     for pieces in cuttings(data):
         assert _watch(pieces) == whole, "understood differently when the bytes are cut"
@@ -30,10 +31,10 @@ def run(data: bytes) -> None:
     assert n_errors == sum(_ERROR.match(line) is not None for line in [*lines, rest]), "another number of errors"
     assert has_data == any(line and not line.startswith(b":") for line in [*lines, rest]), "only comments, or not"
     if between:
-        before = _events(data)
-        assert _events(data + COMMENT) == before, "a comment between two events changed one"
+        before = events_of(data)
+        assert events_of(data + COMMENT) == before, "a comment between two events changed one"
         event = error_event(Reason.UPSTREAM_RESET, "cut")
-        assert _events(data + event) == [*before, event[6:-2]], "the event that was added is not one event"
+        assert events_of(data + event) == [*before, event[6:-2]], "the event that was added is not one event"
 
 
 def _watch(pieces: Pieces) -> tuple[bool, int, bool]:
@@ -43,29 +44,7 @@ def _watch(pieces: Pieces) -> tuple[bool, int, bool]:
     return watch.between, watch.n_errors, has_data
 
 
-def _lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """Return the whole lines, and what is open. Lines end with LF, CR or CRLF."""
-    *lines, rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    return lines, rest
-
-
 def _is_between(data: bytes) -> bool:
     """True when nothing is open: the last line is whole and blank, or there was only a first blank one."""
-    lines, rest = _lines(data)
+    lines, rest = lines_of(data)
     return not rest and not lines[-1]
-
-
-def _events(data: bytes) -> list[bytes]:
-    """Return the data of each event that a client is given, as the standard says. An open one is never given."""
-    events: list[bytes] = []
-    fields: list[bytes] = []
-    for line in _lines(data)[0]:
-        if not line:
-            if fields:
-                events.append(b"\n".join(fields))
-            fields = []
-        elif line.startswith(b"data:"):
-            fields.append(line[5:].removeprefix(b" "))
-        elif line == b"data":
-            fields.append(b"")
-    return events

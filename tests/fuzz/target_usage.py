@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 
+from tests.fuzz.event_stream import events_of
 from tests.fuzz.wires import Pieces, cuttings
 from velox.protocol.usage import DataLines, UsageScanner
 from velox.protocol.usage_strip import UsageStrip
@@ -37,15 +38,15 @@ def run(data: bytes) -> None:
     if b'"usage"' not in data:
         assert tokens == (None, None), "tokens from nowhere"
         assert out + held == data, "changed without a reason"
-    after = _events(out + held)
-    for event in _events(data):
+    after = events_of(out + held)
+    for event in events_of(data):
         if after and _is_the_same(event, after[0]):
             del after[0]
         else:
             assert _is_only_usage(event), "an event is missing, or was changed"
     assert not after, "an event too many"
     if held:
-        assert _events(out + b"\n\n") == _events(out), "half an event went out"
+        assert events_of(out + b"\n\n") == events_of(out), "half an event went out"
 
 
 def _pass(pieces: Pieces) -> tuple[tuple[tuple[int | None, int | None], int], bytes, bytes]:
@@ -64,22 +65,6 @@ def _pass(pieces: Pieces) -> tuple[tuple[tuple[int | None, int | None], int], by
 
 def _lines(data: bytes) -> list[bytes]:
     return data.replace(b"\r\n", b"\n").split(b"\n")
-
-
-def _events(data: bytes) -> list[bytes]:
-    """Return the data of each event that a client is given, as the standard says. An open one is never given."""
-    events: list[bytes] = []
-    fields: list[bytes] = []
-    for line in data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]:
-        if not line:
-            if fields:
-                events.append(b"\n".join(fields))
-            fields = []
-        elif line.startswith(b"data:"):
-            fields.append(line[5:].removeprefix(b" "))
-        elif line == b"data":
-            fields.append(b"")
-    return events
 
 
 def _is_the_same(event: bytes, sent: bytes) -> bool:

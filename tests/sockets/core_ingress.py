@@ -16,7 +16,7 @@ from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import EngineFactory
 from velox.types import ANYONE, Caller, RequestHead
 
-__all__ = ["App", "Exchange", "Server", "eventually", "serve"]
+__all__ = ["App", "Exchange", "Server", "eventually", "listening", "serve"]
 
 
 class Exchange:
@@ -131,13 +131,20 @@ async def serve(
     server = Server(
         app, write_s=write_s, budget=budget, max_connections=max_connections, min_rate=min_rate, http2=http2
     )
+    async with listening(server, server.ingress.connection):
+        yield server
+
+
+@asynccontextmanager
+async def listening(server: Server, make: Callable[[], asyncio.BaseProtocol]) -> AsyncIterator[None]:
+    """Listen while the block runs; nothing may have been raised in the loop. make: a connection's protocol."""
     server.ingress.start()
-    listening = await asyncio.get_running_loop().create_server(server.ingress.connection, "127.0.0.1", 0)
-    server.address = listening.sockets[0].getsockname()
+    listener = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    server.address = listener.sockets[0].getsockname()
     try:
         async with asyncio.timeout(30):
-            yield server
+            yield
     finally:
         server.ingress.stop()
-        listening.close()
+        listener.close()
     assert server.crashes == [], "no callback may raise"

@@ -14,7 +14,7 @@ from typing import Final
 
 import trustme
 
-from tests.sockets.core_ingress import App, Server
+from tests.sockets.core_ingress import App, Server, listening
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import server_context
 from velox.observe.causes import TlsFailure
@@ -58,17 +58,9 @@ class TlsServer(Server):
 
 @asynccontextmanager
 async def serve_tls(server: TlsServer) -> AsyncIterator[TlsServer]:
-    """Listen while the block runs; nothing may have been raised in the loop."""
-    server.ingress.start()
-    listening = await asyncio.get_running_loop().create_server(server.tls.connection, "127.0.0.1", 0)
-    server.address = listening.sockets[0].getsockname()
-    try:
-        async with asyncio.timeout(30):
-            yield server
-    finally:
-        server.ingress.stop()
-        listening.close()
-    assert server.crashes == [], "no callback may raise"
+    """Listen while the block runs."""
+    async with listening(server, server.tls.connection):
+        yield server
 
 
 class TlsClient:

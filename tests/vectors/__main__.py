@@ -15,15 +15,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
+from docs.tables import fill
 from tests.vectors.differential import BEHIND_PROXY, TO_SERVER, Report, from_proxy, to_server
 from tests.vectors.play import Gateways, behind
 from tests.vectors.proxies import PROXIES, SERVERS
 from tests.vectors.table import VECTORS, counts, rows
 from tests.vectors.vector import Vector
-
-_MARKS: Final = {name: (f"<!-- {name} -->", f"<!-- /{name} -->") for name in ("counts", "vectors", "servers")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,10 +91,7 @@ def _write(path: Path, pieces: dict[str, list[str]]) -> None:
     """Put the tables between the marks of a page."""
     text = path.read_text()
     for name, lines in pieces.items():
-        begin, end = _MARKS[name]
-        before, _, rest = text.partition(begin)
-        after = rest.partition(end)[2]
-        text = f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+        text = fill(text, name, "\n".join([*lines, ""]))
     path.write_text(text)
 
 
