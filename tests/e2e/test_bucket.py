@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from operator import eq
 import pytest
 
 from tests.e2e.harness import RawReply, VeloxProcess
+from tests.e2e.pushing import Push, push_connection
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import CHAT, Client, covers, reason, request_bytes
 
@@ -47,13 +47,9 @@ def chat(velox: VeloxProcess) -> RawReply:
 
 
 @dataclass
-class Push:
-    """What came of pushing as fast as the gateway lets one. seconds: from the first request to the last reading."""
+class LimitedPush(Push):
+    """What came of pushing, and what the gateway says of it."""
 
-    seconds: float = 0.0
-    admitted: int = 0  # requests that reached the upstream
-    statuses: Counter[int] = field(default_factory=Counter)
-    broken: int = 0  # connections that a kill broke in the middle of a request
     decisions: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -67,41 +63,20 @@ class Push:
         return BURST + RPM / 60 * min(SECONDS, self.seconds)
 
 
-async def push_connection(port: int, until_s: float, push: Push) -> None:
-    """Ask again and again on one connection; a new one where the gateway's worker died."""
-    while time.monotonic() < until_s:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionError:
-            continue
-        try:
-            while time.monotonic() < until_s:
-                writer.write(_REQUEST)
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = re.search(rb"content-length: (\d+)", head)
-                assert length is not None, head
-                await reader.readexactly(int(length[1]))
-                push.statuses[int(head[9:12])] += 1
-        except (ConnectionError, asyncio.IncompleteReadError):
-            push.broken += 1
-        finally:
-            writer.close()
-
-
 def kill_busiest(velox: VeloxProcess) -> None:
     """Kill the worker with the most sockets: one may have none of the connections that push."""
     victim = max(velox.worker_pids(), key=lambda pid: len(os.listdir(f"/proc/{pid}/fd")))
     os.kill(victim, signal.SIGKILL)
 
 
-async def push_all(velox: VeloxProcess, upstream: RecordingUpstream, *, kill: bool) -> Push:
+async def push_all(velox: VeloxProcess, upstream: RecordingUpstream, *, kill: bool) -> LimitedPush:
     """Push for the whole time; in the middle of it, if asked to, kill a worker."""
-    push = Push()
+    push = LimitedPush()
     began_s = time.monotonic()
     until_s = began_s + SECONDS
     if kill:
         asyncio.get_running_loop().call_later(SECONDS / 2, kill_busiest, velox)
-    pushing = asyncio.gather(*(push_connection(velox.port, until_s, push) for _ in range(CONNECTIONS)))
+    pushing = asyncio.gather(*(push_connection(velox.port, until_s, _REQUEST, push) for _ in range(CONNECTIONS)))
     await asyncio.sleep(SECONDS)
     push.seconds = time.monotonic() - began_s
     push.admitted = len(upstream.calls)
@@ -114,10 +89,10 @@ async def push_all(velox: VeloxProcess, upstream: RecordingUpstream, *, kill: bo
 
 
 @pytest.fixture(scope="module")
-def pushes() -> dict[str, Push]:
+def pushes() -> dict[str, LimitedPush]:
     """Both runs at once, to spend the time once. Killed: some tokens are waited for in the worker that dies."""
 
-    def run(max_wait: str, kill: bool) -> Push:
+    def run(max_wait: str, kill: bool) -> LimitedPush:
         with limited(RPM, BURST, max_wait, workers=3) as (velox, upstream):
             return asyncio.run(push_all(velox, upstream, kill=kill))
 
@@ -128,7 +103,7 @@ def pushes() -> dict[str, Push]:
 
 
 @pytest.mark.parametrize("run", ["steady", "killed"])
-def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict[str, Push], run: str) -> None:
+def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict[str, LimitedPush], run: str) -> None:
     """RPM 600, burst 20, 3 workers, 8 connections: between 99 % and 101 % of burst + rate x time, a death included.
 
     A request that waited for its token in the worker that died has taken one, and did not get to the upstream.
@@ -141,7 +116,7 @@ def test_bucket_pushed_over_three_workers_admits_what_the_rate_says(pushes: dict
     assert (push.broken > 0) == (run == "killed")
 
 
-def test_bucket_refused_requests_never_reach_the_upstream(pushes: dict[str, Push]) -> None:
+def test_bucket_refused_requests_never_reach_the_upstream(pushes: dict[str, LimitedPush]) -> None:
     """What was answered, what went up and what was counted agree to the request."""
     push = pushes["steady"]
     assert push.decisions["granted"] + push.decisions["waited"] == push.statuses[200]

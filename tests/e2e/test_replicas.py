@@ -14,12 +14,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import RawReply, VeloxProcess, until
+from tests.e2e.pushing import Push, push_connection
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.redis_server import FlipProxy, redis_server
 from tests.e2e.tools import CHAT, covers, reason, request_bytes
@@ -83,37 +83,6 @@ def admin_pid(pids: list[int]) -> int:
 # -- one limit -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Push:
-    """What came of pushing gateways as fast as they let one."""
-
-    seconds: float = 0.0
-    admitted: int = 0
-    statuses: Counter[int] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-
-
-async def push_connection(port: int, until_s: float, push: Push) -> None:
-    while time.monotonic() < until_s:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionError:
-            continue
-        try:
-            while (began_s := time.monotonic()) < until_s:
-                writer.write(_REQUEST)
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = re.search(rb"content-length: (\d+)", head)
-                assert length is not None, head
-                await reader.readexactly(int(length[1]))
-                push.statuses[int(head[9:12])] += 1
-                push.slowest_s = max(push.slowest_s, time.monotonic() - began_s)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-
 async def push_all(found: list[VeloxProcess], upstream: RecordingUpstream, seconds: float, *victims: int) -> Push:
     """Push through all gateways; meanwhile kill these processes, one after the other."""
     push, began_s = Push(), time.monotonic()
@@ -121,7 +90,9 @@ async def push_all(found: list[VeloxProcess], upstream: RecordingUpstream, secon
     for i, pid in enumerate(victims, 1):
         loop.call_later(seconds * i / (len(victims) + 1), os.kill, pid, signal.SIGKILL)
     until_s = began_s + seconds
-    pushing = asyncio.gather(*(push_connection(velox.port, until_s, push) for velox in found for _ in range(3)))
+    pushing = asyncio.gather(
+        *(push_connection(velox.port, until_s, _REQUEST, push) for velox in found for _ in range(3))
+    )
     await asyncio.sleep(seconds)
     push.seconds = time.monotonic() - began_s
     push.admitted = len(upstream.calls)
