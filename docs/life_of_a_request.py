@@ -81,6 +81,12 @@ STEPS: Final = (
         ("503 queue_timeout: the client's deadline",),
     ),
     Step(
+        "where",
+        ("Its route; then by health and load: which of its", "upstreams, which server of that, which key."),
+        "Plan.first(), gateway/group.py",
+        ("404 unknown_model, unknown_route", "429 rate_limited: all keys rest"),
+    ),
+    Step(
         "lease",
         ("A warm connection with room, round robin.", "If none has room: dial, or wait for one."),
         "Exchange.lease(), net/upstream/pool.py",
@@ -88,7 +94,7 @@ STEPS: Final = (
     ),
     Step(
         "forward",
-        ("Head built anew, body as it came. Where it is", "safe: again, at the next upstream or after a wait."),
+        ("Head built anew, body as it came. Where it is", "safe: again, at the next server or after a wait."),
         "Attempt.run(), gateway/retries.py",
         (
             "502 upstream_reset, upstream_protocol,",
@@ -114,7 +120,7 @@ STEPS: Final = (
     ),
 )
 
-_WIDTH, _HEIGHT = 1220, 1460
+_WIDTH, _HEIGHT = 1220, 1557
 _CARD_X, _CARD_W, _CARD_H = 490, 380, 80
 _FIRST_Y, _PITCH = 226, 97
 _COROUTINE_GAP = 40  # between gate and wait
@@ -182,7 +188,7 @@ def _middle(index: int) -> int:
 def _processes() -> list[str]:
     last_y = _y(len(STEPS) - 1) + _CARD_H
     coroutine_y = _y(_FIRST_OF_COROUTINE) - 34
-    memory_y, upstream_y = _y(3), _y(7)
+    memory_y, upstream_y = _y(3), _y(8)
     left, right = _CARD_X - 16, _CARD_X + _CARD_W + 16
     return [
         _box(left, 86, _RIGHT_X + _RIGHT_W - left, 62, "process"),
@@ -228,7 +234,7 @@ def _processes() -> list[str]:
             "soft",
             19,
         ),
-        _box(_RIGHT_X, upstream_y, _RIGHT_W, _y(9) + _CARD_H - upstream_y, "process"),
+        _box(_RIGHT_X, upstream_y, _RIGHT_W, _y(10) + _CARD_H - upstream_y, "process"),
         _text(_RIGHT_X + 16, upstream_y + 28, "upstream", "big"),
         *_lines(
             _RIGHT_X + 16,
@@ -244,9 +250,9 @@ def _processes() -> list[str]:
             "soft",
             19,
         ),
-        _box(_RIGHT_X, _y(10), _RIGHT_W, _CARD_H, "card"),
-        _text(_RIGHT_X + 16, _y(10) + 28, "standard output", "name"),
-        _text(_RIGHT_X + 16, _y(10) + 50, "one JSON line, no body, no key", "soft"),
+        _box(_RIGHT_X, _y(11), _RIGHT_W, _CARD_H, "card"),
+        _text(_RIGHT_X + 16, _y(11) + 28, "standard output", "name"),
+        _text(_RIGHT_X + 16, _y(11) + 50, "one JSON line, no body, no key", "soft"),
     ]
 
 
@@ -272,19 +278,19 @@ def _flows() -> list[str]:
     client = _CLIENT_X + _CLIENT_W
     parts = [_arrow(f"M{client + 2} {_y(0) + 5} H{_CARD_X - 6}", "request", "request")]
     for index in range(len(STEPS) - 1):
-        kind = "reply" if index >= 8 else "request"
+        kind = "reply" if index >= 9 else "request"
         parts.append(_arrow(f"M{_CARD_X + 190} {_y(index) + _CARD_H + 1} V{_y(index + 1) - 5}", kind, kind))
-    reply_y = _y(9) + 5
+    reply_y = _y(10) + 5
     parts += [
         _arrow(f"M{_CARD_X - 2} {reply_y} H{client + 6}", "reply", "reply"),
-        _arrow(f"M{card_right + 2} {_middle(7)} H{_RIGHT_X - 6}", "plain", "soft"),
-        _arrow(f"M{card_right + 2} {_middle(8)} H{_RIGHT_X - 6}", "request", "request"),
-        _arrow(f"M{_RIGHT_X - 2} {_middle(9)} H{card_right + 6}", "reply", "reply"),
+        _arrow(f"M{card_right + 2} {_middle(8)} H{_RIGHT_X - 6}", "plain", "soft"),
+        _arrow(f"M{card_right + 2} {_middle(9)} H{_RIGHT_X - 6}", "request", "request"),
+        _arrow(f"M{_RIGHT_X - 2} {_middle(10)} H{card_right + 6}", "reply", "reply"),
         _arrow(f"M{card_right + 2} {_middle(5)} H{_RIGHT_X - 6}", "plain", "soft"),
-        _arrow(f"M{card_right + 2} {_middle(10)} H{_RIGHT_X - 6}", "plain", "soft"),
+        _arrow(f"M{card_right + 2} {_middle(11)} H{_RIGHT_X - 6}", "plain", "soft"),
         # account -> shared memory, between the worker and the boxes on its right
         _arrow(
-            f"M{card_right + 2} {_middle(10) - 18} H{worker_right + 24} V{_middle(4)} H{_RIGHT_X - 6}",
+            f"M{card_right + 2} {_middle(11) - 18} H{worker_right + 24} V{_middle(4)} H{_RIGHT_X - 6}",
             "plain",
             "soft",
         ),

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from velox.admin import metrics_page
+from velox.admin.upstream_metrics import upstream_families
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
 from velox.settings.show import markdown
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
+from velox.shm.upstream_memory import ROW_CELLS
+from velox.shm.upstream_table import UpstreamTable
 
 __all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full"]
 
@@ -33,6 +36,7 @@ MEANING: Final = {
     Reason.INVALID_JSON: "the body is not a JSON object; the message says where",
     Reason.DUPLICATE_KEY: "a field that Velox acts on is in the body twice; `param` names it",
     Reason.UNKNOWN_ROUTE: "the path is not in `VELOX_PATHS`, or is one of the admin listener's",
+    Reason.UNKNOWN_MODEL: "no route is for the model, or no upstream of its route has it ([routes](routes.md))",
     Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
@@ -100,7 +104,12 @@ def most_series() -> str:
     """Return the sentence that says how many series there can be: those of a page on which everything was counted."""
     first, second = _count_series(1), _count_series(2)
     fixed, per_worker = 2 * first - second, second - first
-    return f"There are {fixed:,} series at most, {per_worker} more for each worker and 3 more for each process.\n"
+    of_one, of_two = (_count_upstream_series(n) for n in (1, 2))
+    per_origin = of_two - of_one
+    return (
+        f"There are {fixed:,} series at most, {per_worker} more for each worker, 3 more for each process,\n"
+        f"{of_one - per_origin} more for each upstream and {per_origin} more for each of its origins.\n"
+    )
 
 
 def _count_series(workers: int) -> int:
@@ -110,6 +119,16 @@ def _count_series(workers: int) -> int:
     # Without a /proc no process has series of its own.
     page = metrics_page.render(segment, ROOT / "no-such-folder", quotas=QuotaMemory(64, 1)).decode()
     return sum(1 for line in page.splitlines() if not line.startswith("#"))
+
+
+def _count_upstream_series(n_origins: int) -> int:
+    table = UpstreamTable(1)
+    table.enroll([("upstream", f"origin-{n}") for n in range(n_origins)])
+    slab = table.memory.slab(table.memory.blocks)
+    for cell in range(n_origins * ROW_CELLS):
+        slab[cell] = 1
+    found = upstream_families(table.totals())
+    return sum(len(family.samples) for family in found)
 
 
 # (page, name of the markers, what makes the table)

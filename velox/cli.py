@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, sim, key.
+"""The `velox` command: serve, check, reload, sim, key, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -10,17 +10,22 @@ import argparse
 import os
 import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from velox import __version__
 from velox.runtime.capacity import descriptors_of, memory_of
+from velox.runtime.explain import explain, read_headers
 from velox.runtime.limits import open_files_limit, raise_open_files
-from velox.settings import Settings, SettingsError, load
+from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.certificate import CertificateError, read_certificate
 from velox.settings.keys import parse_key
 from velox.settings.memory_bound import KEEPER_BYTES
 from velox.settings.show import effective
 from velox.settings.show_limits import limit_lines
+from velox.settings.show_routes import route_lines, upstream_lines
 from velox.sim import main as simulator
 
 __all__ = ["main"]
@@ -33,9 +38,15 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return _sim(arguments)
     if arguments.command == "key":
         return _key(arguments)
+    if arguments.command == "import":
+        return _import(arguments, os.environ if environ is None else environ)
+    variables = os.environ if environ is None else environ
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
+    if arguments.command == "reload":
+        return _reload(arguments, variables, overrides)
+    began_ns = time.time_ns()
     try:
-        settings = load(os.environ if environ is None else environ, overrides)
+        settings = load(variables, overrides)
     except SettingsError as exc:
         n = len(exc.problems)
         print(f"velox: {n} problem{'s' * (n > 1)} in the settings, nothing was started:", file=sys.stderr)
@@ -43,21 +54,53 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             print(f"  {problem}", file=sys.stderr)
         return 2
     if arguments.command == "check":
-        return _check(settings)
-    return _serve(settings, sim=arguments.sim)
-
-
-def _serve(settings: Settings, *, sim: bool) -> int:
-    if sim and settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default":
-        print(
-            "velox: --sim and VELOX_UPSTREAM_ORIGIN name two upstreams: leave one out",
-            file=sys.stderr,
-        )
+        return _explain(settings, arguments) if _asks(arguments) else _check(settings)
+    other = _other_than_sim(settings) if arguments.sim else ""
+    if other:
+        print(f"velox: --sim and {other} name two upstreams: leave one out", file=sys.stderr)
         return 2
     # Here, not above: the gateway is loaded by the one command that runs it.
     from velox.runtime import supervisor
+    from velox.runtime.config_reading import ConfigSource
 
-    return supervisor.serve(settings, sim=sim)
+    again = partial(_load_again, variables, overrides, sim=arguments.sim)
+    return supervisor.serve(settings, ConfigSource(again, began_ns), sim=arguments.sim)
+
+
+def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim: bool) -> Settings:
+    """Read the settings while the gateway runs. Raises SettingsError."""
+    settings = load(environ, overrides)
+    other = _other_than_sim(settings) if sim else ""
+    if other:
+        raise SettingsError([Problem(other, "", "expected none beside --sim: both name upstreams")])
+    return settings
+
+
+def _other_than_sim(settings: Settings) -> str:
+    """Return what names an upstream other than the built-in simulator, "" if nothing does."""
+    if settings.upstreams[0].where:
+        return "`upstreams` of the file"
+    return "" if settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default" else "VELOX_UPSTREAM_ORIGIN"
+
+
+def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
+    """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
+    # Here, not above: a gateway needs neither.
+    from velox.admin.reload_call import call_reload
+    from velox.settings.admin_place import admin_place
+
+    given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
+    address, token, problems = admin_place(environ, {**overrides, **given})
+    if problems or address is None:
+        wrong = [str(problem) for problem in problems] or [
+            "VELOX_ADMIN_LISTEN is off: nobody can be asked (send SIGHUP)"
+        ]
+        for line in wrong:
+            print(f"velox reload: {line}", file=sys.stderr)
+        return 2
+    told = call_reload(address, token)
+    print("\n".join(told.lines), file=sys.stderr if told.code else sys.stdout)
+    return told.code
 
 
 def _missing_redis(settings: Settings) -> str:
@@ -95,10 +138,32 @@ def _check(settings: Settings) -> int:
     print(f"connections: a worker takes {plan.clients} of clients, of {limit} open files")
     if settings.tls_cert_file is not None and settings.tls_key_file is not None:
         print(_tls(settings, settings.tls_cert_file, settings.tls_key_file))
-    for line in limit_lines(settings):
+    for line in (*upstream_lines(settings), *route_lines(settings), *limit_lines(settings)):
         print(line)
     print(_door(settings))
     return 0
+
+
+def _asks(arguments: argparse.Namespace) -> bool:
+    return any(given is not None for given in (arguments.model, arguments.path, arguments.header, arguments.key))
+
+
+def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Print which route a request would take. Exit code 1: none."""
+    names = {key.caller_name for key in settings.api_keys}
+    if arguments.key is not None and arguments.key not in names:
+        print("velox check: --key is the name of a key, and no key has this one", file=sys.stderr)
+        return 2
+    try:
+        headers = read_headers(arguments.header or ())
+    except ValueError as exc:
+        print(f"velox check: --header NAME:VALUE: {exc}", file=sys.stderr)
+        return 2
+    path = arguments.path or "/v1/chat/completions"
+    is_taken, lines = explain(settings, arguments.model, path, headers, arguments.key or "")
+    for line in lines:
+        print(line)
+    return 0 if is_taken else 1
 
 
 def _door(settings: Settings) -> str:
@@ -154,6 +219,35 @@ def _sim(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Write the Velox file, and the report on standard error. Exit code 1: there is nothing to write, or no place."""
+    try:
+        content = Path(arguments.file).read_bytes()
+    except OSError as exc:
+        print(f"velox import: {arguments.file!r} can't be read ({exc.strerror})", file=sys.stderr)
+        return 2
+    # Here, not above: a gateway needs none of it.
+    from velox.importing.litellm import import_litellm
+
+    imported = import_litellm(content, arguments.file, environ)
+    for line in (*map(str, imported.problems), *imported.notes.lines()):
+        print(line, file=sys.stderr)
+    if imported.text is None:
+        print("velox import: nothing was written: no model is left that Velox could ask for", file=sys.stderr)
+        return 2 if imported.problems else 1
+    if arguments.output is None:
+        print(imported.text, end="")
+        return 0
+    try:
+        # Never over a file: somebody may have worked on what an import before has written.
+        with Path(arguments.output).open("x", encoding="utf-8") as file:
+            file.write(imported.text)
+    except OSError as exc:
+        print(f"velox import: {arguments.output!r} can't be written ({exc.strerror})", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="velox",
@@ -165,12 +259,22 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="with the built-in simulator as upstream")
     check = commands.add_parser("check", help="print the settings and their sources", allow_abbrev=False)
-    for command in (serve, check):
+    reload = commands.add_parser("reload", help="let the running gateway read its file again", allow_abbrev=False)
+    reload.add_argument("--admin", metavar="ADDRESS", help="of its admin listener; beats VELOX_ADMIN_LISTEN")
+    for command in (serve, check, reload):
         command.add_argument("--config", metavar="FILE", help="YAML file; beats VELOX_CONFIG")
+    check.add_argument("--model", metavar="NAME", help="say which route a request for this model would take, and why")
+    check.add_argument("--path", metavar="PATH", help="of such a request; /v1/chat/completions if left out")
+    check.add_argument("--header", metavar="NAME:VALUE", action="append", help="that it has; may be given repeatedly")
+    check.add_argument("--key", metavar="NAME", help="the name of the key that it comes with")
     key = commands.add_parser("key", help="make a client's key, or the digest of one", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a random key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
+    importer = commands.add_parser("import", help="make a Velox file of another proxy's", allow_abbrev=False)
+    importer.add_argument("kind", choices=["litellm"], help="whose file it is")
+    importer.add_argument("file", metavar="FILE", help="its configuration")
+    importer.add_argument("-o", "--output", metavar="FILE", help="a new file; standard output if left out")
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
     simulator.add_arguments(sim)
     return parser

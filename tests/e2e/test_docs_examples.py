@@ -67,6 +67,8 @@ def test_curl_command_works(velox: VeloxProcess, tmp_path: Path, command: str) -
         assert "<svg" in (tmp_path / "cpu.svg").read_text()[:500]
     elif "chat/completions" in command:
         assert done.stdout.startswith("data: {") and done.stdout.rstrip().endswith("data: [DONE]")
+    elif "reload" in command:
+        assert '"result":"ok"' in done.stdout
     elif "readyz" in command:
         assert '"ready":true' in done.stdout
     else:

@@ -256,6 +256,8 @@ def test_status_and_headers_come_down_unchanged(wall: Wall, status: int) -> None
     ours = [
         ("content-length", str(len(reply.body))),
         ("x-velox-request-id", reply.header("x-velox-request-id")),
+        ("x-velox-upstream", "default"),
+        ("x-velox-attempts", "1"),
     ]
     assert sorted(reply.headers) == sorted(fields + ours)
     assert re.fullmatch(r"vx-[0-9a-f]+-[0-9a-f]+", reply.header("x-velox-request-id") or "")
@@ -274,6 +276,9 @@ def test_credentials_and_cookies_do_not_come_down(wall: Wall) -> None:
         ("x-goog-api-key", "sk-upstream-secret"),
         ("x-velox-reason", "internal"),
         ("x-velox-request-id", "not-mine"),
+        ("x-velox-upstream", "not-mine"),
+        ("x-velox-attempts", "not-mine"),
+        ("x-velox-tried", "not-mine"),
     ]
     if not wall.is_http2:
         fields += [("connection", "keep-alive, x-hop"), ("x-hop", "1"), ("keep-alive", "timeout=5")]
@@ -285,8 +290,9 @@ def test_credentials_and_cookies_do_not_come_down(wall: Wall) -> None:
         reply = wall.velox.request("GET", "/v1/models")
 
     names = sorted(name for name, _ in reply.headers)
-    assert names == ["content-length", "content-type", "date", "x-velox-request-id"]
-    assert "secret" not in repr(reply) and reply.header("x-velox-request-id") != "not-mine"
+    ours = ["x-velox-attempts", "x-velox-request-id", "x-velox-upstream"]
+    assert names == ["content-length", "content-type", "date", *ours]
+    assert "secret" not in repr(reply) and "not-mine" not in repr(reply)
 
 
 def test_own_error_carries_own_id_twice(wall: Wall) -> None:

@@ -156,6 +156,8 @@ def test_request_is_built_from_what_may_pass() -> None:
     ]
     assert [name.partition(":")[0] for name in names[5:]] == [
         "x-velox-request-id",
+        "x-velox-upstream",
+        "x-velox-attempts",
         *(f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")),
     ]
 

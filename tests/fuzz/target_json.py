@@ -4,7 +4,8 @@ Input: a body, in which the byte 0x01 stands for a long text, 0x02 for one of ma
 0x04 for a name that takes much room for its characters.
 Whatever it is: only VeloxError is raised, nothing of the body is in its message; and a body that passes has, for an
 upstream, the very model, stream, token limit, user, number of answers and stream options that Velox acted on, each
-once. A body that Velox makes ask for the usage is otherwise the same document.
+once. A body that Velox makes ask for the usage is otherwise the same document, and one that it gives another model is
+the same but for the bytes of the old one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 
 from velox.errors import VeloxError
 from velox.protocol.body import BodyReader
+from velox.protocol.model_rewrite import with_model
 from velox.protocol.usage import ask_for_usage
 from velox.types import Peek
 
@@ -30,6 +32,10 @@ _EXPANDED = (
 )
 # A marker that no message of ours has: what of the body is in a message, would have it.
 _SHORTEST_ECHO = 12
+
+
+_WALKED_BYTES = 512 * 1024  # in a longer body, a model that is hidden is not found
+_OTHER_MODEL = "another model, that no input names"
 
 
 class _Pairs(list[tuple[str, object]]):
@@ -122,6 +128,7 @@ def _check_as_upstream(body: bytes, peek: Peek) -> None:
     assert peek.n == max([1, *counts]), "another number of answers"
     assert peek.include_usage is (_asks(fields[_OPTIONS]) if _OPTIONS in fields else None), "other stream options"
     _check_asking(body, document, peek)
+    _check_model(body, document, peek)
 
 
 def _asks(options: object) -> bool:
@@ -140,3 +147,23 @@ def _check_asking(body: bytes, document: _Pairs, peek: Peek) -> None:
     # Compared as texts: NaN, which is none of Velox's business, is not equal to itself.
     others = [repr([(name, value) for name, value in each if name != _OPTIONS]) for each in (document, changed)]
     assert others[0] == others[1], "asking changed another field"
+
+
+def _check_model(body: bytes, document: _Pairs, peek: Peek) -> None:
+    """With another model it is the same text, but for that one's name in the document itself."""
+    try:
+        changed = with_model(body, _OTHER_MODEL)
+    except VeloxError as error:
+        assert len(body) > _WALKED_BYTES and error.param == "model", "a short body hides its model"
+        return
+    assert with_model(bytearray(body), _OTHER_MODEL) == changed, "a bytearray gets its model in another way"
+    if peek.model is None:
+        assert changed is body, "a model where there was none"
+        return
+    parts = bytes(changed).split(json.dumps(_OTHER_MODEL).encode())
+    assert len(parts) == 2 and body.startswith(parts[0]) and body.endswith(parts[1]), "more than the model is new"
+    old = body[len(parts[0]) : len(body) - len(parts[1])]
+    assert json.loads(old) == peek.model, "the value of something else is new"
+    fields = json.loads(changed.decode("utf-8-sig"), object_pairs_hook=_Pairs)
+    wanted = [(name, _OTHER_MODEL if name == "model" else value) for name, value in document]
+    assert repr(wanted) == repr(list(fields)), "another document"

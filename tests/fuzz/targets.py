@@ -43,12 +43,12 @@ _USAGE = (
 _JSON = (
     '"model":', '"stream":', '"user":', '"max_tokens":', '"max_completion_tokens":', '"max_output_tokens":', "true",
     "null", "\\u006d", "\\ud800", "1e400", "NaN", "-0", "{", "}", "[", "]", '"', ",", "\x01", "\x02", "\x03", "\x04",
-    "\xef\xbb\xbf", '"n":', '"best_of":', '"stream_options":', '"include_usage":true',
+    "\xef\xbb\xbf", '"mod\\u0065l":', '\\"model":', '"n":', '"best_of":', '"stream_options":', '"include_usage":true',
 )  # fmt: skip
 _SETTINGS = (
     "LISTEN=", "API_KEYS=", "WORKERS=", "UPSTREAM_ORIGIN=", "PATHS=", "RETRIES=", "RETRY_STATUSES=", "unix:/",
     "127.0.0.1:", "[::1]:", "https://", "500ms", "64MiB", "off", "\n---\n", "api_keys: ", "- name: ", "  key: ",
-    "sha256:", "\x01",
+    "sha256:", "\x01", "upstreams: ", "routes: ", "env:FUZZ_KEY", "  to: ", "  match: {models: ", "*", "&a ", "*a",
 )  # fmt: skip
 _TEXTS = (
     "\x00", "\n", "\x1b[31m", "\x7f", "\xe2\x80\xa8", "\xe2\x80\xae", "\xed\xa0\x80", '"', "\\", "\xf0\x9f\x8c\x8d",

@@ -15,10 +15,25 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry
+from velox.policy.health.member import EJECTION, MemberHealth, State
+from velox.policy.health.verdict import Verdict
 from velox.policy.retry import RetryRules
 from velox.types import ANYONE, Header, ReplyHead
 
-__all__ = ["BODY", "RULES", "SILENT", "ask", "attempts", "broken", "run", "status_of", "submit", "until", "whole"]
+__all__ = [
+    "BODY",
+    "RULES",
+    "SILENT",
+    "ask",
+    "attempts",
+    "broken",
+    "put_out",
+    "run",
+    "status_of",
+    "submit",
+    "until",
+    "whole",
+]
 
 BODY: Final = b'{"model":"m","messages":[]}'
 RULES: Final = RetryRules(1, frozenset({429, 500, 503}), 10.0)
@@ -77,3 +92,11 @@ def status_of(client: FakeClient) -> int:
 
 def attempts(*upstreams: ScriptedUpstream) -> list[int]:
     return [len(upstream.opened_s) for upstream in upstreams]
+
+
+def put_out(health: MemberHealth, now_s: float) -> None:
+    """Let so many requests fail there that it gets none but probes."""
+    for _ in range(EJECTION.faults):
+        health.begin(now_s)
+        health.ended(Verdict.FAULT, now_s, now_s, answered=False)
+    assert health.state(now_s) is State.OUT

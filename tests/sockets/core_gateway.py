@@ -6,40 +6,36 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from tests.sockets.core_routing import TIMEOUTS, Dial, in_order, member_of
 from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
-from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import Limiter
 from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
-from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import (
     ConnectionOwner,
     ReplySink,
-    UpstreamConnection,
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS, ConnectionEnd
-from velox.policy.breaker import Breaker
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
-from velox.providers.openai import OPENAI
+from velox.settings.entries import Timeouts
 from velox.settings.keys import KeyEntry
 from velox.settings.limits import LimitRule
 from velox.shm.quota_memory import QuotaMemory
@@ -58,8 +54,6 @@ __all__ = [
     "one_a_minute",
     "request_head",
 ]
-
-Dial = Callable[[ConnectionOwner], Awaitable[UpstreamConnection]]
 
 
 class FakeClient(Http1Replies):
@@ -107,11 +101,6 @@ def request_head(method: bytes = b"POST", path: bytes = b"/v1/chat/completions")
 LIMITS: Final = GatewayLimits(
     max_inflight=8,
     queue_timeout_s=60.0,
-    lease_timeout_s=60.0,
-    first_byte_timeout_s=60.0,
-    idle_timeout_s=60.0,
-    write_timeout_s=60.0,
-    total_timeout_s=0.0,
     stream_timeout_s=0.0,
 )
 # None but the free ones.
@@ -129,6 +118,7 @@ def gateway(
     keys: tuple[KeyEntry, ...] = (),
     estimator: Estimator | None = None,
     concurrency: Sequence[ConcurrencyLimit] = (),
+    timeouts: Timeouts = TIMEOUTS,
     table: LimiterTable | None = None,
 ) -> Iterator[Gateway]:
     """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
@@ -141,15 +131,16 @@ def gateway(
     recorder = Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t")
     queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, round(limits.queue_timeout_s * 10**9), 0.1)
     bounds = concurrency or [Unlimited() for _ in dials]
-    members = [_upstream(str(number), *member) for number, member in enumerate(zip(dials, bounds, strict=True))]
-    upstreams = Upstreams(members)
+    members = [
+        member_of(str(number), dial, row=number, concurrency=bound, timeouts=timeouts)
+        for number, (dial, bound) in enumerate(zip(dials, bounds, strict=True))
+    ]
     parts = Parts(
         routes=Routes(("*",)),
         auth=Authenticator(keys),
         reader=BodyReader(),
         queue=queue,
         limiter=Limiter(limited, table or QuotaTable(QuotaMemory(64, 1), 0), max_wait_s, metrics.count_limit),
-        upstreams=upstreams,
         retry_rules=rules,
         retry_budget=budget or RetryBudget(0, 1000.0),
         recorder=recorder,
@@ -157,10 +148,10 @@ def gateway(
         estimator=estimator or Estimator(),
     )
     try:
-        yield Gateway(parts, asyncio.get_running_loop())
+        yield Gateway(parts, in_order(members), asyncio.get_running_loop())
     finally:
-        for upstream in upstreams:
-            upstream.pool.close()
+        for member in members:
+            member.pool.close()
         os.close(log_fd)
 
 
@@ -173,20 +164,6 @@ def full_in_minutes(made: Gateway, caller: Caller = ANYONE, model: str | None = 
     """Return for each of a caller's quotas in how many minutes, rounded up, all that was taken of it is made good."""
     limits = made.parts.limiter.limits(caller, request_head(), model)
     return [-(-bound.quota.full_in_ns(time.monotonic_ns()) // (60 * 10**9)) for bound in limits.bounds]
-
-
-def _upstream(name: str, dial: Dial, concurrency: ConcurrencyLimit) -> Upstream:
-    forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
-    pool = UpstreamPool(
-        dial,
-        forwarder.warmup("/v1/models"),
-        warm_connections=1,
-        max_connections=8,
-        warmup_timeout_s=60.0,
-        on_change=lambda: None,
-        on_warm_failure=lambda _failure: None,
-    )
-    return Upstream(name, forwarder, pool, Breaker(), None, concurrency)
 
 
 Step = tuple[ReplyHead | None, bytes, bool] | UpstreamFailure
@@ -255,8 +232,9 @@ class ScriptedStream:
         self._upstream.n_cancelled += 1
 
     def _end(self) -> None:
-        self._sink = None
-        self._upstream.n_open -= 1
+        if self._sink is not None:  # one that broke is cancelled all the same
+            self._sink = None
+            self._upstream.n_open -= 1
 
 
 class ScriptedConnection:

@@ -58,6 +58,7 @@ class Peer:
         self.h2: Final = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
         self.bodies: Final[dict[int, bytes]] = {}
         self.ended: Final[set[int]] = set()
+        self.resets: Final[dict[int, int]] = {}
         self.has_goaway = False
         self._reader: Final = reader
         self._writer: Final = writer
@@ -91,6 +92,8 @@ class Peer:
                 self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
             elif isinstance(event, h2.events.StreamEnded):
                 self.ended.add(event.stream_id)
+            elif isinstance(event, h2.events.StreamReset):
+                self.resets[event.stream_id] = event.error_code
             elif isinstance(event, h2.events.ConnectionTerminated):
                 self.has_goaway = True
         self.flush()

@@ -29,6 +29,7 @@ from tests.sockets.core_gateway import (
     one_a_minute,
     request_head,
 )
+from tests.sockets.core_routing import TIMEOUTS
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
@@ -50,8 +51,8 @@ def test_exchange_that_is_ended_in_any_phase_ends_at_once(phase: str, how: str) 
         upstream = ScriptedUpstream(whole(503, b"", (b"retry-after", b"9")) if phase == "backoff" else SILENT)
         dial = never if phase == "connect" else upstream.dial
         limited = [one_a_minute()] if phase == "limit" else []
-        limits = replace(LIMITS, total_timeout_s=600.0)
-        with gateway(dial, rules=RULES, limited=limited, max_wait_s=600.0, limits=limits) as made:  # type: ignore[arg-type]
+        timeouts = replace(TIMEOUTS, total_s=600.0)
+        with gateway(dial, rules=RULES, limited=limited, max_wait_s=600.0, timeouts=timeouts) as made:  # type: ignore[arg-type]
             if phase == "limit":
                 made.parts.limiter.limits(ANYONE, request_head(), None).bounds[0].quota.take(1, time.monotonic_ns())
             client = FakeClient()
@@ -168,8 +169,8 @@ def test_upstream_that_takes_nothing_of_the_body_is_left_and_a_slow_one_is_not()
     async def main() -> None:
         upstream = ScriptedUpstream(SILENT)
         upstream.n_unsent = 100
-        limits = replace(LIMITS, write_timeout_s=5.0, first_byte_timeout_s=20.0)
-        with gateway(upstream.dial, limits=limits, rules=RULES) as made:
+        timeouts = replace(TIMEOUTS, write_s=5.0, first_byte_s=20.0)
+        with gateway(upstream.dial, timeouts=timeouts, rules=RULES) as made:
             client = FakeClient()
             submit(made, client)
             await until(lambda: upstream.n_open == 1)
@@ -195,8 +196,8 @@ def test_first_byte_is_waited_for_from_the_moment_the_body_is_sent() -> None:
     async def main() -> None:
         upstream = ScriptedUpstream(SILENT)
         upstream.n_unsent = 100
-        limits = replace(LIMITS, write_timeout_s=5.0, first_byte_timeout_s=20.0)
-        with gateway(upstream.dial, limits=limits) as made:
+        timeouts = replace(TIMEOUTS, write_s=5.0, first_byte_s=20.0)
+        with gateway(upstream.dial, timeouts=timeouts) as made:
             client = FakeClient()
             submit(made, client)
             await until(lambda: upstream.n_open == 1)
@@ -221,8 +222,8 @@ def test_whole_reply_has_a_limit_of_its_kind(stream: bool, sse: bool) -> None:
     async def main() -> None:
         headers = [(b"content-type", b"text/event-stream")] if sse else []
         upstream = ScriptedUpstream([(ReplyHead(200, headers, None), b"data: 1\n\n", False)])
-        limits = replace(LIMITS, total_timeout_s=10.0, stream_timeout_s=20.0)
-        with gateway(upstream.dial, limits=limits) as made:
+        limits, timeouts = replace(LIMITS, stream_timeout_s=20.0), replace(TIMEOUTS, total_s=10.0)
+        with gateway(upstream.dial, limits=limits, timeouts=timeouts) as made:
             client = FakeClient()
             body = b'{"model":"m","stream":true}' if stream else BODY
             assert made.submit(client, request_head(), body, ANYONE) is not None

@@ -14,27 +14,23 @@ import pytest
 import uvloop
 
 from tests.sockets.core_gateway import LIMITS, NO_RETRIES, full_in_minutes, one_a_minute
+from tests.sockets.core_routing import in_order, member_of
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
-from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import Limiter
 from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
-from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import ConnectionOwner
-from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.series import CELLS
-from velox.policy.breaker import Breaker
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
-from velox.providers.openai import OPENAI
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
@@ -71,32 +67,23 @@ class Bench:
     def __init__(self, max_inflight: int, log_fd: int) -> None:
         segment = Segment(1, CELLS)
         metrics = WorkerMetrics(segment.metrics(0))
-        forwarder = Forwarder(OPENAI, base_path="", root_path="/", key=None, client_keys_are_ours=False)
         recorder = Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t")
         queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, 60 * 10**9, 0.1)
         table = QuotaTable(QuotaMemory(64, 1), 0)
-        self.pool: Final = UpstreamPool(
-            never_dial,
-            forwarder.warmup("/v1/models"),
-            warm_connections=1,
-            max_connections=8,
-            warmup_timeout_s=60.0,
-            on_change=lambda: None,
-            on_warm_failure=lambda _failure: None,
-        )
+        member = member_of("test", never_dial)
+        self.pool: Final = member.pool
         parts = Parts(
             routes=Routes(("/",)),
             auth=Authenticator(()),
             reader=BodyReader(),
             queue=queue,
             limiter=Limiter([one_a_minute()], table, 600.0, metrics.count_limit),
-            upstreams=Upstreams([Upstream("test", forwarder, self.pool, Breaker())]),
             retry_rules=NO_RETRIES,
             retry_budget=RetryBudget(0, 0.0),
             recorder=recorder,
             limits=replace(LIMITS, max_inflight=max_inflight),
         )
-        self.gateway: Final = Gateway(parts, asyncio.get_running_loop())
+        self.gateway: Final = Gateway(parts, in_order([member]), asyncio.get_running_loop())
 
     def submit(self, client: FakeClient) -> Exchange:
         head = RequestHead(

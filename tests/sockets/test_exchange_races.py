@@ -9,7 +9,19 @@ from typing import Final
 
 import pytest
 
-from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, run, status_of, submit, until, whole
+from tests.sockets.core_attempts import (
+    RULES,
+    SILENT,
+    ask,
+    attempts,
+    broken,
+    put_out,
+    run,
+    status_of,
+    submit,
+    until,
+    whole,
+)
 from tests.sockets.core_gateway import (
     FakeClient,
     ScriptedConnection,
@@ -22,11 +34,18 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Retry
-from velox.policy.breaker import FAULTS, PROBE_EVERY_S
+from velox.policy.breaker import PROBE_EVERY_S
+from velox.policy.health.member import MemberHealth, State
 from velox.types import ANYONE, ReplyHead
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)
 TOOK_S: Final = 0.02
+
+
+def wants_probe_soon(health: MemberHealth) -> bool:
+    """True if it is out, and nothing holds its next probe up beyond the usual."""
+    now_s = asyncio.get_running_loop().time()
+    return health.state(now_s) is State.OUT and health.wants_probe(now_s + PROBE_EVERY_S)
 
 
 async def turns(n: int = 5) -> None:
@@ -78,16 +97,14 @@ def test_retry_that_is_given_up_in_the_turn_of_the_refusal_leaves_nothing(how: s
         upstream = EndsAtRefusal()
         with gateway(upstream.dial, rules=RULES) as made:
             upstream.made, upstream.how = made, how
-            breaker = next(iter(made.parts.upstreams)).breaker
-            now_s = asyncio.get_running_loop().time()
-            for _ in range(FAULTS):
-                breaker.failed(now_s - 60.0, now_s - 60.0)
+            health = made.routing.members[0].health
+            put_out(health, asyncio.get_running_loop().time() - 60.0)
             client = FakeClient()
             submit(made, client)
             await until(lambda: upstream.n_ended == 1)
             await turns()
             assert made.n_active == 0
-            assert breaker.is_open and breaker.allows(asyncio.get_running_loop().time() + PROBE_EVERY_S)
+            assert wants_probe_soon(health)
 
     run(main)
 
@@ -98,15 +115,13 @@ def test_client_that_leaves_during_the_wait_leaves_no_probe_pending() -> None:
     async def main() -> None:
         upstream = Slow()
         with gateway(upstream.dial, rules=RULES) as made:
-            breaker = next(iter(made.parts.upstreams)).breaker
-            now_s = asyncio.get_running_loop().time()
+            health = made.routing.members[0].health
             exchange = submit(made, FakeClient())
-            for _ in range(FAULTS):
-                breaker.failed(now_s - 60.0, now_s - 60.0)
+            put_out(health, asyncio.get_running_loop().time() - 60.0)
             await until(lambda: exchange.phase == "backoff")
             exchange.client_gone()
             await turns()
-            assert breaker.allows(asyncio.get_running_loop().time() + PROBE_EVERY_S)
+            assert wants_probe_soon(health)
 
     run(main)
 

@@ -20,15 +20,19 @@ from tests.sockets.core_attempts import (
     until,
     whole,
 )
-from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway
+from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
+from velox.gateway.group import Group
 from velox.gateway.retries import Retries
+from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry
+from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.deadline import ClientTerms
+from velox.policy.health.member import EJECTION
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
-from velox.types import Header, ReplyHead
+from velox.types import ANYONE, Header, Peek, ReplyHead
 
 
 @pytest.mark.parametrize(("cause", "most"), [(Retry.REFUSED, 10), (Retry.GOAWAY, 10), (Retry.STALE, 2)])
@@ -54,14 +58,18 @@ def test_connection_that_was_waited_for_in_vain_is_not_waited_for_again() -> Non
         failure = UpstreamFailure(Reason.UPSTREAM_CONNECT, "time-out", unprocessed=Retry.CONNECT)
         lone, other = ScriptedUpstream(whole()), ScriptedUpstream(whole())
         with gateway(lone.dial) as made:
-            upstream = made.parts.upstreams.first(100.0)
-            retries = Retries(made.parts, ClientTerms(), math.inf)
-            assert retries.after_failure(failure, upstream, 100.0, 100.1) is not None
-            assert retries.after_failure(failure, upstream, 100.1, 103.1) is None
+            plan = made.routing.plan(request_head(), Peek(), ANYONE, None)
+            pick = plan.first(100.0)
+            assert pick is not None
+            retries = Retries(made.parts, plan, ClientTerms(), math.inf)
+            assert retries.after_failure(failure, pick, 100.0, 100.1) is not None
+            assert retries.after_failure(failure, pick, 100.1, 103.1) is None
         with gateway(lone.dial, other.dial) as made:
-            first, second = made.parts.upstreams
-            again = Retries(made.parts, ClientTerms(), math.inf).after_failure(failure, first, 100.0, 103.0)
-            assert again is not None and again.upstream is second
+            plan = made.routing.plan(request_head(), Peek(), ANYONE, None)
+            pick = plan.first(100.0)
+            assert pick is not None
+            again = Retries(made.parts, plan, ClientTerms(), math.inf).after_failure(failure, pick, 100.0, 103.0)
+            assert again is not None and again.pick.member is made.routing.members[1]
 
     run(main)
 
@@ -88,6 +96,73 @@ def test_counted_retry_goes_to_the_next_upstream_at_once(script: list[Step]) -> 
             assert status_of(await ask(made)) == 200
         assert attempts(first, second) == [1, 1]
         assert second.opened_s[0] - first.opened_s[0] < 0.2
+
+    run(main)
+
+
+def test_each_fallback_is_asked_once_when_the_retries_are_used_up() -> None:
+    """`fallback` is for when those of `to` can't answer, however many of them can't."""
+
+    async def main() -> None:
+        failing = [ScriptedUpstream(whole(500)) for _ in range(3)]
+        last = ScriptedUpstream(whole())
+        with gateway(*(each.dial for each in failing), last.dial, rules=RULES) as made:
+            assert status_of(await ask(made)) == 200
+            assert attempts(*failing, last) == [1, 1, 1, 1]
+            assert status_of(await ask(made, (b"x-stainless-retry-count", b"1"))) == 500
+        with gateway(failing[0].dial, last.dial, rules=NO_RETRIES) as made:
+            assert status_of(await ask(made)) == 500
+        with gateway(*(each.dial for each in failing), last.dial, rules=RULES, budget=RetryBudget(0, 0.0)) as made:
+            assert status_of(await ask(made)) == 500
+
+    run(main)
+
+
+def test_fallback_is_not_asked_in_place_of_a_retry_in_the_group() -> None:
+    """Of two members of `to` the other one goes first; of three the third is not asked, but the fallback is."""
+
+    async def main() -> None:
+        upstreams = [ScriptedUpstream(whole(500)) for _ in range(3)]
+        spare = ScriptedUpstream(whole())
+        with gateway(*(each.dial for each in upstreams), spare.dial, rules=RULES) as made:
+            *group, last = made.routing.members
+            groups = [Group(group, [None] * 3, [1.0] * 3, RoundRobin()), Group([last], [None], [1.0], RoundRobin())]
+            made.routing = Routing(made.routing.table, [*group, last], lambda entry: RouteParts(entry, tuple(groups)))
+            assert status_of(await ask(made)) == 200
+        assert sorted(attempts(*upstreams)) == [0, 1, 1] and attempts(spare) == [1]
+
+    run(main)
+
+
+def test_closed_connection_is_no_reason_to_go_elsewhere() -> None:
+    """F-10, F-34: a server ends each connection after some time or some requests, and a fallback may be another model.
+
+    If it happens again the next one is asked.
+    """
+
+    async def main() -> None:
+        for cause in (Retry.STALE, Retry.GOAWAY):
+            first, second = ScriptedUpstream(broken(unprocessed=cause), whole()), ScriptedUpstream(whole())
+            with gateway(first.dial, second.dial) as made:
+                assert status_of(await ask(made)) == 200
+            assert attempts(first, second) == [2, 0]
+            twice, second = ScriptedUpstream(broken(unprocessed=cause)), ScriptedUpstream(whole())
+            with gateway(twice.dial, second.dial) as made:
+                assert status_of(await ask(made)) == 200
+            assert attempts(twice, second) == [2, 1]
+
+    run(main)
+
+
+def test_request_reaches_the_one_that_works_past_all_that_do_not() -> None:
+    """F-1: connections that can't be made cost nothing, so all upstreams that seem to work are asked."""
+
+    async def main() -> None:
+        down = [ScriptedUpstream(broken(Reason.UPSTREAM_CONNECT, Retry.CONNECT)) for _ in range(5)]
+        last = ScriptedUpstream(whole())
+        with gateway(*(each.dial for each in down), last.dial) as made:
+            assert status_of(await ask(made)) == 200
+        assert attempts(*down, last) == [1] * 6
 
     run(main)
 
@@ -231,7 +306,7 @@ def test_silent_upstream_is_not_asked_again_but_the_next_one_is(n_upstreams: int
 
 
 def test_failing_upstream_is_passed_over_and_found_again() -> None:
-    """F-27: after five faults in a row it is left alone; its next probe's success brings it back."""
+    """F-27: after five faults in a row it is left alone; probes that are well bring it back."""
 
     async def main() -> None:
         first = ScriptedUpstream(*[whole(500)] * 5, whole())
@@ -240,13 +315,16 @@ def test_failing_upstream_is_passed_over_and_found_again() -> None:
             for _ in range(8):
                 assert status_of(await ask(made)) == 200
             assert attempts(first, second) == [5, 8]
-            breaker = next(iter(made.parts.upstreams)).breaker
+            health = made.routing.members[0].health
             loop = asyncio.get_running_loop()
-            assert made.parts.upstreams.n_out(loop.time()) == 1
-            await until(lambda: breaker.allows(loop.time()))
-            for _ in range(3):
-                assert status_of(await ask(made)) == 200
-            assert attempts(first, second) == [8, 8]
+            assert made.routing.publish(loop.time()) == 1
+            for n_asked in range(EJECTION.probes):
+                await until(lambda: health.wants_probe(loop.time()))
+                assert [status_of(await ask(made)) for _ in range(2)] == [200, 200]
+                assert attempts(first, second)[0] >= 6 + n_asked
+            assert made.routing.publish(loop.time()) == 0
+            assert status_of(await ask(made)) == 200
+            assert attempts(first, second) == [9, 9]
 
     run(main)
 
@@ -259,7 +337,7 @@ def test_upstreams_that_are_all_out_are_used_all_the_same() -> None:
         with gateway(first.dial, second.dial, rules=RULES) as made:
             for _ in range(5):
                 assert status_of(await ask(made)) == 500
-            assert made.parts.upstreams.n_out(asyncio.get_running_loop().time()) == 2
+            assert made.routing.publish(asyncio.get_running_loop().time()) == 2
             assert status_of(await ask(made)) == 200
 
     run(main)

@@ -576,7 +576,7 @@ def test_tunnel_says_nothing_of_how_long_requests_take() -> None:
         with limited(never) as made:
             head = replace(request_head(b"GET", b"/v1/realtime"), offer=WebSocketOffer(b"x", (), b""))
             tunnel = Exchange(made, FakeClient(), head, None, ANYONE)
-            tunnel.attempts, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
+            tunnel.trail.n, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
             made.account(tunnel, None, 101, tunnel.cost)
             assert made.parts.queue._standing.mean_ns == 0
 

@@ -34,7 +34,8 @@ def test_no_arguments_give_the_defaults() -> None:
 def test_each_argument_reaches_its_option() -> None:
     """Each argument sets what its name says, with its unit."""
     words = "--listen [::1]:0 --ttft 1.5s --token-rate 0 --tokens 7 --error-rate 0.25 --cert c --key k"
-    words += " --capacity 9 --batch-slowdown"
+    words += " --capacity 9 --batch-slowdown --prefill-rate 8000 --prefix-cache 4096 --slow-rate 0.1 --slow-by 2s"
+    words += " --stall-rate 0.2 --stall-after 3 --flap 20s,500ms --flap-as refuse --name a.b-1 --load-metrics sglang"
     options = parse(*words.split(), "--no-http2", "--models", "a, b", "--seed", "3", "--grace", "0")
 
     assert options == SimOptions(
@@ -45,11 +46,21 @@ def test_each_argument_reaches_its_option() -> None:
         tokens=7,
         capacity=9,
         batch_slowdown=True,
+        prefill_rate=8000,
+        prefix_cache=4096,
         error_rate=0.25,
+        slow_rate=0.1,
+        slow_by_s=2,
+        stall_rate=0.2,
+        stall_after=3,
+        flap=(20, 0.5),
+        flap_as="refuse",
         cert_file="c",
         key_file="k",
         http2=False,
         models=("a", "b"),
+        name="a.b-1",
+        load_metrics="sglang",
         seed=3,
         grace_s=0,
     )
@@ -68,6 +79,19 @@ def test_each_argument_reaches_its_option() -> None:
         "--error-rate 1.01",
         "--capacity -1",
         "--batch-slowdown",
+        "--prefill-rate -1",
+        "--prefix-cache -1",
+        "--prefix-cache 16000001",
+        "--slow-rate 2",
+        "--slow-by 1",
+        "--stall-rate -0.1",
+        "--stall-after -1",
+        "--flap 5s",
+        "--flap 5,5",
+        "--flap 5s,0",
+        "--flap 5s,5s,5s",
+        "--name a/b",
+        f"--name {'a' * 65}",
         "--cert c",
         "--models a,,b",
     ],

@@ -122,7 +122,7 @@ def test_who_is_on_the_way_has_its_place() -> None:
             second = submit(made, FakeClient())
             note()
             await until(lambda: upstream.n_open == 1)
-            assert large is not None and large.attempts == 1
+            assert large is not None and large.trail.n == 1
             assert max(seen) == 1 and len(seen) > 3, "there were turns in which the second one might have gone"
             for exchange in (large, second):
                 exchange.client_gone()
@@ -144,7 +144,7 @@ def test_place_of_one_that_sleeps_is_used_by_others() -> None:
             sleeper.client_gone()
 
             await until(lambda: not made.n_active)
-            assert made.parts.upstreams.room(0, 0, 0.0) == 1
+            assert made.routing.room(0, 0, 0.0) == 1
 
     run(main)
 

@@ -63,12 +63,19 @@ def test_host_absent_http_1_0_is_served() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"])
 def test_method_other_than_get_is_405(method: str) -> None:
-    """B-51: nothing here can be changed, and the reply says what can be done."""
+    """B-51: no page can be changed, and the reply says what can be done."""
     target = "localhost:80" if method == "CONNECT" else "/metrics"
     reply = refusal_of(head(line=f"{method} {target} HTTP/1.1"))
 
     assert reply.status == 405
     assert ("Allow", "GET, HEAD") in reply.headers
+
+
+def test_post_is_taken_where_something_is_done_and_from_no_page() -> None:
+    """A browser says where a POST is from, also for a page that hides it; a program does not."""
+    assert parse_request(head(line="POST /reload HTTP/1.1"), NAMES).method == "POST"
+    for origin in ("http://127.0.0.1:6060", "null"):
+        assert refusal_of(head(f"Host: localhost\r\nOrigin: {origin}\r\n", "POST /reload HTTP/1.1")).status == 403
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,13 @@ def test_readiness_draining_is_not_ready_but_alive() -> None:
     state = readiness([GOOD, GOOD], draining=True)
 
     assert (state.ready, state.alive, state.reasons) == (False, True, ("the gateway is draining",))
+
+
+def test_readiness_bad_configuration_is_ready_and_says_so() -> None:
+    """The one before it serves."""
+    state = readiness([GOOD], draining=False, configuration_is_bad=True)
+    assert (state.ready, state.alive) == (True, True)
+    assert state.reasons == ("the configuration can't be used, the one before it holds",)
 
 
 def test_readiness_all_good_has_no_reasons() -> None:

@@ -42,6 +42,10 @@ VECTORS = "tests/vectors/test_command.py"
 FUZZ = "tests/fuzz/test_fuzz.py"
 H2SPEC = "tests/h2spec/test_command.py"
 
+FLEET = "tests/e2e/test_docs_fleet.py::test_fleet_of_the_page_answers_by_its_names"
+
+MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_commands_write"
+
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
     "make run": DEMO,
@@ -80,10 +84,18 @@ RUN_BY = {
     "VELOX_LIMITS='[{per: model, models: [llama-*], concurrency: 8}]' .venv/bin/velox check": (
         "tests/unit/test_docs_limits.py::test_command_prints_the_limit"
     ),
+    ".venv/bin/velox check --config velox.yaml --model gpt-4o --key team-a --header 'x-tenant: other'": (
+        "tests/unit/test_docs_routes.py::test_command_explains_as_shown"
+    ),
+    ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
+    ".venv/bin/velox check --config velox.yaml": MOVING_IN,
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
         f"{EXAMPLES}::test_simulator_command_answers"
     ),
+    **dict.fromkeys(commands(ROOT / "docs/simulator.md"), FLEET),
     ASK: CURL,
+    ".venv/bin/velox reload --config velox.yaml": "tests/e2e/test_docs_reload.py::test_command_prints_as_shown",
+    "curl -X POST http://127.0.0.1:6060/reload": CURL,
     "curl http://127.0.0.1:6060/readyz": CURL,
     "curl http://127.0.0.1:6060/metrics": CURL,
     "curl -o cpu.svg 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": CURL,

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.permission import check_model, matches
+from velox.gateway.permission import check_model
 from velox.settings.keys import KeyEntry
+from velox.settings.patterns import matches
 from velox.types import ANYONE, Caller, Headers, Priority, Rates
 
 

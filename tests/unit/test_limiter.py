@@ -207,6 +207,25 @@ def test_request_takes_of_all_that_count_it() -> None:
     assert len(house.said) == 3 + 3 + 3
 
 
+def test_other_rules_hold_at_once_and_what_was_taken_is_given_back() -> None:
+    """A request that began under the rules before ends under them; a set that was made for those is none any more."""
+    house = House(rule(rpm=60), rule(name="limits[1]", concurrency=1))
+    running = house.admit()
+    house.refuses()
+
+    house.limiter.replace([])
+    house.admit()
+    house.limiter.replace([rule(Scope.MODEL, "limits[2]", rpm=60)])
+    house.admit(model="m")
+
+    assert "(limits[2].rpm)" in house.refuses(model="m").message
+    house.admit(model="n")
+    (slots,) = house.table.slots_of.values()
+    assert slots.n == 1
+    running.settle(sent=True, pays=True, is_whole=True)
+    assert slots.n == 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_refusal_by_any_of_them_takes_nothing_from_any(name: str) -> None:
     """Also when the last one that is looked at is the one without room; only that one is counted as a refusal."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from velox.gateway import limiter
+from velox.gateway import limiter, mirror
 from velox.net import tunnel
 from velox.net.client import connection, http2_room, plain_socket, tls
 from velox.net.upstream import http2_stream, interface
@@ -44,6 +46,8 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
     assert memory_bound._KEPT == limiter._KEPT_SETS
     assert memory_bound._OVERFLOW_ROWS == quota_memory.OVERFLOW_ROWS
+    assert memory_bound._MIRRORED == mirror._MOST
+    assert memory_bound._MIRRORED_BODIES == 2 * mirror._MOST_BYTES
     assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
 
 
@@ -76,6 +80,40 @@ def test_table_of_limits_is_no_larger_than_its_bound(workers: str) -> None:
     memory = quota_memory.QuotaMemory(settings.limit_buckets, settings.workers * (1 + SPARES))
 
     assert row.n_bytes * 0.99 < len(memory.cells) * 8 < row.n_bytes * 1.01
+
+
+def test_bodies_with_another_model_count(tmp_path: Path) -> None:
+    """Once more; with a second attempt at a time, twice more."""
+    file = tmp_path / "velox.yaml"
+    upstreams = "upstreams: [{name: a, origin: http://a}, {name: b, origin: http://b}]"
+    environ = {name: value for name, value in SMALL.items() if name != "VELOX_UPSTREAM_ORIGIN"}
+    bounds = []
+    for more in (
+        "",
+        ", model: m",
+        ", fallback: [{upstream: b, model: m}]",
+        ", model: m, hedge: {after: p95, at_most: 5%}",
+    ):
+        file.write_text(f"{upstreams}\nroutes: [{{name: r, to: a{more}}}]")
+        settings = load(environ | {"VELOX_CONFIG": str(file)}, cores=1)
+        bounds.append(memory_of(settings, PLENTY).n_bytes)
+
+    budget = settings.body_budget_bytes
+    assert [bound - bounds[0] for bound in bounds] == [0, budget, budget, 2 * budget]
+
+
+def test_copies_for_a_mirror_count(tmp_path: Path) -> None:
+    """Where there is one."""
+    file = tmp_path / "velox.yaml"
+    upstreams = "upstreams: [{name: a, origin: http://a}, {name: b, origin: http://b}]"
+    bounds = []
+    for mirrored in ("", ", mirror: {to: b, percent: 1}"):
+        file.write_text(f"{upstreams}\nroutes: [{{name: r, to: a{mirrored}}}]")
+        environ = {name: value for name, value in SMALL.items() if name != "VELOX_UPSTREAM_ORIGIN"}
+        settings = load({**environ, "VELOX_CONFIG": str(file)}, cores=1, memory_bytes=0)
+        bounds.append(memory_of(settings, PLENTY).n_bytes)
+
+    assert bounds[1] - bounds[0] == 2 * 64 * MIB + 256 * memory_bound._EXCHANGE
 
 
 def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:

@@ -15,7 +15,17 @@ from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
 from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
-from velox.observe.series import ConnectionEnd, DnsResult, LeaseResult, Retry, RetryDenied, TokenCount, Unit
+from velox.observe.series import (
+    ConnectionEnd,
+    DnsResult,
+    Hedged,
+    LeaseResult,
+    Mirrored,
+    Retry,
+    RetryDenied,
+    TokenCount,
+    Unit,
+)
 from velox.policy.token_bucket import BucketRate
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
@@ -84,6 +94,11 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.observe_lease_round_trip(1)
     for lease in LeaseResult:
         metrics.count_lease(lease)
+    for hedge in Hedged:
+        metrics.count_hedge(hedge)
+    for mirrored in Mirrored:
+        metrics.count_mirror(mirrored)
+    metrics.count_canary()
     for resumed in (False, True):
         metrics.count_tls_handshake(resumed)
     for failure in TlsFailure:
@@ -98,7 +113,8 @@ def test_every_event_has_a_cell_of_its_own() -> None:
 
     n_requests = len(Route) * 4 * (len(Reason) + 1)
     counters = [(name, v) for (name, _), v in samples.items() if name.endswith(("_total", "_count"))]
-    elsewhere = ("velox_worker_", "process_", "velox_key_file_", "velox_tls_certificate_")  # written by the supervisor
+    # Written by the supervisor.
+    elsewhere = ("velox_worker_", "process_", "velox_key_file_", "velox_tls_certificate_", "velox_config_")
     ours = [v for name, v in counters if not name.startswith(elsewhere)]
     assert set(ours) == {1}
     assert sum(name == "velox_requests_total" for name, _ in samples) == n_requests

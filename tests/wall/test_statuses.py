@@ -78,10 +78,13 @@ def test_f23_too_many_requests_for_ever_is_passed_on_after_two_attempts(wall: Wa
 @pytest.mark.fault("F-23", "F-24")
 @pytest.mark.parametrize("fault", ["429@1", "503@1"])
 def test_f23_f24_back_pressure_is_no_fault_of_the_upstream(wall: Wall, fault: str) -> None:
-    """However many refusals in a row, the upstream that says "later" stays in use."""
+    """Refusals put nobody out. Who says 503 three times in a row rests, here for a second, and needs no probe."""
     for _ in range(7):
         assert wall.pair.ask(wall.ticket(fault)).answer().status == 200
 
+    if fault == "503@1":
+        wall.pair.velox.wait_metric("velox_upstreams_out", lambda n: n == 1)
+        wall.pair.velox.wait_metric("velox_upstreams_out", lambda n: n == 0)
     assert wall.pair.metric("velox_upstreams_out") == 0
     model = wall.ticket("alive")
     assert wall.pair.ask(model).answer().status == 200
@@ -201,7 +204,7 @@ def test_f26_forbidden_without_our_key_is_passed_on_unchanged(wall: Wall) -> Non
 
 @pytest.mark.fault("F-27")
 def test_f27_upstream_that_flaps_is_passed_over_probed_and_used_again(wall: Wall) -> None:
-    """While it fails the other one serves, and one request a second at most tries it; then it is back by itself."""
+    """While it fails the other one serves, and one request tries it now and then; then it is back by itself."""
     model = wall.ticket("flap@1")
     wall.first.is_down = True
     began_s = time.monotonic()
@@ -221,10 +224,9 @@ def test_f27_upstream_that_flaps_is_passed_over_probed_and_used_again(wall: Wall
         return wall.first.attempts(model)[-1].came_s > back_s
 
     back_s = time.monotonic()
-    while not is_back():
-        assert time.monotonic() - back_s < 10, "it is not used again"
+    while not is_back() or wall.pair.metric("velox_upstreams_out"):  # two probes in a row
+        assert time.monotonic() - back_s < 20, "it is not used again"
 
-    wall.pair.velox.wait_metric("velox_upstreams_out", lambda n: n == 0)
     assert n_second > 0
 
 

@@ -39,10 +39,20 @@ class Readiness:
     reasons: tuple[str, ...]
 
 
-def readiness(workers: Sequence[WorkerHealth], *, draining: bool, requires_upstream: bool = True) -> Readiness:
-    """Judge the gateway. draining: it was told to leave. requires_upstream: a worker without upstream is not ready."""
+def readiness(
+    workers: Sequence[WorkerHealth],
+    *,
+    draining: bool,
+    requires_upstream: bool = True,
+    configuration_is_bad: bool = False,
+) -> Readiness:
+    """Judge the gateway. draining: it was told to leave. requires_upstream: a worker without upstream is not ready.
+
+    configuration_is_bad: what was last read of it can't be used. The gateway serves with the one before.
+    """
     problems = [_problem(worker) or _upstream_problem(worker) for worker in workers]
     reasons = ["the gateway is draining"] if draining else []
+    reasons += ["the configuration can't be used, the one before it holds"] if configuration_is_bad else []
     reasons += [f"worker {slot} {problem}" for slot, problem in enumerate(problems) if problem]
     fit = (not _problem(worker) and not (requires_upstream and _upstream_problem(worker)) for worker in workers)
     return Readiness(

@@ -3,9 +3,9 @@
 Knows: what a head must look like, which Host may be asked for, how a reply is written. Does not know:
 sockets, paths.
 
-Smaller than the data path's codec on purpose: GET and HEAD, no bodies, one request per connection. The Host
-check stops DNS rebinding: a page of a foreign name that resolves to this address sends that name, and gets
-403.
+Smaller than the data path's codec on purpose: GET and HEAD, and POST for what is not only read; no bodies, one request
+per connection. The Host check stops DNS rebinding: a page of a foreign name that resolves to this address sends that
+name, and gets 403. So does a page of any name that lets a browser POST: it says where it is from (Origin).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ __all__ = ["HTML", "TEXT", "AdminRequest", "RefusalError", "Reply", "parse_reque
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 
+# What is done at these, by POST only.
+_ACTIONS: Final = frozenset({"/reload"})
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
@@ -98,10 +100,12 @@ def parse_request(head: bytes, host_names: frozenset[str]) -> AdminRequest:
     if not found.is_whole:
         raise RefusalError(400, "this is not an HTTP/1.1 request")
     method = parser.get_method().decode("latin-1")
-    if method not in ("GET", "HEAD"):
+    path, _, query = found.target.decode("latin-1").partition("?")
+    if method not in ("GET", "HEAD") and (method != "POST" or path not in _ACTIONS):
         raise RefusalError(405, "only GET and HEAD are served here", (("Allow", "GET, HEAD"),))
     host = _checked_host(found.headers, host_names, required=parser.get_http_version() != "1.0")
-    path, _, query = found.target.decode("latin-1").partition("?")
+    if method == "POST" and any(name == "origin" for name, _ in found.headers):
+        raise RefusalError(403, "no page of a browser may ask for this")
     return AdminRequest(method, path, query, host, dict(found.headers))
 
 

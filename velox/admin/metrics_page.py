@@ -23,11 +23,13 @@ from prometheus_client.metrics_core import (
 )
 
 from velox import __version__
+from velox.admin.upstream_metrics import upstream_families
 from velox.observe import series
 from velox.observe.families import Counter, Gauge, Histogram
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus, serving
+from velox.shm.upstream_table import UpstreamTable
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -37,18 +39,27 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def render(segment: Segment, proc: Path = Path("/proc"), *, quotas: QuotaMemory | None = None) -> bytes:
+def render(
+    segment: Segment,
+    proc: Path = Path("/proc"),
+    *,
+    quotas: QuotaMemory | None = None,
+    upstreams: UpstreamTable | None = None,
+) -> bytes:
     """Return the page. proc: where the kernel tells of processes. quotas: the table of limits."""
-    return generate_latest(_GatewayCollector(segment, proc, quotas))
+    return generate_latest(_GatewayCollector(segment, proc, quotas, upstreams))
 
 
 class _GatewayCollector:
     """A prometheus_client Collector over one segment."""
 
-    def __init__(self, segment: Segment, proc: Path, quotas: QuotaMemory | None) -> None:
+    def __init__(
+        self, segment: Segment, proc: Path, quotas: QuotaMemory | None, upstreams: UpstreamTable | None
+    ) -> None:
         self._segment = segment
         self._proc = proc
         self._quotas = quotas
+        self._upstreams = upstreams
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Called once a scrape."""
@@ -61,6 +72,7 @@ class _GatewayCollector:
             yield _gauge(gauge, cells)
         for histogram in series.HISTOGRAMS:
             yield _histogram(histogram, cells)
+        yield from upstream_families([] if self._upstreams is None else self._upstreams.totals())
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
         yield from _limit_rows(self._quotas)
@@ -120,6 +132,9 @@ def _workers(segment: Segment) -> Iterator[Metric]:
     ready = GaugeMetricFamily(
         "velox_worker_upstream_ready", "1 while the worker has a warm upstream connection.", labels=["worker"]
     )
+    configuration = GaugeMetricFamily(
+        "velox_worker_configuration", "Number of the configuration that the worker works with.", labels=["worker"]
+    )
     age = GaugeMetricFamily(
         "velox_worker_heartbeat_age_seconds", "Time since the worker's last sign of life.", labels=["worker"]
     )
@@ -142,7 +157,8 @@ def _workers(segment: Segment) -> Iterator[Metric]:
             restarts.add_metric([label, cause.name.lower()], sum(block.restarts(cause) for block in blocks))
         resident.add_metric([label], status.resident_bytes)
         refuses.add_metric([label], status.refuses)
-    yield from (up, ready, age, resident, refuses, restarts)
+        configuration.add_metric([label], status.configuration)
+    yield from (up, ready, configuration, age, resident, refuses, restarts)
 
 
 def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
@@ -193,6 +209,7 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     for result, taken in (("taken", True), ("refused", False)):
         changes.add_metric([result], status.key_file_changes(taken=taken))
     yield changes
+    yield from _configuration(status)
     redis = GaugeMetricFamily("velox_redis_up", "1 while Redis can be asked for permits (VELOX_REDIS_URL).")
     replicas = GaugeMetricFamily("velox_replicas", "Gateways that share the limits, as Redis last told.")
     if status.redis is not RedisLink.NONE:  # without Redis a 0 would look like one that is down
@@ -211,3 +228,21 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     for result, taken in (("taken", True), ("refused", False)):
         reloads.add_metric([result], status.tls_reloads(taken=taken))
     yield from (not_after, reloads)
+
+
+def _configuration(status: GatewayStatus) -> Iterator[Metric]:
+    """Yield what holds of the configuration, and what came of reading it again."""
+    yield GaugeMetricFamily(
+        "velox_config_generation", "Number of the configuration that holds; 1 at the start.", status.configuration
+    )
+    yield GaugeMetricFamily(
+        "velox_config_bad",
+        "1 while the configuration that was last read can't be used, and the one before holds.",
+        status.configuration_is_bad,
+    )
+    reloads = CounterMetricFamily(
+        "velox_config_reloads", "Readings of the configuration since the start, by result.", labels=["result"]
+    )
+    for result, taken in (("ok", True), ("bad", False)):
+        reloads.add_metric([result], status.reloads(taken=taken))
+    yield reloads

@@ -167,6 +167,7 @@ pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ed
 <tr><td><a href="/metrics">/metrics</a><td>all workers in one view, for Prometheus
 <tr><td><a href="/healthz">/healthz</a><td>200 while a worker runs or starts
 <tr><td><a href="/readyz">/readyz</a><td>200 while a worker can serve; else 503 and why
+<tr><td>/reload<td>by POST: reads the configuration again, as <code>velox reload</code> does
 </table>
 {profiles}</html>
 """

@@ -3,9 +3,9 @@
 Knows: which path is served by what, and the bounds of a connection. Does not know: where figures come from;
 all of it is injected. It shares no process with a worker, so neither can delay the other.
 
-Limits: GET and HEAD, one request per connection, a head of 8 KiB in 5 s, 64 connections. One more takes the place of
-the one that has kept us waiting the longest, so that a crowd of idle ones keeps no probe out. A path is compared
-as it came, so there is no way to spell another one. Where there is a token, only probes need none (door.py).
+Limits: GET and HEAD, POST for a reload, one request per connection, a head of 8 KiB in 5 s, 64 connections. One more
+takes the place of the one that has kept us waiting the longest, so that a crowd of idle ones keeps no probe out. A path
+is compared as it came, so there is no way to spell another one. With a token, only probes need none (door.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from velox.admin.door import Door
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
+from velox.admin.reload import ReloadPage
 
 __all__ = ["AdminApp", "serve"]
 
@@ -39,7 +40,8 @@ _log: Final = logging.getLogger(__name__)
 class AdminApp:
     """What the admin listener serves.
 
-    metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none.
+    metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none. reload: asks
+    for one; None: nobody can be asked.
     token: what is asked for, where it is. host_names: names, lower-case, that a Host header may have besides IP
     addresses and localhost.
     """
@@ -50,6 +52,7 @@ class AdminApp:
         metrics: Callable[[], bytes],
         ready: Callable[[], Readiness],
         profiles: ProfilePage | None,
+        reload: ReloadPage | None = None,
         token: str | None = None,
         host_names: frozenset[str] = frozenset(),
     ) -> None:
@@ -57,6 +60,7 @@ class AdminApp:
         self._metrics = metrics
         self._ready = ready
         self._profiles = profiles
+        self._reload = reload
         self._door = Door(token)
 
     async def reply(self, request: AdminRequest) -> Reply:
@@ -71,6 +75,8 @@ class AdminApp:
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
                 return _ready_reply(self._ready(), with_reasons=self._door.knows(request))
+            case "/reload" if self._reload is not None:
+                return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
                 return index_page(request, with_profiles=True)
             case "/debug/pprof/profile" if self._profiles is not None:

@@ -8,7 +8,8 @@
     _run()          one coroutine per request:
       _read_in_steps()       a large body: the same look, in slices; then the gate
       _wait_for_turn()       what was taken ahead of its time
-      _forward()    forward  one attempt, and where it is safe another (retries.py)
+      _forward()    where    its route, and whom of that (routing.py)
+                    forward  one attempt, and where it is safe another (retries.py)
         Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (attempt.py)
       _end()        account  always, exactly once: limits settled, slot, body, count, log
 
@@ -25,7 +26,10 @@ from typing import TYPE_CHECKING, Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.attempt import Attempt
 from velox.gateway.grant import NO_GRANT, Grant
+from velox.gateway.group import Pick
+from velox.gateway.hedged import HedgedAttempts, first_attempt
 from velox.gateway.lease_wait import pass_when_told
+from velox.gateway.member import Member
 from velox.gateway.parts import GatewayLimits
 from velox.gateway.permission import check_model
 from velox.gateway.rate_headers import RateHeaders
@@ -33,13 +37,14 @@ from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
 from velox.gateway.retries import Again, Retries
 from velox.gateway.routes import reads_body
-from velox.gateway.upstreams import Upstream
+from velox.gateway.routing import Plan
+from velox.gateway.trail import Trail
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
 from velox.policy.estimate import NO_TOKENS
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Peek, RequestHead
+from velox.types import Caller, Headers, Peek, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
     from velox.gateway.intake import Gateway
@@ -53,33 +58,9 @@ class Exchange:
     """One request and its reply."""
 
     __slots__ = (
-        "_attempting",
-        "_failed",
-        "_forward_s",
-        "_gone",
-        "_grant",
-        "_retries",
-        "_running",
-        "_task",
-        "_timer",
-        "attempts",
-        "body",
-        "caller",
-        "client",
-        "cost",
-        "deadline_s",
-        "facts",
-        "gateway",
-        "head",
-        "id",
-        "may_have_begun",
-        "peek",
-        "phase",
-        "priority",
-        "reply",
-        "started_ns",
-        "taken_ns",
-        "terms",
+        *("_attempting", "_failed", "_forward_s", "_gone", "_grant", "_plan", "_retries", "_running", "_task"),
+        *("_timer", "body", "caller", "client", "cost", "deadline_s", "facts", "gateway", "head", "id"),
+        *("may_have_begun", "peek", "phase", "priority", "reply", "started_ns", "taken_ns", "terms", "trail"),
         "was_sent",
     )
 
@@ -100,7 +81,7 @@ class Exchange:
         self.id: Final = gateway.parts.recorder.next_id()
         self.peek = Peek()
         self.phase = "queue"
-        self.attempts = 0
+        self.trail: Final = Trail()
         self.reply: Reply | None = None
         self.started_ns: Final = time.monotonic_ns()
         self.terms: Final = gateway.terms(head)
@@ -113,15 +94,16 @@ class Exchange:
         self._gone: Reason | None = None
         self._failed: VeloxError | None = None  # what it was ended for from outside
         self._grant: Grant = NO_GRANT
+        self._plan: Plan | None = None  # before it is forwarded
         self._running = False
         self.was_sent = False  # an upstream has got it, and did not say that it takes it not
         self.may_have_begun = False  # an upstream, with work for it; it has not answered
         self._retries: Retries | None = None  # most requests need none
         self._forward_s = 0.0  # when the first attempt began
-        self._attempting: Attempt | None = None
+        self._attempting: Attempt | HedgedAttempts | None = None
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.id.decode()} {self.phase} attempts={self.attempts}>"
+        return f"<Exchange {self.id.decode()} {self.phase} {self.trail!r}>"
 
     # -- what the client does meanwhile ---------------------------------------------------------
 
@@ -226,28 +208,46 @@ class Exchange:
     async def _forward(self) -> None:
         """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
         gateway = self.gateway
+        models, routing = gateway.parts.models, gateway.routing
+        if models is not None and models.serves(self.head, self.caller, routing):
+            self.phase = "models"
+            self._answer(*await models.answer(self.head, self.caller, routing))
+            return
         now_s = self._forward_s = gateway.loop.time()
         gateway.parts.retry_budget.on_request(now_s)
+        plan = self._plan = gateway.routing.plan(self.head, self.peek, self.caller, self.body)
+        if plan.is_canary:
+            gateway.parts.recorder.canary()
         if self._grant.estimate is not NO_TOKENS:
             self.body = self._grant.measure(self.body, self.peek, self.facts.route)
-        self.reply = self._make_reply()
-        upstream = gateway.parts.upstreams.first(now_s)
-        while True:
-            self._attempting = Attempt(self, upstream, now_s)
-            again = await self._attempting.run(self.reply)
-            if again is None:
-                return
+        pick = plan.first(now_s)  # it has begun: from here to its attempt nothing may fail
+        if pick is None:
+            self.phase = "room"
+            until_s = min(self.deadline_s, now_s + gateway.parts.limits.queue_timeout_s)
+            pick = await plan.routing.wait_room(plan, until_s)
+            now_s = gateway.loop.time()
+        self.reply = self._make_reply(plan)
+        gateway.mirrors.copy(plan, self.head, self.peek, self.body)
+        attempting = self._attempting = first_attempt(self, plan, pick, now_s)
+        while (again := await attempting.run(self.reply)) is not None:
             await self._wait_for_retry(again)
             gateway.parts.recorder.retried(again.cause)
-            upstream, now_s = again.upstream, gateway.loop.time()
+            attempting = self._attempting = Attempt(self, again.pick, gateway.loop.time())
 
-    def _make_reply(self) -> Reply:
-        return Reply(self.client, self.head, self.id, self.gateway.loop, self._grant.meter, self._grant.limits.headers)
+    def _answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Answer what is no upstream's. Its place in the limits is used."""
+        self.was_sent = True
+        self.reply = Reply(self.client, self.head, self.id, self.gateway.loop, None, self._grant.limits.headers)
+        self.reply.on_reply(ReplyHead(status, headers, len(body)), body, True)
 
-    def build(self, upstream: Upstream) -> UpstreamRequest:
+    def _make_reply(self, plan: Plan) -> Reply:
+        rules = plan.parts.entry.response_headers
+        more = (self._grant.meter, self._grant.limits.headers)
+        return Reply(self.client, self.head, self.id, self.gateway.loop, *more, rules=rules or None)
+
+    def build(self, pick: Pick) -> UpstreamRequest:
         """Return what an attempt sends."""
-        is_read = self._grant.meter is not None
-        return upstream.forwarder.build(self.head, self.peek, self.body, to_be_read=is_read)
+        return pick.build(self.head, self.peek, self.body, to_be_read=self._grant.meter is not None)
 
     async def _wait_for_retry(self, again: Again) -> None:
         try:
@@ -264,24 +264,19 @@ class Exchange:
     def retries(self) -> Retries:
         """What is left of them; made when the first attempt brought no reply."""
         if self._retries is None:
-            self._retries = Retries(self.gateway.parts, self.terms, self.deadline_s)
+            assert self._plan is not None, "asked for after an attempt"
+            self._retries = Retries(self.gateway.parts, self._plan, self.terms, self.deadline_s)
         return self._retries
 
-    async def lease(self, upstream: Upstream) -> UpstreamConnection:
+    async def lease(self, member: Member) -> UpstreamConnection:
         """Return a connection with room for one request. Raises VeloxError."""
-        gateway, pool = self.gateway, upstream.pool
-        connection = pool.lease_nowait()
+        gateway = self.gateway
+        connection = member.pool.lease_nowait()
         if connection is not None:
             return connection
         self.phase = "connect"
         began_ns = time.monotonic_ns()
-        try:
-            async with asyncio.timeout(gateway.parts.limits.lease_timeout_s):
-                while connection is None or not connection.has_room:
-                    connection = await pool.lease()
-        except TimeoutError as exc:
-            message = f"no upstream connection came free in {gateway.parts.limits.lease_timeout_s:g} s"
-            raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from exc
+        connection = await member.connection(gateway.parts.limits.queue_timeout_s)
         gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
         return connection
 
@@ -289,6 +284,8 @@ class Exchange:
         """Tell the client how it ended, then account. No await: it happens exactly once."""
         reply = self.reply
         self._attempting = None  # it leads back here: a cycle, which would hold the request's body
+        if self._plan is not None:
+            self._plan.close()
         self._stop_timer()
         # Most often there is nothing to settle.
         tokens = self.cost if error is None and self._grant.limits.is_kept else self._settle(error)
@@ -383,13 +380,14 @@ class Exchange:
         if reply is None:
             return
         is_stream = reply.is_sse or self.peek.stream
-        total_s = limits.stream_timeout_s if is_stream else limits.total_timeout_s
+        attempting = self._attempting
+        total_s = limits.stream_timeout_s if is_stream or attempting is None else attempting.total_s
         if total_s and now_s - self._forward_s >= total_s:
             message = f"the reply was not whole in {total_s:g} s"
             self.fail(UpstreamFailure(Reason.UPSTREAM_TOTAL_TIMEOUT, message))
-        elif self._attempting is not None and not self.client.is_write_paused:
+        elif attempting is not None and not self.client.is_write_paused:
             # A client that does not read keeps its upstream silent; it has a timer of its own.
-            failure = self._attempting.overdue(reply, now_s, limits)
+            failure = attempting.overdue(reply, now_s)
             if failure is not None:
                 reply.on_failure(failure)  # not fail(): another attempt may follow
             elif limits.sse_keepalive_s:

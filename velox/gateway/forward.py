@@ -6,13 +6,15 @@ Knows: which of the client's headers go up, which credential, which path. Does n
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.protocol.http1_write import field_lines
+from velox.protocol.model_rewrite import with_query_model
 from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider
+from velox.settings.entries import NO_RULES, HeaderRules
 from velox.types import Header, Headers, Peek, RequestHead, WebSocketOffer
 
 __all__ = ["Forwarder"]
@@ -26,6 +28,7 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
+_Key: TypeAlias = tuple[bytes, bool, HeaderRules | None]
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -34,7 +37,8 @@ class Forwarder:
 
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
     client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
-    provider, also where the client's own key does not pass.
+    provider, also where the client's own key does not pass. added: to every request, in place of the client's.
+    kept_heads: of clients, with what became of them.
     """
 
     def __init__(
@@ -46,51 +50,71 @@ class Forwarder:
         key: str | None,
         client_keys_are_ours: bool,
         account_headers_pass: bool = False,
+        added: tuple[Header, ...] = (),
+        kept_heads: int = _KEPT_HEADS,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
         self._root_path: Final = root_path.encode("ascii")
         # What no reply may show; None where the client's own key passes.
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
-        dropped = _NEVER
+        self._added: Final = added
+        dropped = _NEVER | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
         if key is not None or client_keys_are_ours:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
         self._dropped_protocols: Final = dropped_protocols
-        self._built: Final[Memo[tuple[bytes, bool] | None, tuple[Headers, bytes]]] = Memo(_KEPT_HEADS)
+        self._built: Final[Memo[_Key | None, tuple[Headers, bytes]]] = Memo(kept_heads)
 
     def build(
-        self, head: RequestHead, peek: Peek, body: bytes | bytearray | None, *, to_be_read: bool = False
+        self,
+        head: RequestHead,
+        peek: Peek,
+        body: bytes | bytearray | None,
+        *,
+        to_be_read: bool = False,
+        rules: HeaderRules = NO_RULES,
     ) -> UpstreamRequest:
-        """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then."""
+        """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then.
+
+        rules: for the client's headers.
+        """
         # Equal heads, which have equal keys, go up as equal headers, whatever their bodies.
         is_plain = peek.stream or to_be_read
-        key = None if head.key is None else (head.key, is_plain)
-        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, is_plain=is_plain))
+        key = None if head.key is None else (head.key, is_plain, rules or None)
+        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, rules, is_plain=is_plain))
         if body is None and head.method in _WITH_CONTENT:
             body = b""
         return UpstreamRequest(head.method, self._target(head), headers, lines, body)
 
-    def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
-        """Return the request to send for a WebSocket."""
+    def build_upgrade(
+        self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
+    ) -> UpstreamRequest:
+        """Return the request to send for a WebSocket. model: in place of the one that the query names."""
         assert head.offer is not None, "asked for heads that offer one"
         protocols = tuple(each for each in head.offer.protocols if not each.startswith(self._dropped_protocols))
         offer = WebSocketOffer(head.offer.key, protocols, head.offer.extensions)
-        headers = [*self._headers(head, is_plain=False), *offer_fields(offer)]
-        return UpstreamRequest(head.method, self._target(head), headers, field_lines(headers), None, offer)
+        headers = [*self._headers(head, rules, is_plain=False), *offer_fields(offer)]
+        target = self._target(head)
+        if model is not None and head.query:
+            path, _, query = target.partition(b"?")
+            target = path + b"?" + with_query_model(query, model)
+        return UpstreamRequest(head.method, target, headers, field_lines(headers), None, offer)
 
-    def _keep(self, key: tuple[bytes, bool] | None, headers: Headers) -> tuple[Headers, bytes]:
+    def _keep(self, key: _Key | None, headers: Headers) -> tuple[Headers, bytes]:
         built = headers, field_lines(headers)
         return built if key is None else self._built.put(key, built)
 
-    def _headers(self, head: RequestHead, *, is_plain: bool) -> Headers:
+    def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:
         """Choose what goes up of the client's headers, and add our own. is_plain: no compressed reply may come."""
         headers: Headers = []
+        replaced = rules.names
+        ours = [*rules.set, *(field for field in self._added if field[0] not in replaced)]
         for header in head.headers:
             name = header[0]
-            if name in self._dropped or (name == b"accept-encoding" and is_plain):
+            if name in self._dropped or (name == b"accept-encoding" and is_plain) or name in replaced:
                 continue
             if name.startswith(b"x-") and not _passes_x(header):
                 continue
@@ -98,6 +122,7 @@ class Forwarder:
         if is_plain:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             headers.append((b"accept-encoding", b"identity"))
+        headers.extend(field for field in ours if not is_plain or field[0] != b"accept-encoding")
         headers.extend(self._credential)
         return headers
 

@@ -15,10 +15,12 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.lease_wait import NotYetError
+from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.respond import crash, error_reply
 from velox.gateway.routes import WITHOUT_CONTENT, has_content
+from velox.gateway.routing import Routing
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
@@ -27,7 +29,7 @@ from velox.observe.series import Phase
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.fair_queue import Outcome, Verdict
 from velox.settings.keys import KeyEntry
-from velox.types import Caller, Priority, RequestHead, Route
+from velox.types import Caller, Headers, Priority, RequestHead, Route
 
 __all__ = ["Gateway"]
 
@@ -42,8 +44,10 @@ _LOOKS_PER_TURN: Final = 32
 class Gateway:
     """All exchanges of one worker; the application behind its connections."""
 
-    def __init__(self, parts: Parts, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, parts: Parts, routing: Routing, loop: asyncio.AbstractEventLoop) -> None:
+        """routing: may be replaced by another one at any time; what has begun keeps the one that it has."""
         self.parts: Final = parts
+        self.routing = routing
         self.loop: Final = loop
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
@@ -55,12 +59,15 @@ class Gateway:
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._drain_queued = False
         self._n_asleep = 0
+        self.n_hedges = 0  # second attempts beside a first one
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
         self._looks: Final[InTurns[Exchange]] = InTurns(self._look, _LOOKS_PER_TURN, loop)
+        tell = parts.recorder
+        self.mirrors: Final = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_room, on_bug=tell.crashed)
 
     def __repr__(self) -> str:
-        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.parts.upstreams!r}>"
+        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.routing!r}>"
 
     @property
     def n_active(self) -> int:
@@ -174,9 +181,14 @@ class Gateway:
         *,
         may_have_begun: bool = False,
         rates: RateHeaders | None = None,
+        told: Headers = [],  # noqa: B006 - never changed
     ) -> None:
-        """Write an error of Velox's own. may_have_begun: an upstream, with work for it. rates: of who asked."""
+        """Write an error of Velox's own. may_have_begun: an upstream, with work for it.
+
+        rates: of who asked. told: of the attempts.
+        """
         headers, body = error_reply(error, request_id, may_have_begun=may_have_begun)
+        headers += told
         if rates is not None:
             headers += rates.lines(time.monotonic_ns())
         with_body = head is None or head.method != b"HEAD"
@@ -188,6 +200,7 @@ class Gateway:
             *(exchange.client, exchange.head, error, exchange.id),
             may_have_begun=exchange.may_have_begun,
             rates=exchange.rates,
+            told=exchange.trail.headers(),
         )
 
     def refuse_new(self, refuse: bool) -> None:
@@ -229,7 +242,7 @@ class Gateway:
         """Return how many exchanges more may run."""
         n_active = len(self._active)
         room = self.parts.limits.max_inflight - n_active
-        return min(room, self.parts.upstreams.room(n_active, self._n_asleep, self.loop.time()))
+        return min(room, self.routing.room(n_active + self.n_hedges, self._n_asleep, self.loop.time()))
 
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
@@ -242,6 +255,7 @@ class Gateway:
 
     def found_room(self) -> None:
         """An upstream takes more than a moment ago, though no exchange has ended."""
+        self.routing.found_room(self.loop.time())
         if len(self.parts.queue):
             self._drain_soon()
 
@@ -325,11 +339,12 @@ class Gateway:
         """Free the slot and record how it ended. tokens: what it really cost, as far as that is known."""
         self._active.discard(exchange)
         queue = self.parts.queue
-        if exchange.attempts and exchange.head.offer is None:
+        if exchange.trail.n and exchange.head.offer is None:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
             queue.serviced(time.monotonic_ns() - exchange.taken_ns)
         self._correct(exchange, tokens)
         self.parts.recorder.ended(exchange, reason, status)
+        self.routing.found_room(self.loop.time())
         if len(queue):
             self._drain_soon()
 
@@ -337,13 +352,13 @@ class Gateway:
         """Look at the deadlines of all exchanges, and publish the gauges."""
         self._swept_s = now_s
         self._looks.begin(self._active)
-        upstreams, tunnels = self.parts.upstreams, self.parts.tunnels
+        routing, tunnels = self.routing, self.parts.tunnels
         if self._room() > 0:
             self.found_room()  # another upstream is the first one now
         self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
-        self.parts.recorder.upstream_concurrency(*upstreams.concurrency())
+        self.parts.recorder.upstream_concurrency(*routing.concurrency())
         self.parts.recorder.gauges(
-            self.parts.queue.depth_by_class, len(self._active), upstreams.statistics(), upstreams.n_out(now_s)
+            self.parts.queue.depth_by_class, len(self._active), routing.statistics(), routing.publish(now_s)
         )
 
     def _look(self, exchange: Exchange) -> None:

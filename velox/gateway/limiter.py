@@ -17,13 +17,14 @@ from typing import Final, Protocol, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.lease_wait import NotYetError, unavailable
-from velox.gateway.permission import limited_model, matches
+from velox.gateway.permission import limited_model
 from velox.memo import Memo
 from velox.observe.series import Decision, Unit
 from velox.policy.estimate import Estimate
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
 from velox.settings.limits import LimitRule, called, rules_of
+from velox.settings.patterns import matches
 from velox.types import Caller, RequestHead, Scope
 
 __all__ = ["Limiter", "OnDecision", "QuotaTable"]
@@ -67,18 +68,30 @@ class Limiter:
     def __init__(
         self, rules: Sequence[LimitRule], table: QuotaTable, max_wait_s: float, on_decision: OnDecision
     ) -> None:
-        self._rules: Final = tuple(rules)
+        self._rules: tuple[LimitRule, ...] = ()
         self._table: Final = table
         self._max_wait_s: Final = max_wait_s
         self._on_decision: Final = on_decision
         self._sets: Final[Memo[tuple[bytes, str | None], LimitSet]] = Memo(_KEPT_SETS)
         # Callers share those of the gateway and of models.
         self._bounds: Final[Memo[tuple[int, BucketRate], Bound]] = Memo(_KEPT_BOUNDS)
-        # Most gateways name no model in their limits: then one set does for all.
-        self._names_models: Final = any(rule.models or rule.scope in _OF_MODEL for rule in rules)
+        self._names_models = False
+        self.replace(rules)
 
     def __repr__(self) -> str:
         return f"<Limiter rules={len(self._rules)} sets={len(self._sets)}>"
+
+    def replace(self, rules: Sequence[LimitRule]) -> None:
+        """Hold requests to these from now on; what was taken is given back where it was taken.
+
+        A rule finds what was used under its name: after a change of its rates, too.
+        """
+        if self._rules == tuple(rules):
+            return
+        self._rules = tuple(rules)
+        # Most gateways name no model in their limits: then one set does for all.
+        self._names_models = any(rule.models or rule.scope in _OF_MODEL for rule in rules)
+        self._sets.clear()
 
     def limits(self, caller: Caller, head: RequestHead, model: str | None) -> LimitSet:
         """Return what counts a caller's request. model: as its body names it; None: none can be read."""

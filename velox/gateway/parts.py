@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from velox.gateway.auth import Authenticator
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
+from velox.gateway.models import ModelsPage
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
-from velox.gateway.upstreams import Upstreams
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
@@ -32,19 +32,13 @@ class GatewayLimits:
     """One worker's share of the limits.
 
     max_inflight: exchanges between queue and end of reply.
-    lease_timeout_s: wait for an upstream connection; longer than a dial may take, so that a failed dial says why.
-    write_timeout_s: how long an upstream may take nothing of a request's body.
-    total_timeout_s, stream_timeout_s: for the whole reply, all attempts together; 0: no limit.
+    queue_timeout_s: in the queue, for room at an upstream, and for a connection that is free.
+    stream_timeout_s: for a whole reply that is a stream, all attempts together; 0: no limit.
     sse_keepalive_s: silence of a stream after which a comment is sent; 0: never.
     """
 
     max_inflight: int
     queue_timeout_s: float
-    lease_timeout_s: float
-    first_byte_timeout_s: float
-    idle_timeout_s: float
-    write_timeout_s: float
-    total_timeout_s: float
     stream_timeout_s: float
     sse_keepalive_s: float = 0.0
 
@@ -58,7 +52,6 @@ class Parts:
     reader: BodyReader
     queue: FairQueue[Exchange]
     limiter: Limiter
-    upstreams: Upstreams
     retry_rules: RetryRules
     retry_budget: RetryBudget
     recorder: Recorder
@@ -66,3 +59,4 @@ class Parts:
     estimator: Estimator = field(default_factory=Estimator)
     tunnels: Tunnels = field(default_factory=Tunnels)
     leases: LeaseWait | None = None  # none: limits are this gateway's alone
+    models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -1,6 +1,6 @@
 """Which models a caller may use: where its key is limited to some, what can't be told to keep to them is refused.
 
-Knows: how a pattern matches a model's name, and that a request may hide its model. Does not know: who called (auth.py).
+Knows: that a request may hide its model. Does not know: who called (auth.py).
 
 A limited key may use a body whose model Velox reads, and may ask (GET and HEAD) for what there is. Nothing else: an
 upload, a batch or a stored prompt could run any model in the key's name.
@@ -12,9 +12,10 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
+from velox.settings.patterns import matches
 from velox.types import Caller, RequestHead
 
-__all__ = ["check_model", "limited_model", "matches"]
+__all__ = ["check_model", "limited_model"]
 
 # Azure's: the path names what runs, whatever model the body names.
 _IN_PATH: Final = b"/deployments/"
@@ -44,23 +45,3 @@ def limited_model(head: RequestHead, model: str | None) -> str | None:
 def _decoded(path: bytes) -> bytes:
     """Return a path as the upstream will read it, however a client wrote its letters."""
     return unquote_to_bytes(path) if b"%" in path else path
-
-
-def matches(pattern: str, model: str) -> bool:
-    """Tell whether a model's name is `pattern`, in which each `*` stands for any text.
-
-    In time of length times length at worst, whatever a client sends: each part is looked for once, from the left.
-    """
-    first, *rest = pattern.split("*")
-    if not rest:
-        return model == pattern
-    *inner, last = rest
-    if not model.startswith(first) or not model.endswith(last):
-        return False
-    at, end = len(first), len(model) - len(last)
-    for part in inner:
-        found = model.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return at <= end

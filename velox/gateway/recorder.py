@@ -13,18 +13,29 @@ from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Spent
+from velox.gateway.group import Pick
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
-from velox.observe.series import SHED_REASONS, Attempt, Phase, Retry, RetryDenied, StreamEnd, TokenCount
+from velox.observe.series import (
+    SHED_REASONS,
+    Attempt,
+    Hedged,
+    Mirrored,
+    Phase,
+    Retry,
+    RetryDenied,
+    StreamEnd,
+    TokenCount,
+)
 from velox.types import Priority, RequestHead, Route
 
 if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
     from velox.gateway.exchange import Exchange
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "outcome_of", "outcome_of_failure"]
 
 _ATTEMPTS: Final = {
     Reason.UPSTREAM_DNS: Attempt.CONNECT_ERROR,
@@ -82,27 +93,42 @@ class Recorder:
         count(TokenCount.OUTPUT, spent.output)
         count(TokenCount.REFUNDED, max(0, spent.estimated - spent.input - spent.output))
 
-    def attempt_answered(self, status: int) -> None:
+    def attempt_answered(self, pick: Pick, status: int) -> None:
         """Note an attempt whose reply was whole."""
-        outcome = Attempt.OK if status < 400 else Attempt.STATUS_4XX if status < 500 else Attempt.STATUS_5XX
-        self._metrics.count_attempt(outcome)
+        self._count_attempt(pick, outcome_of(status))
         if status in (401, 403):
             self._metrics.count_auth_failure()
 
-    def attempt_failed(self, failure: UpstreamFailure) -> None:
+    def attempt_failed(self, pick: Pick, failure: UpstreamFailure) -> None:
         """Note an attempt that broke, or whose answer was refused for another one."""
         if failure.reason is Reason.UPSTREAM_STATUS:
-            self.attempt_answered(failure.status)
+            self.attempt_answered(pick, failure.status)
         else:
-            self._metrics.count_attempt(_ATTEMPTS.get(failure.reason, Attempt.RESET))
+            self._count_attempt(pick, outcome_of_failure(failure))
 
-    def attempt_given_up(self) -> None:
+    def attempt_given_up(self, pick: Pick) -> None:
         """Note an attempt that was ended from our side: the client left, its deadline, a drain, no connection."""
-        self._metrics.count_attempt(Attempt.CANCELLED)
+        self._count_attempt(pick, Attempt.CANCELLED)
+
+    def _count_attempt(self, pick: Pick, outcome: Attempt) -> None:
+        self._metrics.count_attempt(outcome)
+        pick.member.counts.count_attempt(pick.member.row, outcome)
+
+    def hedged(self, outcome: Hedged) -> None:
+        """Note what came of a second attempt beside the first, or that there was none though it was due."""
+        self._metrics.count_hedge(outcome)
+
+    def canary(self) -> None:
+        """Note a request that goes to a canary first."""
+        self._metrics.count_canary()
 
     def retried(self, cause: Retry) -> None:
         """Note that another attempt begins."""
         self._metrics.count_retry(cause)
+
+    def mirrored(self, outcome: Mirrored) -> None:
+        """Note what came of a copy of a request."""
+        self._metrics.count_mirror(outcome)
 
     def retry_denied(self, by: RetryDenied) -> None:
         """Note that there is no other attempt, though there could have been."""
@@ -189,6 +215,16 @@ class Recorder:
         self._logger.error("%s", crash_text(exc))
 
 
+def outcome_of(status: int) -> Attempt:
+    """Return how an attempt ended whose reply was whole."""
+    return Attempt.OK if status < 400 else Attempt.STATUS_4XX if status < 500 else Attempt.STATUS_5XX
+
+
+def outcome_of_failure(failure: UpstreamFailure) -> Attempt:
+    """Return how an attempt ended without one."""
+    return _ATTEMPTS.get(failure.reason, Attempt.RESET)
+
+
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
@@ -212,6 +248,8 @@ def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRe
         total_ms=round((now_ns - exchange.started_ns) / 1e6, 3),
         bytes_in=(0 if exchange.body is None else len(exchange.body)) + (0 if reply is None else reply.bytes_in),
         bytes_out=0 if reply is None else reply.bytes_out,
-        attempts=exchange.attempts,
+        attempts=exchange.trail.n,
+        upstream=exchange.trail.upstream or None,
+        tried=", ".join(exchange.trail.tried) or None,
         close_code=None if reply is None else reply.close_code,
     )

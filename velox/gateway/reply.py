@@ -22,9 +22,10 @@ from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import NO_BODY_STATUSES, Header, ReplyHead, RequestHead
+from velox.settings.entries import HeaderRules
+from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead, RequestHead
 
-__all__ = ["DROPPED", "Reply"]
+__all__ = ["DROPPED", "Reply", "changed"]
 
 # R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
 DROPPED: Final = frozenset(
@@ -38,6 +39,9 @@ DROPPED: Final = frozenset(
         b"x-goog-api-key",
         b"x-velox-reason",
         b"x-velox-request-id",
+        b"x-velox-upstream",
+        b"x-velox-attempts",
+        b"x-velox-tried",
     }
 )
 _SSE: Final = b"text/event-stream"
@@ -65,8 +69,10 @@ class Reply:
         "_rates",
         "_request",
         "_request_id",
+        "_rules",
         "_secret",
         "_stream",
+        "_told",
         "_until_close",
         "_verdict",
         "_watch",
@@ -90,10 +96,12 @@ class Reply:
         loop: asyncio.AbstractEventLoop,
         meter: Meter | None = None,
         rates: RateHeaders | None = None,
+        *,
+        rules: HeaderRules | None = None,
     ) -> None:
         """meter: reads what goes to the client. None: nobody counts its tokens.
 
-        rates: what the client is told of its limits.
+        rates: what the client is told of its limits. rules: of the route, for the reply's headers.
         """
         self._client: Final = client
         self._request: Final = request
@@ -102,6 +110,8 @@ class Reply:
         self._is_head: Final = request.method == b"HEAD"
         self._meter: Final = meter
         self._rates: Final = rates
+        self._rules: Final = rules
+        self._told: Headers = []
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
@@ -128,14 +138,16 @@ class Reply:
         verdict: Verdict | None = None,
         secret: bytes | None = None,
         on_first: Callable[[], None] | None = None,
+        told: Headers = [],  # noqa: B006 - never changed
     ) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
         verdict: True for a head that is not passed on; `done` fails with UpstreamFailure(UPSTREAM_STATUS), whose status
         is the head's. None: all heads are passed on. secret: the key that goes up, which no error may show.
         on_first: called with the first bytes of a body that is no error; not for comments of an event stream, nor for
-        its head, which some servers send before they have begun to think.
+        its head, which some servers send before they have begun to think. told: fields that tell of the attempts.
         """
+        self._told = told
         self._verdict = verdict
         self._on_first = on_first
         self._secret = secret
@@ -203,6 +215,7 @@ class Reply:
         """The reply will not become whole. No effect on one that is."""
         if not self.done.done():
             self.done.set_exception(failure)
+            self.done.exception()  # its exchange may just have been cancelled: then nobody else asks
 
     # -- the client's side --------------------------------------------------------------------------
 
@@ -305,7 +318,10 @@ class Reply:
         if not is_dated:
             # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
             headers.append((b"date", http_date(int(time.time()))))
+        if self._rules is not None:
+            headers = changed(headers, self._rules)
         headers.append((b"x-velox-request-id", self._request_id))
+        headers += self._told
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
@@ -343,3 +359,9 @@ class Reply:
         if self._has_body:  # else the client would take it for the begin of its next reply
             self.bytes_out += len(data)
             self._client.body(data, end)
+
+
+def changed(headers: Headers, rules: HeaderRules) -> Headers:
+    """Return the fields of a reply as a route's rules will have them."""
+    replaced = rules.names
+    return [*(field for field in headers if field[0] not in replaced), *rules.set]

@@ -1,12 +1,15 @@
-"""Whether a request gets another attempt, at which upstream, and after how long.
+"""Whether a request gets another attempt, at which member, and after how long.
 
 Knows: what the attempts of one request ended in, and who is asked before another: settings, client, deadline, budget.
 Does not know: how an attempt is made (exchange.py), or the rules of each (policy/).
 
-    the upstream surely did no work  ->  free: at the next upstream if there is one, else at the same; two at most, ten
-                                         when it was refused in so many words (GOAWAY, REFUSED_STREAM)
-    it may have begun                ->  counted: within VELOX_RETRIES and the budget; at the next upstream at once, at
-                                         the same after a wait, and never there after it let a time-out pass
+    the upstream surely did no work  ->  free: at the next member if there is one, else at the same; ten at most, but
+                                         two where nobody else is well, unless it was refused in so many words (GOAWAY,
+                                         REFUSED_STREAM); where only a connection ended, the first at the same
+    it may have begun                ->  counted: within VELOX_RETRIES and the budget; at the next member at once, at
+                                         the same after a wait, and never there after it let a time-out pass. Where
+                                         these are used up, each fallback that is left is asked once, within the budget
+    the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
     the client has seen a byte       ->  never
 """
 
@@ -18,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from velox.errors import Reason
-from velox.gateway.upstreams import Upstream
+from velox.gateway.group import Pick
+from velox.gateway.routing import Plan
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
@@ -29,11 +33,15 @@ if TYPE_CHECKING:  # the parts hold exchanges, and an exchange makes its retries
 
 __all__ = ["Again", "Retries"]
 
-# No connection could be made, or it was closed as it was used: sure enough for two more tries.
+# No connection could be made, or it was closed as it was used: sure enough for two more tries, and for others where
+# somebody else is well: who can't be reached is not, so these come to an end by themselves.
 _MAX_FREE: Final = 2
 # A server that ends each connection after so many requests (nginx: keepalive_requests) may refuse a request several
 # times in a row, and says each time that it has not begun it.
 _MAX_REFUSED: Final = 10
+_REFUSALS: Final = frozenset({Retry.REFUSED, Retry.GOAWAY})
+# These end a connection and say nothing of the member: another one may have another model, or no cache of the prompt.
+_OF_CONNECTIONS: Final = frozenset({Retry.STALE, Retry.GOAWAY})
 # From the third on not at once: a server that refuses streams may be short of something.
 _N_AT_ONCE: Final = 2
 _PAUSE_FIRST_S: Final = 0.005
@@ -44,15 +52,15 @@ _CAUSES: Final = {Reason.UPSTREAM_RESET: Retry.RESET, Reason.UPSTREAM_TTFB_TIMEO
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """One more attempt."""
+    """One more attempt. pick: it has begun, unless there is a wait before it."""
 
-    upstream: Upstream
+    pick: Pick
     wait_s: float
     cause: Retry
 
     def give_up(self, now_s: float) -> None:
         """It will not be made: another request may be the probe that this one would have been."""
-        self.upstream.breaker.gave_up(now_s)
+        self.pick.gave_up(now_s)
 
 
 class Retries:
@@ -61,56 +69,88 @@ class Retries:
     deadline_s: of the client; no attempt begins after it.
     """
 
-    __slots__ = ("_deadline_s", "_n_counted", "_n_free", "_parts", "_terms", "_tried")
+    __slots__ = ("_deadline_s", "_n_counted", "_n_free", "_parts", "_plan", "_terms")
 
-    def __init__(self, parts: Parts, terms: ClientTerms, deadline_s: float) -> None:
+    def __init__(self, parts: Parts, plan: Plan, terms: ClientTerms, deadline_s: float) -> None:
         self._parts: Final = parts
+        self._plan: Final = plan
         self._terms: Final = terms
         self._deadline_s: Final = deadline_s
         self._n_free = 0
         self._n_counted = 0
-        self._tried: Final[list[Upstream]] = []
 
-    def after_failure(self, failure: UpstreamFailure, upstream: Upstream, began_s: float, now_s: float) -> Again | None:
+    def after_failure(self, failure: UpstreamFailure, pick: Pick, began_s: float, now_s: float) -> Again | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
-        self._tried.append(upstream)
+        self._plan.tried(pick, is_silent=True)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
             hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S
-            return self._free(failure.unprocessed, None if hopeless else upstream, now_s)
+            return self._free(failure.unprocessed, None if hopeless else pick, now_s)
         cause = _CAUSES.get(failure.reason)
-        return None if cause is None else self._counted(cause, upstream, [], now_s)
+        return None if cause is None else self._counted(cause, pick, [], now_s)
 
-    def after_status(self, head: ReplyHead, upstream: Upstream, now_s: float) -> Again | None:
-        """Decide when a reply's head has come, before the client sees it; None: it is passed on."""
+    def after_status(self, head: ReplyHead, pick: Pick, now_s: float) -> Again | None:
+        """Decide when a reply's head has come, before the client sees it; None: it is passed on.
+
+        What it says of the key has been told already (Pick.refused).
+        """
+        if head.status == 401:
+            # Of one key of ours; where there is no other, it is the client's to know.
+            return self._with_other_key(Retry.STATUS, pick, now_s)
         if not self._parts.retry_rules.covers(head.status, head.headers):
             return None
-        self._tried.append(upstream)
-        cause = Retry.RATE_LIMITED if head.status == 429 else Retry.STATUS
-        return self._counted(cause, upstream, head.headers, now_s)
+        self._plan.tried(pick)
+        if head.status != 429:
+            return self._counted(Retry.STATUS, pick, head.headers, now_s)
+        again = self._with_other_key(Retry.RATE_LIMITED, pick, now_s)
+        return again or self._counted(Retry.RATE_LIMITED, pick, head.headers, now_s)
 
-    def _free(self, cause: Retry, same: Upstream | None, now_s: float) -> Again | None:
-        if self._n_free >= (_MAX_REFUSED if cause in (Retry.REFUSED, Retry.GOAWAY) else _MAX_FREE):
+    def _with_other_key(self, cause: Retry, pick: Pick, now_s: float) -> Again | None:
+        """Return another attempt at the same member with another key, if there is one."""
+        self._plan.tried(pick)
+        if self._n_counted >= self._parts.retry_rules.retries or self._terms.retries_itself:
+            return None
+        other = self._plan.other_key(pick, now_s)
+        if other is None or now_s >= self._deadline_s or not self._parts.retry_budget.take(now_s):
+            return None
+        self._n_counted += 1
+        return self._again(other, 0.0, cause, now_s)
+
+    def _free(self, cause: Retry, same: Pick | None, now_s: float) -> Again | None:
+        if self._n_free >= _MAX_REFUSED:
             return None
         n_waits = self._n_free - _N_AT_ONCE
         wait_s = _PAUSE_FIRST_S * 2.0**n_waits * (0.5 + random.random()) if n_waits >= 0 else 0.0
         if now_s + wait_s >= self._deadline_s:
             return self._denied(RetryDenied.DEADLINE)
-        upstream = self._parts.upstreams.next(now_s, self._tried, anyhow=True) or same
-        if upstream is None:
+        pick = self._where(cause, same, now_s)
+        if pick is None:
             return None
         self._n_free += 1
-        return self._again(upstream, wait_s, cause, now_s)
+        return self._again(pick, wait_s, cause, now_s)
 
-    def _counted(self, cause: Retry, upstream: Upstream, headers: Headers, now_s: float) -> Again | None:
+    def _where(self, cause: Retry, same: Pick | None, now_s: float) -> Pick | None:
+        """Return where a free attempt goes; None: nowhere. same: where the last one was, if it may be asked again."""
+        plan = self._plan
+        if same is not None and cause in _OF_CONNECTIONS and not self._n_free:
+            return plan.same(same, now_s)
+        pick = plan.next(now_s)
+        if pick is None and self._n_free < (_MAX_REFUSED if cause in _REFUSALS else _MAX_FREE):
+            pick = plan.next(now_s, anyhow=True)
+            if pick is None and same is not None:
+                pick = plan.same(same, now_s)
+        return pick
+
+    def _counted(self, cause: Retry, pick: Pick, headers: Headers, now_s: float) -> Again | None:
         parts = self._parts
-        if self._n_counted >= parts.retry_rules.retries or self._terms.retries_itself:
+        if not parts.retry_rules.retries or self._terms.retries_itself:
             return None
+        is_spent = self._n_counted >= parts.retry_rules.retries
         wait_s: float | None = 0.0
-        other = parts.upstreams.next(now_s, self._tried)
+        other = self._plan.next(now_s, beyond=is_spent)
         if other is None:
-            if cause is Retry.TIMEOUT:
-                return None  # it may be at work on it still
+            if is_spent or cause is Retry.TIMEOUT:  # it may be at work on it still
+                return None
             wait_s = parts.retry_rules.wait_s(headers, self._n_counted, time.time(), random.random())
         if wait_s is None:
             return self._denied(RetryDenied.WAIT)
@@ -119,12 +159,13 @@ class Retries:
         if not parts.retry_budget.take(now_s):
             return self._denied(RetryDenied.BUDGET)
         self._n_counted += 1
-        return self._again(other or upstream, wait_s, cause, now_s)
+        return self._again(other or self._plan.same(pick, now_s), wait_s, cause, now_s)
 
-    def _again(self, upstream: Upstream, wait_s: float, cause: Retry, now_s: float) -> Again:
-        # Now, not when it begins: others that decide in the same turn must see that the probe is taken.
-        upstream.breaker.begin(now_s)
-        return Again(upstream, wait_s, cause)
+    def _again(self, pick: Pick, wait_s: float, cause: Retry, now_s: float) -> Again:
+        if not wait_s:
+            # Now, not when it is sent: others that decide in the same turn must see that the probe is taken.
+            pick.begin(now_s)
+        return Again(pick, wait_s, cause)
 
     def _denied(self, by: RetryDenied) -> Again | None:
         self._parts.recorder.retry_denied(by)

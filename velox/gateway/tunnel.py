@@ -19,16 +19,19 @@ from urllib.parse import parse_qsl, urlsplit
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
+from velox.gateway.group import Pick
+from velox.gateway.member import Member
 from velox.gateway.permission import check_model
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply import DROPPED, Reply
+from velox.gateway.reply import DROPPED, Reply, changed
+from velox.gateway.routing import Plan
 from velox.gateway.tunnels import Tunnels
-from velox.gateway.upstreams import Upstream
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import Phase
 from velox.protocol.websocket_handshake import HandshakeError, check_accepted
+from velox.settings.entries import HeaderRules
 from velox.types import Header, Headers, Peek, ReplyHead, RequestHead, WebSocketOffer
 
 if TYPE_CHECKING:  # the parts hold exchanges, and this is one
@@ -94,23 +97,25 @@ class TunnelExchange(Exchange):
         parts.tunnels.give(self)
         parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
 
-    def _make_reply(self) -> Reply:
+    def _make_reply(self, plan: Plan) -> Reply:
+        plan.close()  # it uses no pool, and may last for hours
+        rules = plan.parts.entry.response_headers
         more = (self.gateway.parts.tunnels, self._grant.limits.headers)
-        return TunnelReply(self.client, self.head, self.id, self.gateway.loop, *more)
+        return TunnelReply(self.client, self.head, self.id, self.gateway.loop, *more, rules=rules or None)
 
-    def build(self, upstream: Upstream) -> UpstreamRequest:
+    def build(self, pick: Pick) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        request = upstream.forwarder.build_upgrade(self.head)
+        request = pick.build_upgrade(self.head)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request
 
-    async def lease(self, upstream: Upstream) -> UpstreamConnection:
+    async def lease(self, member: Member) -> UpstreamConnection:
         """Dial: the connection serves nothing else, before or after."""
-        assert upstream.websockets is not None, "the composition root gives one"
+        assert member.websockets is not None, "the composition root gives one"
         self.phase = "connect"
         began_ns = time.monotonic_ns()
-        connection = await upstream.websockets.dial(LoneOwner())
+        connection = await member.websockets.dial(LoneOwner())
         self.gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
         return connection
 
@@ -131,8 +136,10 @@ class TunnelReply(Reply):
         loop: asyncio.AbstractEventLoop,
         tunnels: Tunnels,
         rates: RateHeaders | None = None,
+        *,
+        rules: HeaderRules | None = None,
     ) -> None:
-        super().__init__(client, request, request_id, loop, None, rates)
+        super().__init__(client, request, request_id, loop, None, rates, rules=rules)
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
         self._tunnels: Final = tunnels
@@ -192,9 +199,11 @@ class TunnelReply(Reply):
         assert self.offer is not None, "set with the request"
         switched, others = check_accepted(fields, self.offer)
         if self._verdict is not None:
-            self._verdict(ReplyHead(_SWITCHED, others, None))  # the breaker hears that it answers
-        headers = [*switched, *(field for field in others if self._may_pass(field))]
+            self._verdict(ReplyHead(_SWITCHED, others, None))  # its health hears that it answers
+        fields = [field for field in others if self._may_pass(field)]
+        headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
         headers.append((b"x-velox-request-id", self._request_id))
+        headers += self._told
         if self._rates is not None:
             headers += self._rates.lines(time.monotonic_ns())
         return headers

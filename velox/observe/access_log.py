@@ -31,7 +31,10 @@ _ATOMIC_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class AccessRecord:
-    """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest."""
+    """What is logged of one exchange. Times in milliseconds; caller is the start of the key's digest.
+
+    upstream: of the last attempt. tried: those before it, and how each ended.
+    """
 
     time: str
     id: str
@@ -50,23 +53,25 @@ class AccessRecord:
     bytes_out: int
     attempts: int
     close_code: int | None = None
+    upstream: str | None = None
+    tried: str | None = None
 
 
 class AccessLog:
-    """Lines gathered in memory and written to a descriptor that does not block."""
+    """Lines gathered in memory and written to a descriptor that does not block. level: of which exchanges."""
 
     def __init__(
         self, descriptor: int, level: Literal["off", "errors", "all"], on_dropped: Callable[[int], None]
     ) -> None:
         self._fd: Final = descriptor
-        self._level: Final = level
+        self.level = level
         self._on_dropped: Final = on_dropped
         self._lines: deque[bytes] = deque()
         self._n_bytes = 0
 
     def wants(self, reason: str) -> bool:
         """True when an exchange that ended so is logged: building a record costs more than asking."""
-        return self._level == "all" or (self._level == "errors" and reason != "ok")
+        return self.level == "all" or (self.level == "errors" and reason != "ok")
 
     def write(self, record: AccessRecord) -> None:
         """Add a line, of 4 KiB at most. Text of a request is cut to 256 characters, all but printable ASCII escaped."""

@@ -19,7 +19,9 @@ from velox.observe.series import (
     ConnectionEnd,
     Decision,
     DnsResult,
+    Hedged,
     LeaseResult,
+    Mirrored,
     Phase,
     Retry,
     RetryDenied,
@@ -156,6 +158,18 @@ class WorkerMetrics:
     def count_lease(self, result: LeaseResult) -> None:
         """Count what came of one limit's permits in Redis."""
         self._cells[series.LEASES.first + result] += 1
+
+    def count_hedge(self, outcome: Hedged) -> None:
+        """Count one second try, when it is known what came of it."""
+        self._cells[series.HEDGES.first + outcome] += 1
+
+    def count_mirror(self, outcome: Mirrored) -> None:
+        """Count one copy of a request, when it is over or was dropped."""
+        self._cells[series.MIRRORED.first + outcome] += 1
+
+    def count_canary(self) -> None:
+        """Count one request that goes to a canary."""
+        self._cells[series.CANARY.first] += 1
 
     def observe_lease_round_trip(self, ns: int) -> None:
         """Record how long one question to Redis took."""

@@ -14,8 +14,10 @@ import enum
 from typing import Final
 
 from velox.errors import Reason
+from velox.observe.buckets import DURATION_NS, OVERHEAD_NS
 from velox.observe.causes import TlsFailure
 from velox.observe.families import Counter, Gauge, Histogram, Label
+from velox.shm.upstream_memory import FIRST_BYTE_NS
 from velox.types import Priority, Route, Scope
 
 __all__ = [
@@ -28,7 +30,9 @@ __all__ = [
     "ConnectionEnd",
     "Decision",
     "DnsResult",
+    "Hedged",
     "LeaseResult",
+    "Mirrored",
     "Phase",
     "Retry",
     "RetryDenied",
@@ -154,47 +158,27 @@ class DnsResult(enum.IntEnum):
     FAILED = 2
 
 
-def _ns(*seconds: float) -> tuple[int, ...]:
-    return tuple(round(s * 1e9) for s in seconds)
+class Hedged(enum.IntEnum):
+    """What came of a second try while the first had not answered."""
+
+    WON = 0  # its first byte came first
+    LOST = 1  # the first try's did, or the client left
+    FAILED = 2
+    DENIED = 3  # it was due, and there was no budget for it, or nobody to try
+
+
+class Mirrored(enum.IntEnum):
+    """What came of a copy of a request."""
+
+    ANSWERED = 0
+    FAILED = 1
+    DROPPED = 2  # too many were under way: it was not sent
 
 
 def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
     """Return the label values of an enum whose members count from 0."""
     return tuple(member.name.lower() for member in members)
 
-
-# Buckets of gen_ai.server.request.duration and .time_to_first_token in OpenTelemetry's conventions; the
-# latter is continued to 60 s, because models that reason think that long.
-_DURATION_NS: Final = _ns(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TTFT_NS: Final = _ns(
-    *(
-        0.001,
-        0.005,
-        0.01,
-        0.02,
-        0.04,
-        0.06,
-        0.08,
-        0.1,
-        0.25,
-        0.5,
-        0.75,
-        1,
-        2.5,
-        5,
-        7.5,
-        10,
-        15,
-        20,
-        30,
-        45,
-        60,
-    )
-)
-# What Velox adds is tens of microseconds when all is well, and seconds in a full queue.
-_OVERHEAD_NS: Final = _ns(
-    *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5)
-)
 
 _PRIORITY: Final[Label] = ("class", _names(Priority))
 _ROUTE: Final[Label] = ("route", _names(Route))
@@ -300,7 +284,15 @@ LEASES: Final = Counter(
     (("result", _names(LeaseResult)),),
 )
 
-QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues, by priority.", LEASES.end, _PRIORITY)
+HEDGES: Final = Counter(
+    "velox_hedges", "Second tries while the first had not answered.", LEASES.end, (("outcome", _names(Hedged)),)
+)
+MIRRORED: Final = Counter(
+    "velox_mirrored_requests", "Copies of requests.", HEDGES.end, (("outcome", _names(Mirrored)),)
+)
+CANARY: Final = Counter("velox_canary_requests", "Requests that went to a canary.", MIRRORED.end)
+
+QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues, by priority.", CANARY.end, _PRIORITY)
 INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
 CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
 HTTP2_CONNECTIONS: Final = Gauge(
@@ -325,7 +317,7 @@ DURATION: Final = Histogram(
     "gen_ai_server_request_duration_seconds",
     "Time from the moment a request is whole to the end of its reply.",
     UPSTREAM_INFLIGHT.end,
-    _DURATION_NS,
+    DURATION_NS,
     _ROUTE,
     sparse=True,
 )
@@ -333,7 +325,7 @@ TTFT: Final = Histogram(
     "gen_ai_server_time_to_first_token_seconds",
     "Time from the moment a request is whole to the first bytes of its reply, streamed or not.",
     DURATION.end,
-    _TTFT_NS,
+    FIRST_BYTE_NS,
     _ROUTE,
     sparse=True,
 )
@@ -341,21 +333,21 @@ OVERHEAD: Final = Histogram(
     "velox_overhead_seconds",
     "Time that Velox itself adds, by phase; the queue's is velox_queue_wait_seconds.",
     TTFT.end,
-    _OVERHEAD_NS,
+    OVERHEAD_NS,
     ("phase", _names(Phase)),
 )
 LOOP_LAG: Final = Histogram(
-    "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, _OVERHEAD_NS
+    "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, OVERHEAD_NS
 )
 QUEUE_WAIT: Final = Histogram(
     "velox_queue_wait_seconds",
     "Time in the admission queue, by priority, of requests that left it to be sent.",
     LOOP_LAG.end,
-    _OVERHEAD_NS,
+    OVERHEAD_NS,
     _PRIORITY,
 )
 LEASE_ROUND_TRIP: Final = Histogram(
-    "velox_lease_round_trip_seconds", "Time for one question to Redis, about many limits.", QUEUE_WAIT.end, _OVERHEAD_NS
+    "velox_lease_round_trip_seconds", "Time for one question to Redis, about many limits.", QUEUE_WAIT.end, OVERHEAD_NS
 )
 
 COUNTERS: Final = (
@@ -377,6 +369,9 @@ COUNTERS: Final = (
     TLS_FAILURES,
     TUNNEL_BYTES,
     LEASES,
+    HEDGES,
+    MIRRORED,
+    CANARY,
 )
 GAUGES: Final = (
     QUEUE_DEPTH,

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from velox.errors import VeloxError
+from velox.protocol.json_field import STRING, Field
 from velox.types import Peek
 
 __all__ = ["DataLines", "Usage", "UsageScanner", "ask_for_usage"]
@@ -35,16 +37,15 @@ _DATA: Final = b"data:"
 _NEXT_DATA: Final = b"\ndata:"
 
 _ASKING: Final = b'"stream_options":{"include_usage":true}'
-_OPTIONS_KEY: Final = b'"stream_options"'
+_OPTIONS: Final = Field("stream_options")
 # Nothing or flat members, with no brace inside a string.
-_OPTIONS: Final = re.compile(rb'"stream_options"[ \t\r\n]*:[ \t\r\n]*(null|\{[^{}\[\]\\]{0,256}\})')
+_FLAT_OPTIONS: Final = re.compile(rb"null|\{[^{}\[\]\\]{0,256}\}")
 _CHANGED_BYTES: Final = 1024 * 1024  # a larger one would be searched and copied for too long
 
 _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
-_FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % _STRING
+_FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % STRING
 # Objects in an object: the details. None has more of them inside.
-_OBJECT: Final = re.compile(rb'\{(?:[^{}"]++|%b|%b)*+\}' % (_STRING, _FLAT), re.DOTALL)
+_OBJECT: Final = re.compile(rb'\{(?:[^{}"]++|%b|%b)*+\}' % (STRING, _FLAT), re.DOTALL)
 
 
 class Usage(NamedTuple):
@@ -205,19 +206,22 @@ def ask_for_usage(body: bytes | bytearray, peek: Peek) -> bytes | bytearray | No
 
 def _change_options(body: bytes | bytearray) -> bytes | bytearray | None:
     """Put include_usage into the options that `body` has. None: it is not sure where they are, or what is in them."""
-    # Where no letter is escaped, the key of the options is written so; and where it is written once, that is the key.
-    if len(body) > _CHANGED_BYTES or body.count(_OPTIONS_KEY) != 1 or b"\\u" in body:
+    if len(body) > _CHANGED_BYTES:
         return None
-    found = _OPTIONS.search(body, body.find(_OPTIONS_KEY))
+    try:
+        begin = _OPTIONS.find(body)
+    except VeloxError:
+        return None  # somewhere
+    assert begin >= 0, "there are options in what was read"
+    found = _FLAT_OPTIONS.match(body, begin)
     if found is None:
         return None
     try:
-        options = orjson.loads(found[1])
+        options = orjson.loads(found[0])
     except orjson.JSONDecodeError:
         return None
-    options = {**(options or {}), "include_usage": True}
-    begin, end = found.span()
-    changed = b'"stream_options":%b' % orjson.dumps(options)
+    end = found.end()
+    changed = orjson.dumps({**(options or {}), "include_usage": True})
     if isinstance(body, bytearray):
         body[begin:end] = changed
         return body

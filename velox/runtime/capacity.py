@@ -15,8 +15,9 @@ __all__ = ["descriptors_of", "memory_of"]
 
 def descriptors_of(settings: Settings, slot: int, limit: int) -> DescriptorPlan:
     """Return the connections that worker `slot` may have, with `limit` open files."""
-    # HTTP/1.1 needs a connection for each exchange; the keepers may dial a few more.
-    upstream = share(settings.max_inflight, settings.workers, slot) + settings.egress_pool_connections
+    # HTTP/1.1 needs a connection for each exchange, and each member keeps some warm.
+    warm = sum(len(entry.origins) * entry.connections for entry in settings.upstreams)
+    upstream = share(settings.max_inflight, settings.workers, slot) + warm
     return plan_descriptors(limit, share(settings.max_connections, settings.workers, slot), upstream)
 
 

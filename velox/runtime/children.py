@@ -15,18 +15,21 @@ from velox.admin import main as admin_main
 from velox.admin import metrics_page
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.pprof import ProfilePage
+from velox.admin.reload import AnswerBoard, ReloadPage
 from velox.admin.server import AdminApp
 from velox.profiling.remote import collect
 from velox.runtime.certificates import Certificates
+from velox.runtime.config_board import ConfigBoard
 from velox.runtime.key_watch import KeyWatch
 from velox.runtime.lease_pipes import LeasePipes
 from velox.runtime.listeners import Listeners, bind_one
-from velox.runtime.process import pin_to_core, spawn
+from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import run_worker
 from velox.settings import Address, Settings
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, serving
+from velox.shm.upstream_table import UpstreamTable
 from velox.sim import main as simulator
 from velox.sim.options import SimOptions
 
@@ -43,8 +46,10 @@ def worker(
     *,
     block: int,
     quotas: QuotaMemory,
+    upstreams: UpstreamTable,
     leases: LeasePipes | None,
     keys: KeyWatch,
+    configuration: ConfigBoard,
     certificates: Certificates | None,
     sim_origin: str | None,
 ) -> int:
@@ -58,8 +63,10 @@ def worker(
         *(slot, settings, segment, listeners[slot], channel, notify),
         block=block,
         quotas=quotas,
+        upstreams=upstreams,
         leases=leases,
         keys=keys,
+        configuration=configuration,
         certificates=certificates,
         sim_origin=sim_origin,
     )
@@ -73,13 +80,17 @@ def admin(
     channels: Sequence[socket],
     *,
     quotas: QuotaMemory,
+    upstreams: UpstreamTable,
+    reloads: AnswerBoard,
+    notify: int,
 ) -> int:
-    """Serve the admin listener until SIGTERM."""
+    """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
     listeners.close_others(None)
     app = AdminApp(
-        metrics=partial(metrics_page.render, segment, quotas=quotas),
+        metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
         ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
+        reload=ReloadPage(segment, reloads, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
         host_names=settings.admin_hosts,
     )
@@ -109,5 +120,10 @@ def _readiness(segment: Segment, *, requires_upstream: bool) -> Readiness:
         status = serving(segment, slot)
         age_s = (now_ns - status.heartbeat_ns) / 1e9 if status.heartbeat_ns else 0.0
         workers.append(WorkerHealth(status.state, status.upstream_ready, age_s))
-    draining = GatewayStatus(segment).draining
-    return readiness(workers, draining=draining, requires_upstream=requires_upstream)
+    gateway = GatewayStatus(segment)
+    return readiness(
+        workers,
+        draining=gateway.draining,
+        requires_upstream=requires_upstream,
+        configuration_is_bad=gateway.configuration_is_bad,
+    )

@@ -5,6 +5,7 @@ Knows: which setting goes to which part, and what a worker's share of it is. Doe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
@@ -13,11 +14,12 @@ from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter, QuotaTable
+from velox.gateway.model_sources import ModelSources, fetch_list
+from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
-from velox.gateway.upstreams import Upstreams
 from velox.net.tunnel import TunnelLimits
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
@@ -36,7 +38,7 @@ __all__ = ["gateway_parts"]
 def gateway_parts(
     settings: Settings,
     slot: int,
-    upstreams: Upstreams,
+    loop: asyncio.AbstractEventLoop,
     *,
     keys: Iterable[KeyEntry],
     quotas: QuotaTable,
@@ -54,7 +56,6 @@ def gateway_parts(
         reader=BodyReader(),
         queue=_queue(settings, slot),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
-        upstreams=upstreams,
         retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
         retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
         recorder=recorder,
@@ -62,6 +63,7 @@ def gateway_parts(
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
         tunnels=_tunnels(settings, slot, max_tunnels),
         leases=leases,
+        models=_models(settings, recorder, logger, loop),
     )
 
 
@@ -79,17 +81,22 @@ def _limits(settings: Settings, slot: int) -> GatewayLimits:
     return GatewayLimits(
         max_inflight=share(settings.max_inflight, settings.workers, slot),
         queue_timeout_s=settings.queue_timeout_s,
-        # Name, then one address, then TLS; and what the queue would have given it.
-        lease_timeout_s=settings.queue_timeout_s
-        + 2 * settings.upstream_connect_timeout_s
-        + settings.upstream_tls_timeout_s,
-        first_byte_timeout_s=settings.upstream_first_byte_timeout_s,
-        idle_timeout_s=settings.upstream_idle_timeout_s,
-        write_timeout_s=settings.upstream_write_timeout_s,
-        total_timeout_s=settings.upstream_total_timeout_s,
         stream_timeout_s=settings.stream_timeout_s,
         sse_keepalive_s=settings.sse_keepalive_s,
     )
+
+
+def _models(
+    settings: Settings, recorder: Recorder, logger: logging.Logger, loop: asyncio.AbstractEventLoop
+) -> ModelsPage:
+    def on_problem(upstream: str, problem: str | None) -> None:
+        if problem is None:
+            logger.info("the upstream %s tells its models again", upstream)
+        else:
+            logger.warning("the upstream %s does not tell its models: %s", upstream, problem)
+
+    sources = ModelSources(loop, fetch_list, on_problem=on_problem, on_bug=recorder.crashed)
+    return ModelsPage(sources, settings.paths)
 
 
 def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:

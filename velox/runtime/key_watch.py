@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Final
 
@@ -57,6 +58,16 @@ class KeyWatch:
             self._content.take(mark)
             self._judge(self._path, content, why)
 
+    def replace_fixed(self, entries: Iterable[KeyEntry]) -> None:
+        """Let these take the place of the keys that are not of the file. Of `entries`, those of the file don't count.
+
+        For the supervisor, when the configuration has changed.
+        """
+        of_file = (key for key in self.keys if key.in_file)
+        keys, _ = merged((*(key for key in entries if not key.in_file), *of_file))
+        if keys != self.keys:
+            self._publish(keys)
+
     def take_over(self) -> bool:
         """Take the keys that the supervisor has found since the last time; False when there are none. For a worker."""
         text = self._board.news()
@@ -88,14 +99,17 @@ class KeyWatch:
             if was_bad:
                 self._logger.info("VELOX_API_KEYS_FILE can be used again, and holds the same keys")
             return
-        self.keys = keys
-        self._board.publish(orjson.dumps([_fields(key) for key in keys]))
-        self._status.n_keys = len(keys)
+        self._publish(keys)
         self._status.count_key_file(taken=True)
         self._logger.info(
             "VELOX_API_KEYS_FILE changed: %d keys more, %d fewer; clients must present one of %d",
             *(len(now - before), len(before - now), len(keys)),
         )
+
+    def _publish(self, keys: tuple[KeyEntry, ...]) -> None:
+        self.keys = keys
+        self._board.publish(orjson.dumps([_fields(key) for key in keys]))
+        self._status.n_keys = len(keys)
 
 
 def _fields(key: KeyEntry) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["pin_to_core", "return_large_blocks", "spawn"]
+__all__ = ["how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
@@ -51,6 +51,13 @@ def spawn(work: Callable[[], int]) -> int:
         os._exit(code)
 
 
+def how_it_ended(status: int) -> str:
+    """Return how a child ended, as a person calls it. status: of waitpid(2)."""
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit code {os.WEXITSTATUS(status)}"
+
+
 def pin_to_core(slot: int) -> int:
     """Bind this process to one core, spread over those it may use; return the core."""
     cores = sorted(os.sched_getaffinity(0))
@@ -68,3 +75,11 @@ def return_large_blocks() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # musl has none, and nothing to be told
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def wake(notify: int) -> None:
+    """Wake the supervisor. notify: the end of its pipe."""
+    try:
+        os.write(notify, b"w")
+    except BlockingIOError:
+        pass  # the pipe is full of wake-ups already

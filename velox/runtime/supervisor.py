@@ -3,12 +3,14 @@
 Knows: processes and signals. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so
 that nothing a client does can reach it and a fork is always safe.
 
-    signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died.
+    signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
     keys         the file of keys is read again when it changes (key_watch.py)
+    reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is told to leave when that one serves (R-MEM-4)
     quotas       what a dead worker held is taken back; rows that nobody needs are freed (velox.shm.quota_sweep)
+    upstreams    each member has a row before a worker looks for it; the same is done there (velox.shm.upstream_table)
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.capacity import descriptors_of
 from velox.runtime.certificates import Certificates
+from velox.runtime.config_reading import ConfigSource
 from velox.runtime.key_watch import KeyWatch
 from velox.runtime.lease_process import LeaseProcess
 from velox.runtime.limits import open_files_limit, raise_open_files
 from velox.runtime.listeners import BindError, Listeners
-from velox.runtime.process import spawn
+from velox.runtime.members import labels_of, prefix_groups, upstreams_of
+from velox.runtime.process import how_it_ended, spawn
+from velox.runtime.reload import Reload
 from velox.runtime.shares import share
 from velox.runtime.slots import SPARES, Seat, Slot
 from velox.settings import Settings
@@ -47,11 +52,11 @@ from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quota_sweep import QuotaSweeper
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState
+from velox.shm.upstream_table import UpstreamTable
 
 __all__ = ["serve"]
 
 _TICK_S: Final = 0.25
-_ON_SIGHUP: Final = "SIGHUP: key and certificate files are read when they change; other settings need a restart"
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 # A worker that lived this long was well: its death is no crash loop.
@@ -66,12 +71,12 @@ _WARM_S: Final = 3.0
 _LEAVE_GRACE_S: Final = 1.0
 
 
-def serve(settings: Settings, *, sim: bool) -> int:
-    """Run the gateway until it is told to stop; return the exit code."""
+def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
+    """Run the gateway until it is told to stop; return the exit code. source: where the settings can be read again."""
     take_over(sys.stderr)
     logger = operations_logger(sys.stderr)
     try:
-        return Supervisor(settings, logger, with_simulator=sim).run()
+        return Supervisor(settings, source, logger, with_simulator=sim).run()
     except (BindError, CertificateError) as exc:
         logger.error("%s", exc)
         return 1
@@ -80,14 +85,18 @@ def serve(settings: Settings, *, sim: bool) -> int:
 class Supervisor:
     """The parent of all other processes of a gateway."""
 
-    def __init__(self, settings: Settings, logger: logging.Logger, *, with_simulator: bool) -> None:
+    def __init__(
+        self, settings: Settings, source: ConfigSource, logger: logging.Logger, *, with_simulator: bool
+    ) -> None:
         self._settings: Final = settings
         self._logger: Final = logger
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
         self._quotas: Final = QuotaMemory(settings.limit_buckets, self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)
+        self._upstreams: Final = UpstreamTable(self._segment.blocks)
         self._gateway: Final = GatewayStatus(self._segment)
         self._keys: Final = KeyWatch(settings, self._gateway, logger)
+        self._reload: Final = Reload(settings, source, self._gateway, self._keys, logger, enroll=self._enroll)
         self._certificates: Final = Certificates.of(settings, self._gateway, logger)
         self._listeners: Final = Listeners(
             settings.listen,
@@ -122,6 +131,7 @@ class Supervisor:
         self._warn_of_few_files()
         if self._with_simulator:
             self._sim_pid, self._sim_origin = children.start_simulator(self._listeners)
+        self._enroll(self._settings)
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
         gc.collect()
         gc.freeze()
@@ -155,7 +165,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: self._logger.warning(_ON_SIGHUP))
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._reload.ask())
 
     def _on_stop(self, _number: int, _frame: object) -> None:
         self._n_stops += 1
@@ -171,6 +181,7 @@ class Supervisor:
         self._reap(now_s)
         self._keys.look(now_s)
         self._sweeper.sweep(time.monotonic_ns())
+        self._upstreams.sweep()
         self._keep_leases(now_s)
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
@@ -179,6 +190,8 @@ class Supervisor:
             return
         if self._certificates is not None:
             self._certificates.look(now_s)
+        if self._reload.is_due(now_s):
+            self._reload.started(self._fork(partial(self._reload.run, self._listeners)), now_s)
         for slot in self._slots:
             for seat in slot.seats:
                 if seat.pid:
@@ -202,15 +215,15 @@ class Supervisor:
                 self._admin_pid = 0
                 self._admin_respawn_at_s = now_s + _BACKOFF_FIRST_S
                 if not self._gateway.draining and not self._n_stops:
-                    self._logger.error("the admin process died (%s)", _how(status))
+                    self._logger.error("the admin process died (%s)", how_it_ended(status))
             elif self._leases is not None and pid == self._leases.pid:
                 self._sweeper.reclaim(self._quotas.keeper_block)
-                self._leases.died(_how(status), now_s, expected=self._is_over())
+                self._leases.died(how_it_ended(status), now_s, expected=self._is_over())
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
-                    self._logger.error("the simulator died (%s)", _how(status))
-            else:
+                    self._logger.error("the simulator died (%s)", how_it_ended(status))
+            elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
                 self._bury(pid, status, now_s)
 
     def _bury(self, pid: int, status: int, now_s: float) -> None:
@@ -223,18 +236,21 @@ class Supervisor:
         seat.pid = 0
         seat.status.vacate()
         self._sweeper.reclaim(seat.block)
+        self._upstreams.reclaim(seat.block)
         WorkerMetrics(self._segment.metrics(seat.block)).reset_gauges()
         if self._gateway.draining:
             return
         if was_told:
-            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, _how(status))
+            self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, how_it_ended(status))
             return
         was_well = now_s - seat.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
         seat.status.count_restart(RestartCause.STUCK if seat.aborted else cause)
-        self._logger.error("worker %d died (%s); the next one starts in %g s", slot.index, _how(status), slot.backoff_s)
+        self._logger.error(
+            "worker %d died (%s); the next one starts in %g s", slot.index, how_it_ended(status), slot.backoff_s
+        )
 
     def _check_heartbeat(self, slot: Slot, seat: Seat, now_s: float) -> None:
         heartbeat_s = seat.status.heartbeat_ns / 1e9 or seat.started_s
@@ -277,6 +293,10 @@ class Supervisor:
 
     # -- children -----------------------------------------------------------------------------------
 
+    def _enroll(self, settings: Settings) -> None:
+        members = labels_of(upstreams_of(settings, self._sim_origin))
+        self._upstreams.enroll(members, groups=prefix_groups(settings))
+
     def _start_worker(self, slot: Slot, seat: Seat) -> None:
         seat.status.state = WorkerState.STARTING
         seat.started_s = time.monotonic()
@@ -284,15 +304,17 @@ class Supervisor:
         seat.pid = self._fork(
             lambda: children.worker(
                 slot.index,
-                self._settings,
+                self._reload.settings,
                 self._segment,
                 self._listeners,
                 self._channels[slot.index][1],
                 self._wake_write,
                 block=seat.block,
                 quotas=self._quotas,
+                upstreams=self._upstreams,
                 leases=None if self._leases is None else self._leases.pipes,
                 keys=self._keys,
+                configuration=self._reload.board,
                 certificates=self._certificates,
                 sim_origin=self._sim_origin,
             )
@@ -305,7 +327,15 @@ class Supervisor:
         (sock,) = self._admin[0]
         ends = [pair[0] for pair in self._channels]
         more = (self._settings, self._segment, self._listeners, sock, ends)
-        self._admin_pid = self._fork(lambda: children.admin(*more, quotas=self._quotas))
+        self._admin_pid = self._fork(
+            lambda: children.admin(
+                *more,
+                quotas=self._quotas,
+                upstreams=self._upstreams,
+                reloads=self._reload.answers,
+                notify=self._wake_write,
+            )
+        )
 
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
@@ -321,6 +351,7 @@ class Supervisor:
     def _begin_drain(self, now_s: float) -> None:
         """Tell the workers. The sockets stay open until each worker has emptied its queue of connections."""
         self._gateway.draining = True
+        self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
         self._logger.info("draining: running requests have %g s", self._settings.drain_timeout_s)
         for seat in self._running():
@@ -355,7 +386,7 @@ class Supervisor:
         self._logger.info("drained; bye")
 
     def _announce(self) -> None:
-        upstream = self._sim_origin or ", ".join(map(str, self._settings.upstream_origins))
+        upstream = ", ".join(origin for _, origin in labels_of(upstreams_of(self._settings, self._sim_origin)))
         admin = "off" if self._admin is None else self._admin.url
         took_ms = (time.monotonic_ns() - self._gateway.started_ns) / 1e6
         self._logger.info(
@@ -364,9 +395,3 @@ class Supervisor:
         )
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
-
-
-def _how(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
-    return f"exit code {os.WEXITSTATUS(status)}"

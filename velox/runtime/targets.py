@@ -11,26 +11,27 @@ from velox.net.upstream.dialer import DialTarget
 from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.net.upstream.tls import upstream_context
 from velox.settings import Origin, Settings
+from velox.settings.entries import UpstreamEntry
 
 __all__ = ["dial_targets"]
 
 
-def dial_targets(settings: Settings, origin: Origin) -> tuple[DialTarget, DialTarget]:
+def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tuple[DialTarget, DialTarget]:
     """Return the targets for requests and for WebSockets.
 
     A WebSocket begins on HTTP/1.1, whatever requests go over; a TLS context offers the same protocols to everybody, so
     it has another one.
     """
-    files = (settings.upstream_ca_file, settings.upstream_cert_file, settings.upstream_key_file)
+    files = (entry.ca_file, entry.cert_file, entry.key_file)
     is_tls = origin.scheme == "https"
     window_bytes = settings.upstream_stream_window_bytes
     target = DialTarget(
         host=origin.host,
         host_header=origin.host_header,
-        http2=settings.upstream_http2,
-        context=upstream_context(settings.upstream_http2, *files) if is_tls else None,
-        connect_timeout_s=settings.upstream_connect_timeout_s,
-        tls_timeout_s=settings.upstream_tls_timeout_s,
+        http2=entry.http2,
+        context=upstream_context(entry.http2, *files) if is_tls else None,
+        connect_timeout_s=entry.timeouts.connect_s,
+        tls_timeout_s=entry.timeouts.tls_s,
         unix_path=origin.unix_path,
         stream_window_bytes=window_bytes,
         # A client of HTTP/1.1 has one reply, which always may run ahead: nothing to widen, and no frame for it.

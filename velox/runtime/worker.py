@@ -12,54 +12,47 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Final
 
 import uvloop
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.forward import Forwarder
 from velox.gateway.intake import Gateway
-from velox.gateway.upstreams import Upstream, Upstreams
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
-from velox.net.upstream.dialer import Dialer
-from velox.net.upstream.interface import ReadBuffer
-from velox.net.upstream.pool import Upkeep, UpstreamPool
-from velox.net.upstream.resolver import Resolver
 from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.policy.breaker import Breaker
-from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.memory_watch import MemoryWatch
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
-from velox.providers.openai import OPENAI
 from velox.runtime.capacity import descriptors_of
 from velox.runtime.certificates import Certificates
+from velox.runtime.config_board import ConfigBoard, ConfigFollower
 from velox.runtime.entrance import Entrance
+from velox.runtime.fleet import Fleet
 from velox.runtime.gateway_parts import gateway_parts
 from velox.runtime.key_watch import KeyWatch
 from velox.runtime.lease_calls import LeaseCalls
 from velox.runtime.lease_pipes import LeasePipes
 from velox.runtime.limits import ResidentMemory, open_files_limit
+from velox.runtime.member_parts import MemberMaker
+from velox.runtime.member_upkeep import member_upkeep
 from velox.runtime.memory_guard import MemoryGuard
-from velox.runtime.process import return_large_blocks
-from velox.runtime.shares import share
-from velox.runtime.targets import dial_targets
-from velox.settings import Origin, Settings
-from velox.settings.parse import origin as parse_origin
+from velox.runtime.process import return_large_blocks, wake
+from velox.settings import Settings
 from velox.shm.leased import LeasedTable
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
+from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
 __all__ = ["run_worker"]
 
@@ -81,8 +74,10 @@ def run_worker(
     *,
     block: int,
     quotas: QuotaMemory,
+    upstreams: UpstreamTable,
     leases: LeasePipes | None,
     keys: KeyWatch,
+    configuration: ConfigBoard,
     certificates: Certificates | None,
     sim_origin: str | None,
 ) -> int:
@@ -91,13 +86,15 @@ def run_worker(
     gc.set_threshold(*_GC_THRESHOLDS)
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        origins = settings.upstream_origins if sim_origin is None else (parse_origin(sim_origin),)
         worker = Worker(
-            *(slot, settings, segment, origins, runner.get_loop()),
+            *(slot, settings, segment, runner.get_loop()),
             block=block,
             quotas=quotas,
+            upstreams=upstreams,
             leases=leases,
             keys=keys,
+            configuration=configuration,
+            sim_origin=sim_origin,
         )
         runner.run(worker.run(listeners, certificates, channel, notify))
     return 0
@@ -111,13 +108,15 @@ class Worker:
         slot: int,
         settings: Settings,
         segment: Segment,
-        origins: tuple[Origin, ...],
         loop: asyncio.AbstractEventLoop,
         *,
         block: int,
         quotas: QuotaMemory,
+        upstreams: UpstreamTable,
         leases: LeasePipes | None,
         keys: KeyWatch,
+        configuration: ConfigBoard,
+        sim_origin: str | None,
     ) -> None:
         self._settings: Final = settings
         self._leases: Final = (
@@ -142,66 +141,28 @@ class Worker:
         self._memory: MemoryGuard | None = None  # none before run()
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
         self._descriptors: Final = descriptors_of(settings, slot, open_files_limit())
-        self._upstreams: Final = Upstreams([self._make_upstream(slot, origin) for origin in origins])
+        self._fleet: Final = self._make_fleet(slot, block, upstreams, sim_origin)
+        self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway(slot)
+        self._configuration: Final = ConfigFollower(
+            configuration, settings, self._change, self._status, self._logger, loop
+        )
         self._ingress: Final = self._make_ingress()
 
-    def _make_upstream(self, slot: int, origin: Origin) -> Upstream:
-        settings = self._settings
-        forwarder = Forwarder(
-            OPENAI,
-            base_path=origin.base_path,
-            root_path=settings.upstream_request_path,
-            key=None if settings.openai_api_key is None else settings.openai_api_key.reveal(),
-            client_keys_are_ours=bool(settings.api_keys),
-            account_headers_pass=settings.upstream_account_headers == "pass",
-        )
-        resolver = Resolver(
-            origin.host,
-            origin.port,
-            self._loop,
-            refresh_s=settings.dns_refresh_s,
-            on_result=self._metrics.count_dns_refresh,
-            on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
-        )
-        more = (resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
-        dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, origin))
-        pool = self._make_pool(slot, dialer, forwarder)
-        return Upstream(str(origin), forwarder, pool, Breaker(), websockets, self._make_concurrency(slot))
-
-    def _make_concurrency(self, slot: int) -> ConcurrencyLimit:
-        """Return the limit of one upstream: this worker's share of it, or one that finds out its share by itself."""
-        settings = self._settings
-        if settings.upstream_concurrency == "auto":
-            return AdaptiveLimit(share(settings.max_inflight, settings.workers, slot))
-        if settings.upstream_concurrency:
-            return FixedLimit(share(settings.upstream_concurrency, settings.workers, slot))
-        return Unlimited()
-
-    def _make_pool(self, slot: int, dialer: Dialer, forwarder: Forwarder) -> UpstreamPool:
-        settings = self._settings
-        return UpstreamPool(
-            dialer.dial,
-            forwarder.warmup(settings.upstream_warmup_path),
-            warm_connections=max(1, share(settings.egress_pool_connections, settings.workers, slot)),
+    def _make_fleet(self, slot: int, block: int, upstreams: UpstreamTable, sim_origin: str | None) -> Fleet:
+        maker = MemberMaker(
+            *(slot, UpstreamCells(upstreams, block), self._metrics, self._logger, self._loop),
             max_connections=self._descriptors.upstream,
-            warmup_timeout_s=settings.upstream_first_byte_timeout_s,
             on_change=self._on_pool_change,
-            on_warm_failure=self._on_warm_failure,
-            on_end=self._metrics.count_connection_end,
-            upkeep=Upkeep(
-                max_age_s=settings.egress_max_age_s,
-                max_requests=settings.egress_max_requests,
-                idle_timeout_s=settings.egress_idle_timeout_s,
-                ping_interval_s=settings.egress_ping_interval_s,
-            ),
+            sim_origin=sim_origin,
         )
+        return Fleet(self._settings, maker, upstreams, self._loop)
 
     def _make_gateway(self, slot: int) -> Gateway:
         parts = gateway_parts(
             self._settings,
             slot,
-            self._upstreams,
+            self._loop,
             keys=self._keys.keys,
             quotas=self._quotas,
             leases=self._leases,
@@ -210,7 +171,7 @@ class Worker:
             log=self._log,
             logger=self._logger,
         )
-        return Gateway(parts, self._loop)
+        return Gateway(parts, self._fleet.routing, self._loop)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings
@@ -245,8 +206,8 @@ class Worker:
         self._metrics.reset_gauges()
         profiles = ProfileAgent(channel, self._loop)
         profiles.start()
-        for upstream in self._upstreams:
-            upstream.pool.start()
+        self._fleet.start()
+        self._upkeep.replace(self._fleet.members)
         self._ingress.start()
         self._memory = self._make_memory_guard(notify)
         self._lag_due_s = time.monotonic() + _TICK_S
@@ -256,7 +217,7 @@ class Worker:
         entrance = Entrance(listeners, self._ingress, self._tls)
         await entrance.open()
         self._status.state = WorkerState.READY
-        _wake(notify)
+        wake(notify)
         await self._told_to_drain.wait()
         if self._status.wants_successor:
             profiles.close()  # the channel is the successor's now
@@ -278,7 +239,7 @@ class Worker:
             self._status,
             self._logger,
             refuse=self._gateway.refuse_new,
-            wake=partial(_wake, notify),
+            wake=partial(wake, notify),
         )
 
     async def _drain(self, entrance: Entrance, notify: int) -> None:
@@ -286,14 +247,17 @@ class Worker:
         self._ingress.draining = self._gateway.draining = True
         await entrance.close()
         self._status.state = WorkerState.DRAINING
-        _wake(notify)
+        wake(notify)
         self._ingress.drain()
         if not await self._wait_for_clients(self._settings.drain_timeout_s):
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
             await self._wait_for_clients(_FLUSH_S)
         self._ingress.stop()
-        for upstream in self._upstreams:
-            upstream.pool.close()
+        self._upkeep.close()
+        self._gateway.mirrors.close()
+        if self._gateway.parts.models is not None:
+            self._gateway.parts.models.close()
+        self._fleet.close()
         self._log.flush()
 
     async def _wait_for_clients(self, timeout_s: float) -> bool:
@@ -321,28 +285,27 @@ class Worker:
             self._handshakes.tell(now_s)
         if self._keys.take_over():
             self._gateway.replace_keys(self._keys.keys)
+        self._configuration.look()
+        self._upkeep.tick(self._loop.time())
         self._n_ticks += 1
         if self._n_ticks % _TICKS_PER_MEMORY_LOOK == 0 and self._memory is not None:
             self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
         if self._n_ticks % _TICKS_PER_SWEEP == 0:
             self._gateway.sweep(self._loop.time())
-            for upstream in self._upstreams:
-                upstream.pool.tick(self._loop.time())
+            self._fleet.tick(self._loop.time())
             self._metrics.set_connections(len(self._ingress.connections), self._ingress.n_http2)
 
+    def _change(self, settings: Settings) -> Generator[None, None, None]:
+        """Work with other settings from the last step on: with what of them can change while a worker runs."""
+        routing = yield from self._fleet.replacing(settings)
+        self._gateway.routing = routing
+        self._upkeep.replace(routing.members)
+        self._gateway.parts.limiter.replace(settings.limit_rules)
+        self._log.level = settings.access_log
+        self._on_pool_change()
+
     def _on_pool_change(self) -> None:
-        self._status.upstream_ready = any(upstream.pool.is_warm for upstream in self._upstreams)
-
-    def _on_warm_failure(self, failure: VeloxError) -> None:
-        self._metrics.count_warm_failure()
-        self._logger.warning("no warm connection to the upstream: %s", failure.message)
-
-
-def _wake(notify: int) -> None:
-    try:
-        os.write(notify, b"w")
-    except BlockingIOError:
-        pass  # the pipe is full of wake-ups already
+        self._status.upstream_ready = any(member.pool.is_warm for member in self._fleet.members)
 
 
 def _stdout_nonblocking() -> int:

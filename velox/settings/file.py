@@ -6,7 +6,7 @@ written (`off` stays `off`, `010` stays `010`): a field reads the same in the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 import yaml
 
 from velox.settings.problems import Problem
+from velox.settings.tree import Tree, place, tree_of
 
 __all__ = ["Field", "Item", "compose", "list_items", "read_file"]
 
@@ -25,7 +26,7 @@ _NULL: Final = "tag:yaml.org,2002:null"
 class Field:
     """One field of the file. is_list: its items, with commas between them, are the text.
 
-    items: those of a list that holds mappings; it has no text.
+    items: those of a list that holds mappings; it has no text. tree: of a field that may hold anything; no text either.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Field:
     where: str
     is_list: bool
     items: tuple[Item, ...] = ()
+    tree: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Item:
     fields: tuple[Field, ...] = ()
 
 
-def read_file(path: str) -> tuple[list[Field], list[Problem]]:
-    """Return the file's fields in order, and what is wrong with its shape."""
+def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Field], list[Problem]]:
+    """Return the file's fields in order, and what is wrong with its shape. nested: those that may hold anything."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_LONGEST_FILE_BYTES + 1)
@@ -57,11 +59,11 @@ def read_file(path: str) -> tuple[list[Field], list[Problem]]:
     if problems or root is None:
         return [], problems
     if not isinstance(root, yaml.MappingNode):
-        where = _where(path, root)
+        where = place(path, root)
         return [], [Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where)]
     fields: list[Field] = []
     first_seen: dict[str, str] = {}
-    for item in _fields(path, root):
+    for item in _fields(path, root, nested=nested):
         if isinstance(item, Problem):
             problems.append(item)
         elif item.key in first_seen:
@@ -90,7 +92,7 @@ def list_items(path: str, root: yaml.Node) -> tuple[Item, ...] | None:
         return None
     items = []
     for node in root.value:
-        where = _where(path, node)
+        where = place(path, node)
         if isinstance(node, yaml.ScalarNode):
             items.append(Item(node.value, where))
         elif isinstance(node, yaml.MappingNode):
@@ -104,12 +106,18 @@ def list_items(path: str, root: yaml.Node) -> tuple[Item, ...] | None:
     return tuple(items)
 
 
-def _fields(path: str, root: yaml.MappingNode, *, inner: bool = False) -> Iterator[Field | Problem]:
+def _fields(
+    path: str, root: yaml.MappingNode, *, inner: bool = False, nested: Collection[str] = ()
+) -> Iterator[Field | Problem]:
     """Yield the fields. inner: of an item, which can't hold other items; an alias could nest them without end."""
     for key, value in root.value:
-        where = _where(path, key)
+        where = place(path, key)
         if not isinstance(key, yaml.ScalarNode):
             yield Problem("a field's name", "", "expected a word", where=where)
+        elif key.value in nested:
+            tree, problems = tree_of(path, key.value, value)
+            yield from problems
+            yield Field(key.value, "", where, is_list=False, tree=tree)
         elif isinstance(value, yaml.ScalarNode):
             yield Field(key.value, "" if value.tag == _NULL else value.value, where, is_list=False)
         elif isinstance(value, yaml.SequenceNode) and _is_plain(value):
@@ -133,7 +141,3 @@ def _not_yaml(path: str, exc: yaml.YAMLError) -> Problem:
         where = f"{path}:{exc.problem_mark.line + 1}"
     # The library's own words may quote the file, and with it a key.
     return Problem("the file", "", "expected YAML", where=where)
-
-
-def _where(path: str, node: yaml.Node) -> str:
-    return f"{path}:{node.start_mark.line + 1}"

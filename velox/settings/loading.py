@@ -7,10 +7,8 @@ single value looks like (see `parse`), or what the process does with a problem.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,6 +20,9 @@ from velox.settings.limit_checks import limit_problems, redis_problem
 from velox.settings.memory import container_memory, hard_default, soft_default
 from velox.settings.model import Settings
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
+from velox.settings.routing import NESTED, add_routing
+from velox.settings.tls_files import ca_problem, certificate_problem
+from velox.settings.tree import Tree
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.settings.variables import VARIABLES
 
@@ -52,9 +53,10 @@ class _Given:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been found so far. values: by field, only those that are right."""
+    """What has been found so far. values: by field, only those that are right. trees: the file's fields of NESTED."""
 
     given: dict[str, _Given] = field(default_factory=dict)
+    trees: dict[str, Tree] = field(default_factory=dict)
     values: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -91,6 +93,8 @@ def load(
     reading.problems += limit_problems(reading.values)
     reading.problems += redis_problem(reading.values)
     reading.problems += _contradictions(reading.values)
+    reading.problems += add_routing(reading.values, reading.trees, environ)
+    reading.problems += _two_upstreams(reading)
     if reading.problems:
         raise SettingsError(reading.problems)
     origins = {variable.name: "default" for variable in VARIABLES}
@@ -111,13 +115,16 @@ def _read_names(reading: _Reading, source: Mapping[str, str], origin: str) -> No
 
 
 def _read_config(reading: _Reading, path: str) -> None:
-    fields, problems = read_file(path)
+    fields, problems = read_file(path, NESTED)
     reading.problems += problems
     by_key = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
     for item in fields:
         variable = by_key.get(item.key)
-        if variable is None:
-            problem = Problem(item.key, "", unknown("field", item.key, by_key), where=item.where)
+        if item.key in NESTED:
+            if item.tree is not None and item.tree.text != "":
+                reading.trees[item.key] = replace(item.tree, where=item.where)
+        elif variable is None:
+            problem = Problem(item.key, "", unknown("field", item.key, (*by_key, *NESTED)), where=item.where)
             reading.problems.append(problem)
         elif item.is_list and not variable.plural:
             reading.problems.append(Problem(item.key, "", "expected one value, not a list", where=item.where))
@@ -162,12 +169,8 @@ def _read_value(reading: _Reading, variable: Variable, default: str) -> None:
 
 def _unusable_ca_file(reading: _Reading) -> Iterable[Problem]:
     path = reading.values.get("upstream_ca_file")
-    if isinstance(path, str):
-        try:
-            ssl.create_default_context(cafile=path)
-        except OSError as exc:  # ssl.SSLError is one
-            why = exc.strerror or "no certificate in it"
-            yield Problem("VELOX_UPSTREAM_CA_FILE", quoted(path), f"expected a PEM file of certificates ({why})")
+    if isinstance(path, str) and (expected := ca_problem(path)):
+        yield Problem("VELOX_UPSTREAM_CA_FILE", quoted(path), expected)
 
 
 def _unusable_certificate(reading: _Reading) -> Iterable[Problem]:
@@ -178,24 +181,26 @@ def _unusable_certificate(reading: _Reading) -> Iterable[Problem]:
             expected = "expected VELOX_UPSTREAM_CERT_FILE with it: the certificate that the key belongs to"
             yield Problem("VELOX_UPSTREAM_KEY_FILE", quoted(key), expected)
         return
-    for name, path in (("VELOX_UPSTREAM_CERT_FILE", cert), ("VELOX_UPSTREAM_KEY_FILE", key)):
-        if isinstance(path, str):
-            try:
-                Path(path).read_bytes()
-            except OSError as exc:
-                yield Problem(name, quoted(path), f"expected a file that can be read ({exc.strerror})")
-                return
-    try:
-        # An empty password: a key that has one must be an error, and not ask for it on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key if isinstance(key, str) else None, "")
-    except ssl.SSLError as exc:
-        why = (exc.reason or "no certificate in it").replace("_", " ").lower()
-        expected = f"expected a PEM certificate and its own private key without a password ({why})"
-        yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
+    which, expected = certificate_problem(cert, key if isinstance(key, str) else None)
+    if which:
+        yield Problem(f"VELOX_UPSTREAM_{which.upper()}_FILE", quoted(cert if which == "cert" else str(key)), expected)
+        return
     origins = reading.values.get("upstream_origins")
     if isinstance(origins, tuple) and all(origin.scheme != "https" for origin in origins):
         expected = "expected an https origin in VELOX_UPSTREAM_ORIGIN: no other one is shown a certificate"
         yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
+
+
+def _two_upstreams(reading: _Reading) -> Iterable[Problem]:
+    """Say which variables make an upstream, or are of one only, beside the file's list of upstreams."""
+    if "upstreams" not in reading.trees:
+        return
+    for name, instead in (("ORIGIN", "origin"), ("CERT_FILE", "cert_file"), ("KEY_FILE", "key_file")):
+        given = reading.given.get(f"VELOX_UPSTREAM_{name}")
+        if given is not None:
+            place = reading.trees["upstreams"].where
+            expected = f"expected this or `upstreams` ({place}), not both: remove it, and give `{instead}` there"
+            yield Problem(given.name, quoted(given.text), expected, where=given.where)
 
 
 def _without_unix_socket(reading: _Reading) -> Iterable[Problem]:

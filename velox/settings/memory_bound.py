@@ -62,6 +62,9 @@ _OVERFLOW_ROWS: Final = 64
 _KEPT: Final = 4096
 _KEPT_EACH: Final = 1 * _KIB
 _KEPT_LIMIT: Final = 3 * _KIB // 2
+# Copies for mirrors (gateway/mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
+_MIRRORED: Final = 256
+_MIRRORED_BODIES: Final = 2 * 64 * _MIB
 # No worker's: the keeper of leases, 38 MiB measured, and what it notes of each row that has a lease.
 KEEPER_BYTES: Final = 64 * _MIB
 
@@ -104,10 +107,10 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     wait. The kernel's socket buffers are not in it: about 0.3 MB of a reply for each client that reads nothing.
     """
     tls = settings.tls_cert_file is not None
-    upstream_tls = any(origin.scheme == "https" for origin in settings.upstream_origins)
+    kinds = [(entry.http2, origin.scheme == "https") for entry in settings.upstreams for origin in entry.origins]
     per_client = _CONNECTION + _AHEAD + _READ + (_TLS if tls else 0)
     window = settings.upstream_stream_window_bytes
-    is_always_http1 = settings.upstream_http2 == "off" or (settings.upstream_http2 == "auto" and not upstream_tls)
+    is_always_http1 = all(http2 == "off" or (http2 == "auto" and not is_tls) for http2, is_tls in kinds)
     streams = clients * _STREAMS if settings.listen_http2 else clients
     exchanges = min(streams, inflight + queued)
     reply = _UNSENT + max(_UPSTREAM_READ, window)
@@ -115,7 +118,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         windows = _STREAMS_AHEAD * window + (_STREAMS - _STREAMS_AHEAD) * _NARROW_WINDOW
         more = _UPSTREAM_READ if is_always_http1 else windows
         reply = max(reply, 2 * _UNSENT + _REPLIES_HTTP2 + more)
-    records = upstream_tls and settings.upstream_http2 != "on"
+    records = any(is_tls and http2 != "on" for http2, is_tls in kinds)
     tunnels = -(-settings.max_tunnels // settings.workers)
     body = round(settings.body_budget_bytes * _GROWTH)
     rows = [
@@ -135,9 +138,16 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     else:
         n_uploads = min(exchanges, settings.body_budget_bytes // _SLICE)
         rows.append(MemoryRow("slices of uploads", _SLICE, n_uploads))
-        n_connections = min(upstream, settings.egress_pool_connections + -(-exchanges // _STREAMS_UPSTREAM))
+        n_warm = sum(entry.connections * len(entry.origins) for entry in settings.upstreams)
+        n_connections = min(upstream, n_warm + -(-exchanges // _STREAMS_UPSTREAM))
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
     rows += _of_limits(settings)
+    if any(target.model is not None for route in settings.routes for target in route.targets):
+        # The body as it came stays for another attempt; two attempts at a time may name two models.
+        n_attempts = 1 + any(route.hedge is not None for route in settings.routes)
+        rows.append(MemoryRow("bodies with another model", settings.body_budget_bytes, n_attempts))
+    if any(route.mirror is not None for route in settings.routes):
+        rows.append(MemoryRow("copies for mirrors", _EXCHANGE + _MIRRORED_BODIES // _MIRRORED, _MIRRORED))
     return MemoryBound(tuple(rows))
 
 

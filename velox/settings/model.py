@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from velox.settings.entries import RouteEntry, UpstreamEntry
 from velox.settings.keys import KeyEntry
 from velox.settings.limits import LimitRule
 from velox.settings.rates import filled
@@ -128,6 +129,9 @@ class Settings:
     retry_max_wait_s: float
     retry_budget_percent: int
     retry_budget_per_s: int
+    # From the file's lists, or from the variables above alone (see routing.py); at least one of each.
+    upstreams: tuple[UpstreamEntry, ...]
+    routes: tuple[RouteEntry, ...]
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
 

@@ -14,8 +14,9 @@ from typing import Final
 __all__ = ["Problem", "SettingsError", "on_one_line", "quoted", "unknown"]
 
 _SHOWN_CHARS: Final = 120
-# What a field's name can be: words, and a digit or two ("http2_engine"). No key of an API is.
-_WORD: Final = re.compile(r"[A-Za-z_' ]{1,40}(?:[0-9]{1,2}[A-Za-z_]{0,40})?")
+# What a field's name can be: words, and a digit or two ("http2_engine"), inside others ("timeouts.connect"). No key of
+# an API is.
+_WORD: Final = re.compile(r"[A-Za-z_'` ]{1,40}(?:[0-9]{1,2}[A-Za-z_]{0,40})?(?:\.[A-Za-z_]{1,20}){0,2}")
 _USERINFO: Final = re.compile(r"//.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 

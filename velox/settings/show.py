@@ -24,7 +24,9 @@ def effective(settings: Settings) -> list[tuple[str, str, str]]:
     rows = []
     for variable in VARIABLES:
         origin = settings.origins[variable.name]
-        if variable.secret:
+        if variable.field == "upstream_origins" and settings.upstreams[0].where:
+            shown = "see below"
+        elif variable.secret:
             # The field may hold what came from a file: the row tells of this variable only.
             shown = "none" if origin == "default" else "hidden"
         else:

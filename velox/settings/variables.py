@@ -132,6 +132,7 @@ VARIABLES: Final = (
         "config_file",
         parse.file_path,
         "",
-        "YAML file with any of these, named in lower case without `VELOX_`; the environment beats it",
+        "YAML file with any of these, named in lower case without `VELOX_`, and with [upstreams](docs/upstreams.md) and"
+        " [routes](docs/routes.md); the environment beats it",
     ),
 )

@@ -41,6 +41,11 @@ class Board:
     def __repr__(self) -> str:
         return f"<Board text={self._number()} seen={self._seen}>"
 
+    @property
+    def has_news(self) -> bool:
+        """True while there is a text that this process has not had: news() returns it, or will in a moment."""
+        return self._number() != self._seen
+
     def publish(self, text: bytes) -> None:
         """Put a text in the place of the one before; it is no news to this process. For the supervisor."""
         self._memory[_TEXT_AT : _TEXT_AT + len(text)] = text

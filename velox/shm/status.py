@@ -44,6 +44,7 @@ class StatusCell(enum.IntEnum):
     RESIDENT_BYTES = 3
     REFUSES = 4
     WANTS_SUCCESSOR = 5
+    CONFIGURATION = 6
     PID = 8
     RESTARTS = 9  # one cell a RestartCause
 
@@ -114,6 +115,15 @@ class WorkerStatus:
         self._cells[StatusCell.WANTS_SUCCESSOR] = wants
 
     @property
+    def configuration(self) -> int:
+        """Number of the configuration that the worker works with; 0: none yet. Written by the worker."""
+        return self._cells[StatusCell.CONFIGURATION]
+
+    @configuration.setter
+    def configuration(self, number: int) -> None:
+        self._cells[StatusCell.CONFIGURATION] = number
+
+    @property
     def pid(self) -> int:
         """Process id of the worker; 0: the slot has none. Written by the supervisor."""
         return self._cells[StatusCell.PID]
@@ -139,6 +149,7 @@ class WorkerStatus:
         self.resident_bytes = 0
         self.refuses = False
         self.wants_successor = False
+        self.configuration = 0
 
 
 def serving(segment: Segment, worker: int) -> WorkerStatus:
@@ -162,6 +173,11 @@ class _GatewayCell(enum.IntEnum):
     REPLICAS = 11
     KEEPER_PID = 12
     REDIS_TOLD_NS = 13
+    CONFIGURATION = 14
+    CONFIGURATION_IS_BAD = 15
+    CONFIGURATION_REFUSED = 16
+    CONFIGURATION_TAKEN = 17
+    RELOADS_ASKED = 18  # by the admin process
 
 
 class RedisLink(enum.IntEnum):
@@ -173,7 +189,10 @@ class RedisLink(enum.IntEnum):
 
 
 class GatewayStatus:
-    """What holds for the whole gateway. Written by the supervisor, of Redis by the keeper of leases; read by all."""
+    """What holds for the whole gateway. Written by the supervisor, read by all.
+
+    Of Redis the keeper of leases writes; the admin process, for how many reloads it was asked.
+    """
 
     __slots__ = ("_cells",)
 
@@ -293,3 +312,38 @@ class GatewayStatus:
     @replicas.setter
     def replicas(self, n: int) -> None:
         self._cells[_GatewayCell.REPLICAS] = n
+
+    @property
+    def configuration(self) -> int:
+        """Number of the configuration that holds: 1 at the start, one more for each that changed something."""
+        return self._cells[_GatewayCell.CONFIGURATION]
+
+    @configuration.setter
+    def configuration(self, number: int) -> None:
+        self._cells[_GatewayCell.CONFIGURATION] = number
+
+    @property
+    def configuration_is_bad(self) -> bool:
+        """True while what was last read can't be used, and the configuration before it holds."""
+        return bool(self._cells[_GatewayCell.CONFIGURATION_IS_BAD])
+
+    @configuration_is_bad.setter
+    def configuration_is_bad(self, is_bad: bool) -> None:
+        self._cells[_GatewayCell.CONFIGURATION_IS_BAD] = is_bad
+
+    def reloads(self, *, taken: bool) -> int:
+        """Return how often the configuration was read again since the start, and was good; or could not be used."""
+        return self._cells[_GatewayCell.CONFIGURATION_REFUSED + taken]
+
+    def count_reload(self, *, taken: bool) -> None:
+        """Count that the configuration was read again."""
+        self._cells[_GatewayCell.CONFIGURATION_REFUSED + taken] += 1
+
+    @property
+    def reloads_asked(self) -> int:
+        """How many reloads the admin listener was asked for. Written by the admin process."""
+        return self._cells[_GatewayCell.RELOADS_ASKED]
+
+    @reloads_asked.setter
+    def reloads_asked(self, n: int) -> None:
+        self._cells[_GatewayCell.RELOADS_ASKED] = n

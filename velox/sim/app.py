@@ -1,6 +1,6 @@
 """Turns a request into a reply: the simulator without its sockets.
 
-Knows: routes, ids, errors in OpenAI's shape. Does not know: HTTP versions, the loop, pace.
+Knows: routes, ids, errors in OpenAI's shape. Does not know: HTTP versions, the loop, pace, what else runs.
 
 Not simulated: several choices (n), tools, stop sequences, log probabilities, stored responses, keys.
 A request may name any model; only the configured ones are listed.
@@ -17,23 +17,41 @@ from typing import Final, Protocol
 
 import orjson
 
-from velox.sim.ask import count_prompt_tokens, read_ask, read_limit
+from velox.sim import load
+from velox.sim.ask import count_prompt_tokens, prompt_text, read_ask, read_limit
 from velox.sim.chat import ChatWriter, CompletionWriter
+from velox.sim.courses import Courses
 from velox.sim.embeddings import EmbeddingWriter
 from velox.sim.options import SimOptions
+from velox.sim.outage import Outage
+from velox.sim.prefix_cache import PrefixCache
 from velox.sim.responses import ResponseWriter
 from velox.sim.shapes import Job, RefusalError, Reply, Streamed, TokenStream, Whole
 from velox.sim.text import Text
 from velox.types import Headers
 
-__all__ = ["Simulator"]
+__all__ = ["Busy", "Simulator"]
 
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_PLAIN: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")  # the version is of the metrics' format
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
+_GET: Final = (b"GET", b"HEAD")
+_HEALTH: Final = b"/health"
+_METRICS: Final = b"/metrics"
 _MODELS: Final = b"/models"
 _EMBEDDINGS: Final = b"/embeddings"
 _MODEL_CREATED: Final = 1_700_000_000  # Unix seconds; any constant will do
+
+
+class Busy(Protocol):
+    """What the load is read from. n_held: tokens of prompts and answers in memory."""
+
+    n_running: int
+    n_held: int
+
+    @property
+    def n_waiting(self) -> int: ...
 
 
 class _Writer(Protocol):
@@ -53,8 +71,10 @@ class _TextRoute:
 class Simulator:
     """Answers requests, one at a time and without waiting."""
 
-    def __init__(self, options: SimOptions, clock: Callable[[], float]) -> None:
-        """clock: Unix seconds."""
+    def __init__(
+        self, options: SimOptions, clock: Callable[[], float], busy: Busy, outage: Outage | None = None
+    ) -> None:
+        """clock: Unix seconds. outage: while it lasts, every request fails as options.flap_as says."""
         self._options: Final = options
         self._clock: Final = clock
         self._random: Final = random.Random(options.seed)
@@ -65,17 +85,25 @@ class Simulator:
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
         }
         self._embeddings: Final = EmbeddingWriter()
+        self._cache: Final = PrefixCache(options.prefix_cache)
+        self._courses: Final = Courses(options)
+        self._busy: Final = busy
+        self._outage: Final = outage
+        self._name: Final[Headers] = [(b"x-sim-name", options.name.encode())] if options.name else []
         self._second = -1
         self._date = b""
 
-    def answer(self, method: bytes, target: bytes, body: bytes) -> Reply:
-        """Return the reply to a whole request.
+    def answer(self, method: bytes, target: bytes, body: bytes) -> Reply | None:
+        """Return the reply to a whole request; None: it gets none, and its connection is reset.
 
-        target: path and query, with or without /v1 in front. A HEAD is answered like a GET: whoever writes
+        target: path and query, with or without /v1 in front, and before it whatever stands before it at some providers
+        (/openai/v1/chat/completions). A HEAD is answered like a GET: whoever writes
         the reply leaves the body out.
         """
         now = int(self._clock())
         path = target.partition(b"?")[0]
+        if self._outage is not None and self._outage.is_now():
+            return self._fail(path)
         try:
             return self._route(method, path, body, now)
         except RefusalError as refusal:
@@ -92,12 +120,21 @@ class Simulator:
         headers = self._headers(_JSON, int(self._clock()))
         return Whole(refusal.status, [*headers, *refusal.headers], orjson.dumps({"error": error}))
 
+    def _fail(self, path: bytes) -> Whole | None:
+        """Return what a request gets while the simulator is down."""
+        if self._options.flap_as == "reset":
+            return None
+        status = 503 if path == _HEALTH else int(self._options.flap_as)
+        return self.refuse(RefusalError(status, "The server is down (simulated).", kind="server_error"))
+
     def _route(self, method: bytes, path: bytes, body: bytes, now: int) -> Reply:
-        short = path.removeprefix(b"/v1")
+        _, has_v1, rest = path.partition(b"/v1/")
+        short = b"/" + rest if has_v1 else path
         is_model = short == _MODELS or short.startswith(_MODELS + b"/")
-        if not is_model and short != _EMBEDDINGS and short not in self._texts:
+        is_operations = path in (_HEALTH, _METRICS)
+        if not is_model and short != _EMBEDDINGS and short not in self._texts and not is_operations:
             raise RefusalError(404, f"Invalid URL ({_shown(method)} {_shown(path)})")
-        allowed = (b"GET", b"HEAD") if is_model else (b"POST",)
+        allowed = _GET if is_model or is_operations else (b"POST",)
         if method not in allowed:
             raise RefusalError(
                 405,
@@ -107,6 +144,8 @@ class Simulator:
             )
         if is_model:
             return Whole(200, self._headers(_JSON, now), self._models(short[len(_MODELS) + 1 :]))
+        if is_operations:
+            return Whole(200, self._headers(_PLAIN, now), self._load() if path == _METRICS else b"")
         # Only work fails: a listing that failed would make a gateway's warm-up flap, not its requests.
         if self._random.random() < self._options.error_rate:
             raise RefusalError(
@@ -115,8 +154,10 @@ class Simulator:
                 kind="server_error",
             )
         if short == _EMBEDDINGS:
-            vectors = self._embeddings.whole(read_ask(body))
-            return Whole(200, self._headers(_JSON, now), vectors, n_tokens=1)
+            ask = read_ask(body)
+            vectors = self._embeddings.whole(ask)
+            n_prompt = count_prompt_tokens(ask.fields.get("input"))
+            return Whole(200, self._headers(_JSON, now), vectors, 1, self._courses.next(n_prompt, n_prompt))
         return self._text(self._texts[short], body, now)
 
     def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:
@@ -124,19 +165,33 @@ class Simulator:
         limit = read_limit(ask.fields, route.limits)
         full = self._options.tokens
         n_tokens = full if limit is None else min(limit, full)
+        prompts = [ask.fields.get(name) for name in route.prompts]
+        n_prompt = count_prompt_tokens(*prompts)
+        n_cached = self._cache.ask(ask.model, prompt_text(*prompts)) if self._options.prefix_cache else 0
         job = Job(
             key=self._key(),
             created=now,
             model=ask.model,
-            n_prompt=count_prompt_tokens(*(ask.fields.get(name) for name in route.prompts)),
+            n_prompt=n_prompt,
+            n_cached=n_cached,
             n_tokens=n_tokens,
             limit=limit,
             is_cut=n_tokens < full,
             include_usage=ask.include_usage,
         )
+        course = self._courses.next(n_prompt - n_cached, n_prompt + n_tokens)
         if ask.stream:
-            return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job))
-        return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens)
+            return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job), course)
+        return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens, course)
+
+    def _load(self) -> bytes:
+        options, busy, cache = self._options, self._busy, self._cache
+        if options.prefix_cache:
+            usage = busy.n_held / options.prefix_cache
+        else:
+            usage = busy.n_running / options.capacity if options.capacity else 0.0
+        now = load.Load(busy.n_running, busy.n_waiting, min(1.0, usage), cache.n_asked, cache.n_hit)
+        return load.page(options.load_metrics, options.models[0], now)
 
     def _models(self, wanted: bytes) -> bytes:
         """Return the list of models, or the one that is `wanted` (percent-encoded; empty for the list)."""
@@ -155,7 +210,7 @@ class Simulator:
         if now != self._second:
             self._second = now
             self._date = formatdate(now, usegmt=True).encode()
-        return [content_type, (b"date", self._date), (b"x-request-id", b"req_" + self._key().encode())]
+        return [content_type, (b"date", self._date), (b"x-request-id", b"req_" + self._key().encode()), *self._name]
 
     def _key(self) -> str:
         return f"{self._random.getrandbits(112):028x}"

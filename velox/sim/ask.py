@@ -13,12 +13,12 @@ import orjson
 
 from velox.sim.shapes import RefusalError
 
-__all__ = ["Ask", "Fields", "count_prompt_tokens", "read_ask", "read_limit"]
+__all__ = ["CHARACTERS_PER_TOKEN", "Ask", "Fields", "count_prompt_tokens", "prompt_text", "read_ask", "read_limit"]
 
 Fields: TypeAlias = dict[str, object]
 
 # Tokenizers give about four bytes of English a token; a real count would need a vocabulary.
-_CHARACTERS_PER_TOKEN: Final = 4
+CHARACTERS_PER_TOKEN: Final = 4
 _MAX_LIMIT: Final = 2**31 - 1  # larger ones have no exact place in every JSON reader
 
 
@@ -96,4 +96,24 @@ def count_prompt_tokens(*prompts: object) -> int:
                 rest.append(part.get("text"))
             case _:
                 pass
-    return max(1, n_ids + -(-n_characters // _CHARACTERS_PER_TOKEN))
+    return max(1, n_ids + -(-n_characters // CHARACTERS_PER_TOKEN))
+
+
+def prompt_text(*prompts: object) -> str:
+    """Return what count_prompt_tokens() counts, in its order, as one text with the same number of tokens."""
+    pieces: list[str] = []
+    rest = list(reversed(prompts))
+    while rest:
+        match rest.pop():
+            case str() as text:
+                pieces.append(text)
+            case int() as token:
+                pieces.append(f"{token & 0xFFFF:0{CHARACTERS_PER_TOKEN}x}")
+            case list() as items:
+                rest.extend(reversed(items))
+            case dict() as part:
+                rest.append(part.get("text"))
+                rest.append(part.get("content"))
+            case _:
+                pass
+    return "".join(pieces)

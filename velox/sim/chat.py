@@ -110,7 +110,7 @@ def usage(job: Job) -> dict[str, object]:
         "prompt_tokens": job.n_prompt,
         "completion_tokens": job.n_tokens,
         "total_tokens": job.n_prompt + job.n_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": job.n_cached, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "audio_tokens": 0,

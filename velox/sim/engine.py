@@ -35,6 +35,7 @@ class Engine:
         self._read_s = loop.time()  # when that was read last
         self._is_moving = False
         self.n_running = 0
+        self.n_held = 0  # tokens in memory, of prompts and answers; kept by those who run
 
     def __repr__(self) -> str:
         return f"<Engine {self.n_running} running, {len(self._line)} in line>"

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final, cast
 
 from velox.errors import VeloxError
+from velox.net.resets import reset
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
 from velox.sim.player import Player
@@ -153,8 +154,12 @@ class Http1Connection(asyncio.Protocol):
         body = b"".join(self._body)
         self._body.clear()
         self._has_begun = False
-        self._player = self._stage.answer(self, self._head.method, self._head.target, body)
-        self._player.start()
+        player = self._stage.answer(self, self._head.method, self._head.target, body)
+        if player is None:
+            reset(self._transport)
+            return
+        self._player = player
+        player.start()
 
     def _stop(self) -> None:
         if self._player is not None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, cast
 
-from velox.protocol.http2 import Engine, EngineSettings
+from velox.protocol.http2 import INTERNAL_ERROR, Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
 from velox.sim.player import Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
@@ -49,7 +49,11 @@ class _Stream:
         """Answer the request, which is whole."""
         body = b"".join(self._parts)
         self._parts.clear()
-        self._play(stage.answer(self, self._fields[b":method"], self._fields.get(b":path", b""), body))
+        player = stage.answer(self, self._fields[b":method"], self._fields.get(b":path", b""), body)
+        if player is None:
+            self._connection.cut(self)
+        else:
+            self._play(player)
 
     def refuse(self, stage: Stage, refusal: RefusalError) -> None:
         """Answer before the request is whole."""
@@ -202,6 +206,11 @@ class Http2Connection(asyncio.Protocol):
         self._is_broken = True
 
     # What the streams call.
+
+    def cut(self, stream: _Stream) -> None:
+        """Reset a stream that gets no answer; the others go on."""
+        del self._streams[stream.id]
+        self.engine.reset(stream.id, INTERNAL_ERROR)
 
     def sent(self, stream: _Stream, *, last: bool) -> bool:
         """Take note of bytes that a stream gave to the engine; False when it has to wait for resume()."""

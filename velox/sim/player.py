@@ -40,15 +40,27 @@ class Pace:
 
     def wait_s(self, reply: Reply) -> float:
         """Return the seconds to a reply's first byte; a whole body comes when its last token would."""
+        first_s = self.ttft_s + reply.course.late_s
         if isinstance(reply, Streamed):
-            return self.ttft_s
-        return self.ttft_s + (reply.n_tokens - 1) * self.interval_s if reply.n_tokens else 0.0
+            return first_s
+        return first_s + (reply.n_tokens - 1) * self.interval_s if reply.n_tokens else 0.0
 
 
 class Player:
     """Plays one reply into one outlet. Nothing is sent after stop() or after the piece marked as last."""
 
-    __slots__ = ("_engine", "_first_at", "_has_begun", "_is_inside", "_n_sent", "_outlet", "_pace", "_reply", "_timer")
+    __slots__ = (
+        "_engine",
+        "_first_at",
+        "_has_begun",
+        "_is_inside",
+        "_n_held",
+        "_n_sent",
+        "_outlet",
+        "_pace",
+        "_reply",
+        "_timer",
+    )
 
     def __init__(self, engine: Engine, pace: Pace, outlet: Outlet, reply: Reply) -> None:
         self._engine: Final = engine
@@ -57,6 +69,7 @@ class Player:
         self._reply: Final = reply
         self._first_at = 0.0
         self._n_sent = 0
+        self._n_held = 0
         self._has_begun = False
         self._is_inside = False  # the engine, in line or not
         self._timer: asyncio.TimerHandle | None = None
@@ -82,6 +95,11 @@ class Player:
         self._leave()
 
     def _begin(self) -> None:
+        course = self._reply.course
+        self._n_held = course.n_context
+        self._engine.n_held += self._n_held
+        if course.stops_after is not None and not (course.stops_after and isinstance(self._reply, Streamed)):
+            return  # it keeps its place and says nothing until its client leaves
         self._has_begun = True
         wait_s = self._pace.wait_s(self._reply)
         self._first_at = self._engine.time() + wait_s
@@ -93,6 +111,7 @@ class Player:
     def _leave(self) -> None:
         if self._is_inside:
             self._is_inside = False
+            self._engine.n_held -= self._n_held
             self._engine.leave(self)
 
     def _play(self) -> None:
@@ -100,13 +119,13 @@ class Player:
         if self._engine.time() + _CLOCK_SLACK_S < self._first_at:
             self._timer = self._engine.call_at(self._first_at, self._play)
         elif isinstance(self._reply, Streamed):
-            self._play_events(self._reply.events)
+            self._play_events(self._reply.events, self._reply.course.stops_after)
         else:
             self._outlet.send(self._reply, self._reply.body, last=True)
             self._leave()
 
-    def _play_events(self, events: TokenStream) -> None:
-        n_due = self._n_due(events.n_tokens)
+    def _play_events(self, events: TokenStream, stops_after: int | None) -> None:
+        n_due = self._n_due(events.n_tokens if stops_after is None else min(stops_after, events.n_tokens))
         while self._n_sent < n_due:
             begin, end = self._n_sent, min(n_due, self._n_sent + _BATCH)
             piece = events.lead + events.lead.join(events.rests[begin:end])
@@ -121,6 +140,8 @@ class Player:
                 self._leave()
             if is_last or not has_room:
                 return
+        if self._n_sent == stops_after:
+            return
         self._timer = self._engine.call_at(self._first_at + self._n_sent * self._pace.interval_s, self._play)
 
     def _n_due(self, n_tokens: int) -> int:

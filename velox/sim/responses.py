@@ -95,7 +95,7 @@ def _message(job: Job, text: str) -> dict[str, object]:
 def _finished(job: Job, text: str) -> dict[str, object]:
     usage: dict[str, object] = {
         "input_tokens": job.n_prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": job.n_cached, "cache_write_tokens": 0},
         "output_tokens": job.n_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": job.n_prompt + job.n_tokens,

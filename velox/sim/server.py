@@ -1,6 +1,6 @@
-"""The simulator's listener: binds, finds out which HTTP a client speaks, says goodbye.
+"""The simulator's life: starts, finds out which HTTP a client speaks, closes its port for a time, says goodbye.
 
-Knows: the socket, TLS, ALPN, the HTTP/2 preface. Does not know: routes, frames, the command line.
+Knows: ALPN, the HTTP/2 preface, which parts there are. Does not know: routes, frames, the command line.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import time
 from dataclasses import dataclass
 from typing import Final, Self, cast
@@ -17,15 +16,15 @@ from velox.sim.app import Simulator
 from velox.sim.engine import Engine
 from velox.sim.http1 import Http1Connection
 from velox.sim.http2 import Http2Connection
+from velox.sim.listener import Listener
 from velox.sim.options import SimOptions
+from velox.sim.outage import Outage
 from velox.sim.player import Pace
 from velox.sim.stage import Stage
 
 __all__ = ["SimServer", "SimStatistics", "start"]
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113 §3.4
-_BACKLOG: Final = 4096  # a load test opens its connections all at once; the kernel caps it at somaxconn
-_TLS_HANDSHAKE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,14 @@ class SimStatistics:
 class SimServer:
     """A listening simulator."""
 
-    def __init__(self, server: asyncio.Server, stage: Stage, options: SimOptions) -> None:
-        self._server: Final = server
+    def __init__(self, listener: Listener, stage: Stage, options: SimOptions, outage: Outage | None = None) -> None:
+        """outage: while it lasts, the port is closed."""
+        self._listener: Final = listener
         self._stage: Final = stage
-        self.port: Final[int] = server.sockets[0].getsockname()[1]
+        self.port: Final[int] = listener.port
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url: Final = f"{'https' if options.cert_file else 'http'}://{host}:{self.port}"
+        self._outage_task: Final = asyncio.create_task(self._keep(outage), name="outage") if outage else None
 
     def __repr__(self) -> str:
         return f"<SimServer {self.url} {self.statistics()}>"
@@ -78,7 +79,11 @@ class SimServer:
         Idle connections close at once; clients on HTTP/2 get GOAWAY, those on HTTP/1.1 a `connection: close`
         on answers that have not begun.
         """
-        self._server.close()
+        if self._outage_task is not None:
+            self._outage_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._outage_task
+        self._listener.close()
         self._stage.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -86,42 +91,43 @@ class SimServer:
         self._stage.abort()
         await self._stage.wait_empty()
 
+    async def _keep(self, outage: Outage) -> None:
+        """Shut and open the listener as the outage comes and goes. Answers that run then go on to their end."""
+        while True:
+            if outage.is_now():
+                self._listener.shut()
+                self._stage.send_away()
+            else:
+                await self._listener.open()
+            await asyncio.sleep(outage.change_in_s())
+
 
 async def start(options: SimOptions, *, sock: socket.socket | None = None) -> SimServer:
     """Listen and answer on the running loop.
 
     sock: a bound stream socket to listen on instead of host and port; the server closes it.
-    Raises OSError when the address can't be bound, ssl.SSLError or OSError for a bad certificate.
+    Raises OSError when the address can't be bound, ssl.SSLError or OSError for a bad certificate, ValueError for a
+    `sock` whose port would have to be closed and opened again (options.flap_as).
     """
     loop = asyncio.get_running_loop()
     pace = Pace(options.ttft_s, options.token_rate)
     engine = Engine(loop, options.capacity, shares=options.batch_slowdown)
-    stage = Stage(Simulator(options, time.time), pace, engine)
-    tls = _tls_context(options)
-    handshake_s = _TLS_HANDSHAKE_S if tls else None
+    outage = Outage(*options.flap, loop.time) if options.flap else None
+    closes = options.flap_as == "refuse"
+    if sock is not None and outage is not None and closes:
+        raise ValueError("flap as refuse needs a host and a port; expected no socket")
+    stage = Stage(Simulator(options, time.time, engine, None if closes else outage), pace, engine)
 
     def front() -> _Front:
         return _Front(stage, has_http2=options.http2)
 
-    if sock is not None:
-        server = await loop.create_server(
-            front, sock=sock, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
-    else:
-        server = await loop.create_server(
-            front, options.host, options.port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
-    return SimServer(server, stage, options)
-
-
-def _tls_context(options: SimOptions) -> ssl.SSLContext | None:
-    if options.cert_file is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(options.cert_file, options.key_file)
-    context.set_alpn_protocols(["h2", "http/1.1"] if options.http2 else ["http/1.1"])
-    return context
+    listener = Listener(options, front, sock)
+    try:
+        await listener.open()
+    except BaseException:
+        listener.close()
+        raise
+    return SimServer(listener, stage, options, outage if closes else None)
 
 
 class _Front(asyncio.Protocol):

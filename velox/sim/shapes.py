@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from velox.types import Headers
 
-__all__ = ["Job", "RefusalError", "Reply", "Streamed", "TokenStream", "Whole"]
+__all__ = ["SMOOTH", "Course", "Job", "RefusalError", "Reply", "Streamed", "TokenStream", "Whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,14 @@ class Job:
 
     key: hexadecimal, unique to this answer: a reader can tell two answers apart by the ids made of it.
     created: Unix seconds. limit: the client's own, or None. n_tokens: the answer's length, limit applied.
-    is_cut: the limit ended the answer before its own end.
+    is_cut: the limit ended the answer before its own end. n_cached: of n_prompt.
     """
 
     key: str
     created: int
     model: str
     n_prompt: int
+    n_cached: int
     n_tokens: int
     limit: int | None
     is_cut: bool
@@ -48,6 +49,23 @@ class TokenStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Course:
+    """How one answer goes, beside what all have in common.
+
+    late_s: seconds that its first token takes longer. stops_after: tokens of a stream after which no more comes, 0: not
+    even the head; None: it goes to its end. A whole body that stops never comes. n_context: tokens of prompt and answer
+    that it holds in memory, 0 where nobody asks for it.
+    """
+
+    late_s: float = 0.0
+    stops_after: int | None = None
+    n_context: int = 0
+
+
+SMOOTH: Final = Course()
+
+
+@dataclass(frozen=True, slots=True)
 class Whole:
     """A reply with a body of known length. n_tokens: the tokens whose time it takes; 0 is sent at once."""
 
@@ -55,6 +73,7 @@ class Whole:
     headers: Headers
     body: bytes
     n_tokens: int = 0
+    course: Course = SMOOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +83,7 @@ class Streamed:
     status: int
     headers: Headers
     events: TokenStream
+    course: Course = SMOOTH
 
 
 Reply: TypeAlias = Whole | Streamed

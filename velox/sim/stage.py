@@ -47,10 +47,11 @@ class Stage:
         self.is_leaving = False
         self._is_empty: Final = asyncio.Event()
 
-    def answer(self, outlet: Outlet, method: bytes, target: bytes, body: bytes) -> Player:
-        """Return a player, not yet started, of the reply to a whole request."""
+    def answer(self, outlet: Outlet, method: bytes, target: bytes, body: bytes) -> Player | None:
+        """Return a player, not yet started, of the reply to a whole request; None: break it off without one."""
         self.n_requests += 1
-        return self.player(outlet, self.app.answer(method, target, body))
+        reply = self.app.answer(method, target, body)
+        return None if reply is None else self.player(outlet, reply)
 
     def player(self, outlet: Outlet, reply: Reply) -> Player:
         """Return a player, not yet started, of a reply."""
@@ -72,6 +73,10 @@ class Stage:
     def leave(self) -> None:
         """Say goodbye to all connections, now and as they come."""
         self.is_leaving = True
+        self.send_away()
+
+    def send_away(self) -> None:
+        """Say goodbye to the connections there are."""
         for connection in tuple(self.connections):
             connection.leave()
 

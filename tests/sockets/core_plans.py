@@ -1,0 +1,234 @@
+"""Tables of routes whose members never dial, and picks whose every word is noted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from tests.sockets.core_gateway import request_head
+from tests.sockets.core_routing import Counted, member_of
+from velox.gateway.group import Group
+from velox.gateway.member import Member
+from velox.gateway.room import RoomLines
+from velox.gateway.routing import Plan, RouteParts, Routing
+from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
+from velox.policy.balance.candidates import Balancer, Candidates
+from velox.policy.balance.round_robin import RoundRobin
+from velox.policy.concurrency import ConcurrencyLimit
+from velox.policy.health.keys import Keys
+from velox.policy.health.member import MemberHealth, MemberRules
+from velox.policy.health.verdict import Verdict
+from velox.policy.route_match import RouteTable
+from velox.policy.split import CanarySplit
+from velox.settings.entries import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
+from velox.types import ANYONE, Caller, Headers, Peek
+
+__all__ = [
+    "Asked",
+    "NotedBalancer",
+    "NotedHealth",
+    "NotedKeys",
+    "fail",
+    "member",
+    "nowhere",
+    "plan",
+    "refuse_key",
+    "route",
+    "tables",
+]
+
+
+async def nowhere(owner: ConnectionOwner) -> UpstreamConnection:
+    """A dial that never ends."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody ends it")
+
+
+class NotedHealth(MemberHealth):
+    """Notes what it is told."""
+
+    def __init__(self, keys: Keys | None) -> None:
+        super().__init__(MemberRules(), asyncio.get_running_loop().time(), keys=keys, is_new=False)
+        self.told: list[str] = []
+
+    def begin(self, now_s: float) -> None:
+        self.told.append("begin")
+        super().begin(now_s)
+
+    def answers(self, began_s: float, now_s: float) -> None:
+        self.told.append("answers")
+        super().answers(began_s, now_s)
+
+    def ended(
+        self,
+        verdict: Verdict,
+        began_s: float,
+        now_s: float,
+        *,
+        answered: bool,
+        rest_s: float | None = None,
+        random: float = 0.5,
+    ) -> None:
+        assert answered is ("answers" in self.told)
+        self.told.append(verdict.name)
+        super().ended(verdict, began_s, now_s, answered=answered, rest_s=rest_s, random=random)
+
+
+class NotedKeys(Keys):
+    """Notes what it is told."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.told: list[str] = []
+
+    def begin(self, key: int, now_s: float, tokens: float = 0.0) -> None:
+        self.told.append("begin")
+        super().begin(key, now_s, tokens)
+
+    def answered(
+        self,
+        key: int,
+        status: int,
+        headers: Headers,
+        began_s: float,
+        now_s: float,
+        unix_s: float,
+        *,
+        random: float = 0.5,
+    ) -> None:
+        self.told.append(str(status))
+        super().answered(key, status, headers, began_s, now_s, unix_s, random=random)
+
+    def gave_up(self, key: int, began_s: float) -> None:
+        self.told.append("gave up")
+        super().gave_up(key, began_s)
+
+
+class NotedBalancer(RoundRobin):
+    """Notes what it is told."""
+
+    learns: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        self.waited_s: list[float] = []
+
+    def began(self, member: int, now_s: float) -> None:
+        self.told.append("began")
+
+    def answered(self, member: int, waited_s: float, now_s: float) -> None:
+        self.told.append("answered")
+        self.waited_s.append(waited_s)
+
+    def failed(self, member: int, waited_s: float, now_s: float) -> None:
+        self.told.append("failed")
+
+    def gave_up(self, member: int, waited_s: float, now_s: float) -> None:
+        self.told.append("gave up")
+
+
+class Asked(RoundRobin):
+    """Notes by which keys it was asked to choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[bytes] = []
+
+    def pick(
+        self,
+        candidates: Candidates,
+        now_s: float,
+        random: float,
+        key: bytes | memoryview = b"",
+        tried: Collection[int] = (),
+    ) -> int | None:
+        self.keys.append(bytes(key))
+        return super().pick(candidates, now_s, random, key, tried)
+
+
+def member(
+    name: str,
+    *,
+    models: tuple[str, ...] = (),
+    n_keys: int = 0,
+    concurrency: ConcurrencyLimit | None = None,
+    counts: Counted | None = None,
+) -> Member:
+    """Return a member that serves these models."""
+    made = member_of(name, nowhere, n_keys=n_keys, concurrency=concurrency, counts=counts or Counted())
+    return replace(made, entry=replace(made.entry, models=models))
+
+
+def route(
+    name: str,
+    *to: str,
+    match: Match = ANYTHING,
+    fallback: Sequence[str | Target] = (),
+    canary: tuple[str, float] | None = None,
+    hash_on: HashOn | None = None,
+) -> RouteEntry:
+    """Return a route to upstreams by their names."""
+    return RouteEntry(
+        name,
+        match,
+        tuple(Target(each) for each in to),
+        fallback=tuple(Target(each) if isinstance(each, str) else each for each in fallback),
+        canary=None if canary is None else Canary(Target(canary[0]), canary[1]),
+        balance="round_robin" if hash_on is None else "hash",
+        hash_on=hash_on,
+    )
+
+
+def tables(
+    members: Sequence[Member], *routes: RouteEntry, balancer: Balancer | None = None, lines: RoomLines | None = None
+) -> Routing:
+    """Return tables with some routes. balancer: of those that a route names in `to`. lines: for those who wait."""
+    by_name: Final = {each.name: each for each in members}
+
+    def group(targets: Sequence[Target], chosen_by: Balancer | None = None) -> Group:
+        found = [by_name[target.upstream] for target in targets]
+        return Group(found, [target.model for target in targets], [1.0] * len(found), chosen_by or RoundRobin())
+
+    def build(entry: RouteEntry) -> RouteParts:
+        canary = None
+        if entry.canary is not None:
+            canary = CanarySplit(entry.name, entry.canary.percent), group([entry.canary.to])
+        return RouteParts(entry, (group(entry.to, balancer), *(group([each]) for each in entry.fallback)), canary)
+
+    return Routing(RouteTable(routes), members, build, lines)
+
+
+def plan(
+    routing: Routing,
+    model: str | None = "m",
+    *,
+    headers: Headers | None = None,
+    body: bytes = b"",
+    user: str | None = None,
+    caller: Caller = ANYONE,
+    path: bytes = b"/v1/chat/completions",
+) -> Plan:
+    """Return the way of a request."""
+    head = request_head(path=path)
+    head.headers += headers or []
+    return routing.plan(head, Peek(model=model, user=user), caller, body)
+
+
+def fail(broken: Member) -> None:
+    """Have a member be out, as after so many faults in a row."""
+    now_s = asyncio.get_running_loop().time()
+    for _ in range(5):
+        broken.health.begin(now_s)
+        broken.health.ended(Verdict.FAULT, now_s, now_s, answered=False)
+
+
+def refuse_key(of: Member, key: int, seconds: float) -> None:
+    """Have a key rest: 429, to come back in so many seconds."""
+    now_s = asyncio.get_running_loop().time()
+    keys = of.health.keys
+    assert keys is not None, "it has keys"
+    keys.begin(key, now_s)
+    keys.answered(key, 429, [(b"retry-after", b"%d" % seconds)], now_s, now_s, 0.0)

@@ -1,0 +1,384 @@
+"""A worker's upstreams over reloads: what is unchanged goes on, and what is gone ends with its last request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.recording import SSE, Call, RecordingUpstream
+from tests.sockets.core_attempts import run, until
+from tests.sockets.core_fleet import bed, settings_of, upstream
+from tests.sockets.core_plans import fail, plan, refuse_key
+from velox.runtime.fleet import Fleet
+from velox.runtime.member_parts import MemberMaker
+from velox.settings import Settings
+from velox.types import WebSocketOffer
+
+TO_A: Final = ["name: r, to: a"]
+TO_B: Final = ["name: r, to: b"]
+
+
+async def stream(call: Call) -> None:
+    """One event, and the end when the test says so; to who asks for a WebSocket nothing."""
+    if call.method == "GET":
+        await call.silence()
+        return
+    await call.head(200, SSE)
+    await call.data(b"data: 1\n\n")
+    await call.step()
+    await call.data(b"data: [DONE]\n\n")
+    await call.end()
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[RecordingUpstream, RecordingUpstream]]:
+    with RecordingUpstream() as one, RecordingUpstream() as other:
+        yield one, other
+
+
+Two = tuple[RecordingUpstream, RecordingUpstream]
+
+
+def test_unchanged_upstream_keeps_all_that_it_has(tmp_path: Path, servers: Two) -> None:
+    """Its connections, its health, its keys that rest; where it stands in the file does not matter."""
+    a, b = servers
+
+    async def main() -> None:
+        lines = [upstream("a", a, more=", models: [m]"), upstream("b", b)]
+        with bed(tmp_path, settings_of(tmp_path, lines, ["name: r, to: [a, b]"])) as worker:
+            await worker.until_warm()
+            member, n_connections = worker.member("a"), a.n_connections
+            fail(member)
+            refuse_key(member, 0, 60.0)
+
+            worker.replace(settings_of(tmp_path, lines[::-1], ["name: s, to: [b, a], balance: peak_ewma"]))
+            worker.tick()
+
+            assert worker.member("a") is member and repr(worker.fleet) == "<Fleet 2 members, 0 retired>"
+            assert member.health.state(worker.loop.time()).name == "OUT" and member.health.rests_s(worker.loop.time())
+            assert (await worker.answer()).startswith(b"HTTP/1.1 200")
+            assert a.n_connections == n_connections
+
+    run(main)
+
+
+@pytest.mark.parametrize("more", [", weight: 3", ", timeouts: {idle: 7s}", ", models: [m]"])
+def test_changed_upstream_begins_anew_but_its_keys_rest(tmp_path: Path, servers: Two, more: str) -> None:
+    """The upstream told how long its key is to rest: another weight does not shorten that."""
+    a, _ = servers
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            before = worker.member("a")
+            refuse_key(before, 0, 60.0)
+            fail(before)
+
+            worker.replace(settings_of(tmp_path, [upstream("a", a, more=more)], TO_A))
+
+            after, now_s = worker.member("a"), worker.loop.time()
+            assert after is not before and after.row == before.row
+            assert after.health.rests_s(now_s) > 50.0
+            assert after.health.state(now_s).name == "RESTING"
+
+    run(main)
+
+
+def test_key_that_is_another_one_does_not_rest(tmp_path: Path, servers: Two) -> None:
+    """The same reference, another secret: nothing is known of it."""
+    a, _ = servers
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            refuse_key(worker.member("a"), 0, 60.0)
+
+            worker.replace(settings_of(tmp_path, [upstream("a", a)], TO_A, KEY="sk-another"))
+
+            assert not worker.member("a").health.rests_s(worker.loop.time())
+            await worker.until_warm()
+            assert (await worker.answer()).startswith(b"HTTP/1.1 200")
+            assert a.calls[-1].header("authorization") == "Bearer sk-another"
+
+    run(main)
+
+
+def test_retired_upstream_ends_with_its_last_stream(tmp_path: Path, servers: Two) -> None:
+    """Its stream goes on to its end; then its connections are closed, and its row is given up."""
+    a, b = servers
+
+    async def main() -> None:
+        with a.playing(stream), bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            await worker.until_warm()
+            client, _ = worker.ask()
+            await worker.eventually(lambda: b"data: 1" in client.written)
+            row = worker.member("a").row
+
+            worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
+            for _ in range(3):
+                worker.tick()
+            await worker.until_warm()
+            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>" and a.n_open
+            assert worker.table.memory.has_state(row) and worker.table.inflight(row) == 1
+
+            a.step()
+            await asyncio.wait_for(client.finished.wait(), 10)
+            assert client.written.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") and not client.cuts
+            await worker.eventually(lambda: not a.n_open)
+            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            assert not worker.table.memory.has_state(row) and not worker.table.inflight(row)
+
+    run(main)
+
+
+def test_request_between_two_attempts_holds_what_it_may_need(tmp_path: Path, servers: Two) -> None:
+    """It has no stream just now, but may be tried again where its configuration says."""
+    a, b = servers
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            await worker.until_warm()
+            way = plan(worker.fleet.routing)
+
+            worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
+            worker.tick()
+            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>" and a.n_open
+            way.close()
+            worker.tick()
+
+            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            await worker.eventually(lambda: not a.n_open)
+
+    run(main)
+
+
+def test_websocket_holds_no_old_configuration(tmp_path: Path, servers: Two) -> None:
+    """It may last for days and uses no pool; it is counted where it is until it ends."""
+    a, b = servers
+
+    async def silent(call: Call) -> None:
+        await call.step()
+        await call.reply(404, (), b"")
+
+    async def main() -> None:
+        with a.playing(silent), bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            await worker.until_warm()
+            client, _ = worker.ask(offer=WebSocketOffer(b"MDEyMzQ1Njc4OWFiY2RlZg==", (), b""))
+            await worker.eventually(lambda: worker.running() == [1])
+            row = worker.member("a").row
+
+            worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
+            worker.tick()
+            assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"
+            assert worker.table.inflight(row) == 1
+
+            a.step()
+            await asyncio.wait_for(client.finished.wait(), 10)
+            assert client.written.startswith(b"HTTP/1.1 404") and worker.table.inflight(row) == 0
+
+    run(main)
+
+
+def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path, servers: Two) -> None:
+    """Streams and WebSockets go on where they are for as long as they like: nobody waits for them."""
+    a, b = servers
+
+    async def main() -> None:
+        ways = [
+            ([upstream("a", a, more=", concurrency: 2")], TO_A),
+            ([upstream("b", b, more=", concurrency: 2")], TO_B),
+        ]
+        with a.playing(stream), bed(tmp_path, settings_of(tmp_path, *ways[0])) as worker:
+            client, _ = worker.ask()
+            worker.ask(offer=WebSocketOffer(b"MDEyMzQ1Njc4OWFiY2RlZg==", (), b""))
+            await worker.eventually(lambda: b"data: 1" in client.written and worker.running() == [2])
+
+            worker.replace(settings_of(tmp_path, *ways[1]))
+            assert worker.fleet.routing.room(worker.gateway.n_active, 0, worker.loop.time()) == 2
+            assert (await worker.answer()).startswith(b"HTTP/1.1 200")
+
+            a.step()
+            await asyncio.wait_for(client.finished.wait(), 10)
+            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+            assert worker.gateway.n_active == 1  # the one that asks for a WebSocket
+            assert worker.fleet.routing.room(1, 0, worker.loop.time()) == 2
+
+    run(main)
+
+
+def test_who_waits_for_room_waits_on_over_a_reload(tmp_path: Path, servers: Two) -> None:
+    """It has its turn when the stream before it ends, before those who came after the reload, and not some time."""
+    a, b = servers
+
+    async def main() -> None:
+        lines = [upstream("a", a, more=", concurrency: 1"), upstream("b", b, more=", concurrency: 4")]
+        routes = ["name: r, match: {headers: {x-to: b}}, to: b", "name: s, to: a"]
+        with a.playing(stream), bed(tmp_path, settings_of(tmp_path, lines, routes)) as worker:
+            await worker.until_warm()
+            clients = [worker.ask()[0]]
+            await worker.eventually(lambda: b"data: 1" in clients[0].written)
+            clients.append(worker.ask()[0])
+            await worker.eventually(lambda: "[1]" in repr(worker.fleet.routing._lines))
+            worker.replace(settings_of(tmp_path, lines, [*routes[:1], "name: t, to: a"]))
+            clients.append(worker.ask()[0])
+            await worker.eventually(lambda: "[1, 1]" in repr(worker.fleet.routing._lines))
+
+            for client in clients:
+                await until(lambda client=client: b"data: 1" in client.written)
+                a.step()
+                await asyncio.wait_for(client.finished.wait(), 10)
+
+    run(main)
+
+
+def test_new_upstream_is_warmed_up_once_the_worker_serves(tmp_path: Path, servers: Two) -> None:
+    """At once after a reload, and not before start()."""
+    a, b = servers
+
+    async def main() -> None:
+        settings = settings_of(tmp_path, [upstream("a", a)], TO_A)
+        with bed(tmp_path, settings) as worker:
+            await worker.until_warm()
+            n_a = a.n_warmups
+            both = settings_of(tmp_path, [upstream("a", a), upstream("b", b)], TO_A)
+            other = Fleet(settings, worker.maker, worker.table, worker.loop)
+            worker.table.enroll([("a", f"http://127.0.0.1:{a.port}"), ("b", f"http://127.0.0.1:{b.port}")])
+            other.replace(both)
+            await asyncio.sleep(0)
+            assert not b.n_connections
+
+            worker.replace(both)
+            await worker.until_warm()
+
+            assert (a.n_warmups, b.n_warmups > 0) == (n_a, True)
+
+    run(main)
+
+
+def test_many_reloads_under_streams_lose_none(tmp_path: Path, servers: Two) -> None:
+    """To and fro between two configurations, each with a stream that lasts: all end whole, and nothing is left."""
+    a, b = servers
+
+    async def main() -> None:
+        ways = [([upstream("a", a)], TO_A), ([upstream("b", b)], TO_B)]
+        with a.playing(stream), b.playing(stream), bed(tmp_path, settings_of(tmp_path, *ways[0])) as worker:
+            clients = []
+            for n in range(6):
+                if n:
+                    worker.replace(settings_of(tmp_path, *ways[n % 2]))
+                client, _ = worker.ask()
+                clients.append(client)
+                await worker.eventually(lambda client=client: b"data: 1" in client.written)
+            assert repr(worker.fleet) == "<Fleet 1 members, 5 retired>"
+            assert sorted(worker.running()) == [3, 3]
+
+            for server in (a, b):
+                server.step(3)
+            for client in clients:
+                await asyncio.wait_for(client.finished.wait(), 10)
+            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+
+            assert all(b"[DONE]" in client.written and not client.cuts for client in clients)
+            assert worker.running() == [0, 0]
+            rows = {upstream: row for row, upstream, _ in worker.table.labels()}
+            # The one that came back has its row still; the other one's is free as soon as the supervisor looks.
+            assert [worker.table.memory.has_state(rows[name]) for name in "ab"] == [False, True]
+            await worker.eventually(lambda: not a.n_open)
+
+    run(main)
+
+
+def test_end_closes_all_there_is(tmp_path: Path, servers: Two) -> None:
+    """Also what is retired, with streams in it."""
+    a, b = servers
+
+    async def main() -> None:
+        with a.playing(stream), bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            client, _ = worker.ask()
+            await worker.eventually(lambda: b"data: 1" in client.written)
+            worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
+            await worker.until_warm()
+
+            worker.fleet.close()
+
+            await asyncio.wait_for(client.finished.wait(), 10)
+            assert client.cuts and worker.running() == [0, 0]
+            await worker.eventually(lambda: not a.n_open and not b.n_open)
+
+    run(main)
+
+
+def test_tables_change_with_the_last_step(tmp_path: Path, servers: Two) -> None:
+    """A worker serves by the old tables while it takes over a large configuration, and by these if it can't."""
+    a, b = servers
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
+            before = worker.fleet.routing
+            both = settings_of(tmp_path, [upstream("a", a), upstream("b", b)], TO_B)
+            worker.table.enroll([("a", f"http://127.0.0.1:{a.port}"), ("b", f"http://127.0.0.1:{b.port}")])
+            steps = worker.fleet.replacing(both)
+            next(steps)
+            assert worker.fleet.routing is before
+            row = worker.table.row("b", f"http://127.0.0.1:{b.port}")
+            assert worker.table.memory.has_state(row)
+
+            steps.close()
+
+            assert worker.fleet.routing is before and not worker.table.memory.has_state(row)
+            worker.replace(both)
+            assert [member.name for member in worker.fleet.members] == ["a", "b"]
+
+    run(main)
+
+
+class Breaking(MemberMaker):
+    """Can't make some members."""
+
+    def make(self, settings: Settings, entry, *more, **others):  # type: ignore[no-untyped-def]
+        if entry.name == "c":
+            raise OSError("no such file")
+        return super().make(settings, entry, *more, **others)
+
+
+def test_configuration_that_can_not_be_made_leaves_nothing(tmp_path: Path, servers: Two) -> None:
+    """A certificate is gone, say: the rows of those that were made before it are given up."""
+    a, b = servers
+
+    async def main() -> None:
+        settings = settings_of(tmp_path, [upstream("a", a)], TO_A)
+        with bed(tmp_path, settings, Breaking) as worker:
+            bad = settings_of(tmp_path, [upstream("a", a), upstream("b", b), upstream("c", b)], TO_A)
+
+            with pytest.raises(OSError, match="no such file"):
+                worker.replace(bad)
+
+            rows = {name: row for row, name, _ in worker.table.labels()}
+            assert [worker.table.memory.has_state(rows[name]) for name in "abc"] == [True, False, False]
+            assert [member.name for member in worker.fleet.members] == ["a"]
+
+    run(main)
+
+
+def test_requests_are_counted_for_all_workers_to_see(tmp_path: Path, servers: Two) -> None:
+    """Rows of several servers of one upstream: what runs where, from the begin of an attempt to its end."""
+    a, b = servers
+
+    async def main() -> None:
+        lines = [upstream("a", a, b)]
+        settings = settings_of(tmp_path, lines, ["name: r, to: a, balance: least_inflight"])
+        with a.playing(stream), b.playing(stream), bed(tmp_path, settings) as worker:
+            clients = [worker.ask()[0] for _ in range(6)]
+            await worker.eventually(lambda: all(b"data: 1" in client.written for client in clients))
+            assert worker.running() == [3, 3]
+
+            for server in (a, b):
+                server.step(3)
+            for client in clients:
+                await asyncio.wait_for(client.finished.wait(), 10)
+
+            assert worker.running() == [0, 0]
+
+    run(main)

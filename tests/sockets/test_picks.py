@@ -1,0 +1,223 @@
+"""One choice of a member: whatever becomes of it, all that were told of its begin are told of its end, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from tests.sockets.core_attempts import run
+from tests.sockets.core_plans import NotedBalancer, NotedHealth, NotedKeys, fail, member
+from tests.sockets.core_routing import Counted
+from velox.errors import Reason
+from velox.gateway.group import Group, Pick
+from velox.net.upstream.interface import UpstreamFailure
+from velox.observe.series import Retry
+from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
+from velox.policy.health.verdict import SILENT_S
+
+Way = Callable[[Pick, float], None]
+
+
+def answer(status: int, *, body: bool = True) -> Way:
+    """Return the way of a whole reply."""
+
+    def way(pick: Pick, now_s: float) -> None:
+        pick.answers(status, [], now_s)
+        if body and status < 400:
+            pick.has_first(0.1, now_s)
+        pick.answered(status, now_s)
+
+    return way
+
+
+def breaks(reason: Reason, *, after: int = 0, unprocessed: Retry | None = None, status: int | None = None) -> Way:
+    """Return the way of one that breaks. after: 0: before a reply, 1: with its head, 2: inside its body."""
+
+    def way(pick: Pick, now_s: float) -> None:
+        if after:
+            pick.answers(status or 200, [], now_s)
+        if after > 1:
+            pick.has_first(0.1, now_s)
+        pick.broke(UpstreamFailure(reason, "broken", unprocessed=unprocessed, status=status), now_s)
+
+    return way
+
+
+def leaves(after: int, *, late_s: float = 0.0, status: int = 200) -> Way:
+    """Return the way of one that is given up."""
+
+    def way(pick: Pick, now_s: float) -> None:
+        if after:
+            pick.answers(status, [], now_s)
+        if after > 1:
+            pick.has_first(0.1, now_s)
+        pick.gave_up(now_s + late_s)
+
+    return way
+
+
+# What health is told, and the balancer, and the keys.
+WAYS: Final[dict[str, tuple[Way, str, str, str]]] = {
+    "200": (answer(200), "answers WELL", "answered", "200"),
+    "204": (answer(204, body=False), "answers WELL", "answered", "204"),
+    "304": (answer(304, body=False), "answers WELL", "answered", "304"),
+    "400": (answer(400), "WELL", "gave up", "400"),
+    "401": (answer(401), "KEY", "gave up", "401"),
+    "403": (answer(403), "KEY", "gave up", "403"),
+    "429": (answer(429), "QUOTA", "gave up", "429"),
+    "500": (answer(500), "FAULT", "failed", "500"),
+    "503": (answer(503), "BUSY", "gave up", "503"),
+    "500 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=500), "FAULT", "failed", "500"),
+    "429 refused for another": (breaks(Reason.UPSTREAM_STATUS, after=1, status=429), "QUOTA", "gave up", "429"),
+    "no connection": (breaks(Reason.UPSTREAM_CONNECT, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
+    "no TLS": (breaks(Reason.UPSTREAM_TLS, unprocessed=Retry.CONNECT), "FAULT", "failed", "gave up"),
+    "stale": (breaks(Reason.UPSTREAM_RESET, unprocessed=Retry.STALE), "NOTHING", "gave up", "gave up"),
+    "stream refused": (breaks(Reason.UPSTREAM_RESET, unprocessed=Retry.REFUSED), "NOTHING", "gave up", "gave up"),
+    "reset": (breaks(Reason.UPSTREAM_RESET), "FAULT", "failed", "gave up"),
+    "silent": (breaks(Reason.UPSTREAM_TTFB_TIMEOUT), "FAULT", "failed", "gave up"),
+    "no protocol": (breaks(Reason.UPSTREAM_PROTOCOL), "FAULT", "failed", "gave up"),
+    "redirect": (breaks(Reason.UPSTREAM_REDIRECT), "WELL", "gave up", "gave up"),
+    "cut before its first byte": (
+        breaks(Reason.UPSTREAM_TRUNCATED, after=1),
+        *("answers CUT", "failed", "gave up"),
+    ),
+    "cut": (breaks(Reason.UPSTREAM_TRUNCATED, after=2), "answers CUT", "answered", "gave up"),
+    "stalled": (breaks(Reason.UPSTREAM_IDLE_TIMEOUT, after=2), "answers CUT", "answered", "gave up"),
+    "too long": (breaks(Reason.UPSTREAM_TOTAL_TIMEOUT, after=2), "answers NOTHING", "answered", "gave up"),
+    "client left at once": (leaves(0), "NOTHING", "gave up", "gave up"),
+    "client left after a long silence": (leaves(0, late_s=SILENT_S), "SILENT", "failed", "gave up"),
+    "client left with the head": (leaves(1), "answers NOTHING", "gave up", "gave up"),
+    "client left with an error's head": (leaves(1, status=429), "NOTHING", "gave up", "429"),
+    "client left in the body": (leaves(2), "answers NOTHING", "answered", "gave up"),
+    "tunnel": (answer(101, body=False), "answers WELL", "answered", "101"),
+    "tunnel that was cut": (
+        breaks(Reason.UPSTREAM_RESET, after=1, status=101),
+        *("answers FAULT", "answered", "gave up"),
+    ),
+    "tunnel that was given up": (leaves(1, status=101), "answers NOTHING", "answered", "gave up"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_end_is_told_once_to_all(way: tuple[Way, str, str, str]) -> None:
+    """Health, balancer, key and the shared count hear of one begin and of one end; nothing is in flight afterwards."""
+
+    async def main() -> None:
+        end, by_health, by_balancer, by_key = way
+        keys, counts, balancer = NotedKeys(2), Counted(), NotedBalancer()
+        health = NotedHealth(keys)
+        group = Group([replace(member("a", n_keys=2, counts=counts), health=health)], [None], [1.0], balancer)
+        now_s = asyncio.get_running_loop().time()
+        pick = group.pick(now_s)
+        assert pick is not None
+        pick.begin(now_s)
+        pick.begin(now_s)  # who begins it early, so that others see it, and the attempt itself
+        assert counts.running == {0: 1}
+
+        end(pick, now_s + 1.0)
+
+        assert health.told == ["begin", *by_health.split()]
+        assert balancer.told == ["began", by_balancer]
+        assert keys.told == ["begin", by_key]
+        assert counts.running == {0: 0}
+
+    run(main)
+
+
+def test_choice_that_was_never_begun_ends_in_silence() -> None:
+    """A second attempt that waits for its time, and whose client leaves meanwhile, was never one."""
+
+    async def main() -> None:
+        keys, counts, balancer = NotedKeys(1), Counted(), NotedBalancer()
+        health = NotedHealth(keys)
+        group = Group([replace(member("a", n_keys=1, counts=counts), health=health)], [None], [1.0], balancer)
+        now_s = asyncio.get_running_loop().time()
+        pick = group.pick(now_s)
+        assert pick is not None
+
+        pick.gave_up(now_s)
+
+        assert (health.told, balancer.told, keys.told, counts.running) == ([], [], [], {})
+
+    run(main)
+
+
+def test_tunnel_is_no_slow_reply() -> None:
+    """A WebSocket that was open for an hour took as long as its handshake, also while it is open."""
+
+    async def main() -> None:
+        latency, other = PeakLatency(), PeakLatency()
+        now_s = asyncio.get_running_loop().time()
+        other.heard(0.5, now_s)
+        group = Group([member("a")], [None], [1.0], PeakEwma([latency, other]))
+        pick = group.take(0, now_s)
+        pick.begin(now_s)
+        pick.answers(101, [], now_s + 0.02)
+
+        assert latency.cost_s(now_s + 3600.0) <= 0.02
+
+        pick.answered(101, now_s + 3600.0)
+        assert latency.cost_s(now_s + 3600.0) <= 0.02
+
+    run(main)
+
+
+def test_busy_member_rests_for_minutes_at_most() -> None:
+    """503 with a Retry-After of thirty years does not put a server away for thirty years."""
+
+    async def main() -> None:
+        group = Group([busy := member("a"), member("b")], [None, None], [1.0, 1.0], NotedBalancer())
+        now_s = asyncio.get_running_loop().time()
+        for _ in range(3):
+            pick = group.take(0, now_s)
+            pick.begin(now_s)
+            pick.answers(503, [(b"retry-after", b"999999999")], now_s)
+            pick.answered(503, now_s)
+        assert busy.health.state(now_s + 60.0).name == "RESTING"
+
+        assert busy.health.state(now_s + 301.0).name == "IN"
+
+    run(main)
+
+
+def test_one_that_is_put_out_is_counted_once() -> None:
+    """velox_upstream_ejections_total: of several attempts that end when it is out already, the first counts."""
+
+    async def main() -> None:
+        counts = Counted()
+        members = [member(name, counts=counts) for name in "ab"]
+        group = Group(members, [None, None], [1.0, 1.0], NotedBalancer())
+        now_s = asyncio.get_running_loop().time()
+        picks = [group.take(0, now_s) for _ in range(8)]
+        for pick in picks:
+            pick.begin(now_s)
+
+        for pick in picks:
+            pick.broke(UpstreamFailure(Reason.UPSTREAM_RESET, "broken"), now_s)
+
+        assert counts.n_ejections == 1
+
+    run(main)
+
+
+def test_probe_goes_first_and_only_once() -> None:
+    """One that was put out is asked by a request that can go elsewhere; until that ends, by no other."""
+
+    async def main() -> None:
+        group = Group([member("a"), bad := member("b")], [None, None], [1.0, 1.0], NotedBalancer())
+        fail(bad)
+        soon_s = asyncio.get_running_loop().time() + 2.0
+
+        assert "b" not in {chosen.member.name for _ in range(4) if (chosen := group.pick(soon_s)) is not None}
+        probe = group.pick(soon_s, may_probe=True)
+        assert probe is not None and probe.member is bad
+        probe.begin(soon_s)
+        other = group.pick(soon_s, may_probe=True)
+
+        assert other is not None and other.member is not bad
+
+    run(main)

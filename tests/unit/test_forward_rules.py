@@ -1,0 +1,95 @@
+"""Fields that an upstream's settings add to a request, and what a route does to the client's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_gateway_routes import head
+from velox.gateway.forward import Forwarder
+from velox.providers.openai import OPENAI
+from velox.settings.entries import HeaderRules
+from velox.types import Headers, Peek, RequestHead
+
+KEY: Headers = [(b"authorization", b"Bearer sk-ours")]
+
+
+def forwarder(*added: tuple[bytes, bytes], kept_heads: int = 512) -> Forwarder:
+    return Forwarder(
+        OPENAI,
+        base_path="",
+        root_path="/",
+        key="sk-ours",
+        client_keys_are_ours=True,
+        added=added,
+        kept_heads=kept_heads,
+    )
+
+
+def sent(made: Forwarder, fields: Headers, rules: HeaderRules | None = None, *, stream: bool = False) -> Headers:
+    """Return what goes up of these fields of a client, without our key."""
+    more = {} if rules is None else {"rules": rules}
+    request = made.build(head(b"POST", b"/v1/chat/completions", fields), Peek(stream=stream), b"{}", **more)
+    assert request.headers[-1:] == KEY
+    assert b"".join(b"%b: %b\r\n" % field for field in request.headers) == request.lines
+    return request.headers[:-1]
+
+
+def test_added_fields_take_the_place_of_the_clients() -> None:
+    """`headers` of an upstream: a client can't say another team, not even beside it."""
+    fields = [(b"x-team", b"mine"), (b"x-other", b"1"), (b"x-team", b"mine too")]
+
+    assert sent(forwarder((b"x-team", b"platform")), fields) == [(b"x-other", b"1"), (b"x-team", b"platform")]
+
+
+def test_rules_remove_and_set() -> None:
+    """`request_headers` of a route: what is removed is gone, what is set is there once, others pass."""
+    rules = HeaderRules(set=((b"x-tier", b"gold"), (b"x-new", b"1")), remove=(b"x-debug",))
+    fields = [(b"x-debug", b"1"), (b"x-tier", b"lead"), (b"x-tier", b"tin"), (b"accept", b"*/*")]
+
+    assert sent(forwarder(), fields, rules) == [(b"accept", b"*/*"), (b"x-tier", b"gold"), (b"x-new", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (HeaderRules(set=((b"x-team", b"route"),)), [(b"x-team", b"route")]),
+        (HeaderRules(remove=(b"x-team",)), []),
+    ],
+)
+def test_route_goes_before_its_upstream(rules: HeaderRules, expected: Headers) -> None:
+    """What both name is as the route says."""
+    assert sent(forwarder((b"x-team", b"upstream")), [(b"x-team", b"client")], rules) == expected
+
+
+def test_no_rule_lets_a_compressed_stream_through() -> None:
+    """R-BODY-3: Velox reads the events, whatever the settings ask for."""
+    rules = HeaderRules(set=((b"accept-encoding", b"br"),))
+    for made, more in ((forwarder((b"accept-encoding", b"gzip")), None), (forwarder(), rules)):
+        assert sent(made, [(b"accept-encoding", b"gzip")], more, stream=True) == [(b"accept-encoding", b"identity")]
+    removes = HeaderRules(remove=(b"accept-encoding",))
+    assert sent(forwarder(), [(b"accept-encoding", b"gzip")], removes, stream=True) == [
+        (b"accept-encoding", b"identity")
+    ]
+
+
+def test_heads_that_are_known_go_by_their_rules() -> None:
+    """Two routes, one client, one head: what was made for the one is not for the other."""
+    made = forwarder()
+    one = head(b"POST", b"/v1/chat/completions", [(b"x-a", b"1")])
+    one.key = b"the same"
+    gold, none = HeaderRules(set=((b"x-tier", b"gold"),)), HeaderRules()
+
+    headers = [made.build(one, Peek(), b"{}", rules=rules).headers[:-1] for rules in (gold, none, gold)]
+
+    assert headers == [[(b"x-a", b"1"), (b"x-tier", b"gold")], [(b"x-a", b"1")], [(b"x-a", b"1"), (b"x-tier", b"gold")]]
+
+
+def test_heads_are_kept_up_to_a_number() -> None:
+    """Each member has a forwarder, and clients may send as many heads as they like."""
+    made = forwarder(kept_heads=16)
+    for n in range(100):
+        one: RequestHead = head(b"POST", b"/v1/chat/completions", [(b"x-a", b"%d" % n)])
+        one.key = b"%d" % n
+        made.build(one, Peek(), b"{}")
+
+    assert len(made._built) <= 16

@@ -1,0 +1,202 @@
+"""`velox import litellm`: which way a request goes: strategies, aliases, fallbacks, names with `*`, and tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.litellm_import import deployment, imported, loaded, report, targets
+from velox.settings import load
+
+
+def test_order_and_fallbacks_are_one_list(tmp_path: Path) -> None:
+    """First the lowest order, then the others, then other models, and each once."""
+    config = {
+        "model_list": [
+            deployment("a", "openai/a", order=2),
+            deployment("a", "groq/a", order=1),
+            deployment("a", "mistral/a"),
+            deployment("b", "openai/b"),
+            deployment("c", "groq/a"),
+        ],
+        "router_settings": {
+            "fallbacks": [{"a": ["b", "c", "gone"]}, {"*": ["c"]}],
+            "default_fallbacks": ["b"],
+            "model_group_alias": {"big": "a"},
+        },
+    }
+
+    result = imported(config)
+    made = loaded(result, tmp_path)
+
+    assert targets(made, "a") == (["groq (a)"], ["openai (a)", "mistral (a)", "openai (b)"])
+    assert targets(made, "b") == (["openai"], [])
+    assert targets(made, "c") == (["groq (a)"], ["openai (b)"])
+    assert made.routes[0].match.models == ("a", "big")
+    assert "gone is no model that is carried over" in report(result)
+    assert "default_fallbacks count before those of `*`" in report(result)
+    assert "VELOX_RETRY_STATUSES" in report(result)
+    assert made.retries == 1, "each fallback is asked besides"
+
+
+def chain(*, most: int | None = None, **fallbacks: list[str]) -> dict[str, Any]:
+    """Return a configuration of five models with these fallbacks."""
+    router: dict[str, Any] = {"fallbacks": [{name: others} for name, others in fallbacks.items()]}
+    if most is not None:
+        router["max_fallbacks"] = most
+    return {"model_list": [deployment(name, f"openai/{name}") for name in "abcde"], "router_settings": router}
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (chain(a=["b", "c"], b=["d"], d=["a", "e"]), "bdec"),
+        (chain(a=["b"], b=["c"], c=["d"], most=2), "bc"),
+        (chain(a=["b", "c"], b=["d"], c=["e"], most=2), "bdc"),
+        (chain(a=["b"], most=0), ""),
+    ],
+)
+def test_a_fallback_has_its_own_fallbacks(config: dict[str, Any], found: str, tmp_path: Path) -> None:
+    """In the order in which LiteLLM asks them, each once, as deep as max_fallbacks says."""
+    made = loaded(imported(config), tmp_path)
+
+    assert targets(made, "a")[1] == [f"openai ({name})" for name in found]
+
+
+@pytest.mark.parametrize(
+    ("given", "fallback", "retries", "said"),
+    [
+        (None, True, 1, ""),
+        (0, False, 0, ""),
+        (0, True, 1, "with 0 Velox would ask no fallback either"),
+        (3, True, 3, ""),
+        (9, True, 5, "Velox tries again 5 times at most"),
+    ],
+)
+def test_retries_are_those_of_the_file(
+    given: int | None, fallback: bool, retries: int, said: str, tmp_path: Path
+) -> None:
+    """A fallback needs none of them, but there must be one; what is otherwise is told."""
+    config = chain(a=["b"]) if fallback else chain()
+    if given is not None:
+        config["router_settings"]["num_retries"] = given
+
+    result = imported(config)
+
+    assert loaded(result, tmp_path).retries == retries
+    assert ("num_retries" in report(result)) == bool(said)
+    assert said in report(result)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "balance", "weights"),
+    [
+        ("simple-shuffle", "round_robin", [9, 1]),
+        ("least-busy", "least_inflight", [1, 1]),
+        ("latency-based-routing", "peak_ewma", [1, 1]),
+        ("usage-based-routing-v2", "round_robin", [9, 1]),
+        ("cost-based-routing", "round_robin", [9, 1]),
+    ],
+)
+def test_strategy_is_a_balance(strategy: str, balance: str, weights: list[int], tmp_path: Path) -> None:
+    """For all models, or for those of a routing group; one that Velox has not is told."""
+    models = [deployment("a", "openai/a", rpm=900), deployment("a", "groq/a", rpm=100)]
+    others = [deployment("b", "mistral/b", weight=2), deployment("b", "xai/b", weight=1)]
+    group = {"group_name": "one", "models": ["a"], "routing_strategy": strategy, "routing_strategy_args": {"ttl": 1}}
+    everywhere = imported({"model_list": models, "router_settings": {"routing_strategy": strategy}})
+    grouped = imported({"model_list": models + others, "router_settings": {"routing_groups": [group]}})
+
+    for result in (everywhere, grouped):
+        made = loaded(result, tmp_path)
+        assert made.routes[0].balance == balance
+        assert [upstream.weight for upstream in made.upstreams[:2]] == weights
+        told = f"routing_strategy {strategy}: Velox has no such balance" in report(result)
+        assert told == (strategy not in ("simple-shuffle", "least-busy", "latency-based-routing"))
+    assert (made.routes[1].balance, [each.weight for each in made.upstreams[2:]]) == ("round_robin", [2, 1])
+    assert "routing_groups.group_name" in report(grouped) and "routing_groups.routing_strategy_args" in report(grouped)
+
+
+def test_alias_may_be_hidden() -> None:
+    """Which it is not in Velox; one that is not hidden has nothing to tell."""
+    aliases = {"x": {"model": "a", "hidden": True}, "w": {"model": "a", "hidden": False}, "z": "a"}
+    result = imported({"model_list": [deployment("a", "openai/a")], "router_settings": {"model_group_alias": aliases}})
+
+    assert "models: [a, x, w, z]" in (result.text or "")
+    assert [note.subject for note in result.notes.of("left out")] == ["model_group_alias.hidden"]
+    assert len(result.notes.of("left out")[0].lines) == 1
+
+
+def test_what_is_to_be_written_by_hand_is_right(tmp_path: Path) -> None:
+    """The lines that the note on a provider's prefix tells, in the file as they are."""
+    config = {"model_list": [deployment("a", "openai/a"), deployment("groq/*", "groq/*")]}
+    result = imported(config)
+
+    assert result.text is not None
+    (note,) = (note for note in result.notes.of("left out") if note.subject == "model_name groq/*")
+    route, upstream = (line.replace("NAME", "llama-8b") for line in note.text.split("`")[1::2])
+    routes = result.text.replace("\nupstreams:\n", f"\nupstreams:\n  {upstream}\n") + f"  {route}\n"
+    (tmp_path / "velox.yaml").write_text(routes)
+    environ = {"OPENAI_API_KEY": "k1", "GROQ_API_KEY": "k2"}
+    made = load(environ, {"VELOX_CONFIG": str(tmp_path / "velox.yaml")}, cores=1)
+
+    assert made.routes[1].match.models == ("groq/llama-8b",)
+    assert targets(made, "ROUTE")[0] == ["groq (llama-8b)"]
+
+
+def test_fallback_may_be_one_deployment_by_its_id(tmp_path: Path) -> None:
+    """As LiteLLM takes it; its other ones of the same name are not meant. A number may have underscores, as in YAML."""
+    text = """
+model_list:
+  - {model_name: a, litellm_params: {model: openai/a, tpm: 80_000}}
+  - {model_name: b, litellm_params: {model: groq/b}, model_info: {id: the-one}}
+  - {model_name: b, litellm_params: {model: mistral/b}, model_info: {id: the-other}}
+litellm_settings: {fallbacks: [{a: [the-one]}]}
+"""
+    made = loaded(imported(text), tmp_path)
+
+    assert targets(made, "a") == (["openai"], ["groq (b)"])
+    assert made.limits[0].rates.tpm == 80_000
+
+
+def test_names_with_wildcards(tmp_path: Path) -> None:
+    """They are routes after the exact ones, the longer first; a prefix that had to be cut off is named."""
+    config = {
+        "model_list": [
+            deployment("*", "openai/*"),
+            deployment("groq/*", "groq/*"),
+            deployment("gpt-*", "azure/gpt-*", api_base="https://a.openai.azure.com"),
+            deployment("mini", "openai/gpt-4o-mini"),
+        ],
+        "router_settings": {"fallbacks": [{"mini": ["groq/llama"]}], "model_group_alias": {"fast": "groq/llama-8b"}},
+    }
+
+    result = imported(config)
+    made = loaded(result, tmp_path)
+
+    assert [route.match.models for route in made.routes] == [("mini",), ("fast",), ("gpt-*",), ("*",)]
+    assert targets(made, "mini")[1] == ["groq (llama)"]
+    assert targets(made, "fast")[0] == ["groq (llama-8b)"]
+    assert targets(made, "any")[0] == ["openai"]
+    assert "model_name groq/*: a target names one model" in report(result)
+    assert "requests for it now go where the route of * leads" in report(result)
+
+
+def test_tags_choose_where_filtering_is_on(tmp_path: Path) -> None:
+    """One route a tag, then one for all other requests: to those with the tag `default`, if there are any."""
+    config: dict[str, Any] = {
+        "model_list": [
+            deployment("a", "openai/a", tags=["paid", "eu"]),
+            deployment("a", "groq/a", tags=["free"]),
+            deployment("a", "mistral/a", tags=["default"]),
+        ],
+        "router_settings": {"enable_tag_filtering": True},
+    }
+
+    made = loaded(imported(config), tmp_path)
+
+    found = {route.match.tags: [target.upstream for target in route.to] for route in made.routes}
+    assert found == {("paid",): ["openai"], ("eu",): ["openai"], ("free",): ["groq"], (): ["mistral"]}
+    del config["router_settings"]
+    assert "without enable_tag_filtering" in report(imported(config))

@@ -1,0 +1,413 @@
+"""Copies of requests: how many, to whom, within which bounds, and what is left of them: nothing. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+import pytest
+
+from tests.sockets.core_gateway import request_head
+from tests.sockets.core_routing import TIMEOUTS, Counted, member_of
+from tests.unit import virtual_time
+from tests.unit.pool_server import Server
+from velox.gateway.group import Group
+from velox.gateway.member import Member
+from velox.gateway.mirror import Mirrors
+from velox.gateway.routing import Plan, RouteParts, Routing
+from velox.net.upstream.interface import UpstreamConnection
+from velox.net.upstream.pool import UpstreamPool
+from velox.observe.series import Attempt, Mirrored
+from velox.policy.balance.round_robin import RoundRobin
+from velox.policy.concurrency import FixedLimit
+from velox.policy.health.member import State
+from velox.policy.route_match import RouteTable
+from velox.policy.split import MirrorGate
+from velox.settings.entries import ANYTHING, RouteEntry, Target
+from velox.types import ANYONE, Peek, ReplyHead, WebSocketOffer
+
+BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
+PEEK: Final = Peek(model="m")
+OUTCOMES: Final = {
+    **dict.fromkeys((404, 429), Attempt.STATUS_4XX),
+    **dict.fromkeys((500, 503), Attempt.STATUS_5XX),
+    200: Attempt.OK,
+    0: Attempt.RESET,
+}
+FIRST_BYTE_S: Final = 30.0
+
+
+class Counts(Counted):
+    """Keeps what it is told of attempts, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: Final[list[tuple[int, Attempt]]] = []
+
+    def count_attempt(self, row: int, outcome: Attempt) -> None:
+        self.attempts.append((row, outcome))
+
+
+class Setup:
+    """A route whose requests are mirrored, and what was told of the copies."""
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        percent: float = 100.0,
+        most: int = 1000,
+        most_bytes: int = 1 << 30,
+        model: str | None = None,
+        limit: int = 0,
+        models: tuple[str, ...] = (),
+    ) -> None:
+        self.loop: Final = asyncio.get_running_loop()
+        self.ends: Final[collections.Counter[Mirrored]] = collections.Counter()
+        self.bugs: Final[list[Exception]] = []
+        self.n_rooms = 0
+        self.counts: Final = Counts()
+        made = member_of(
+            "shadow",
+            _no_dial,
+            row=1,
+            counts=self.counts,
+            n_keys=2,
+            concurrency=FixedLimit(limit) if limit else None,
+            timeouts=dataclasses.replace(TIMEOUTS, first_byte_s=FIRST_BYTE_S),
+            pool=cast(UpstreamPool, server),
+        )
+        self.shadow: Final[Member] = dataclasses.replace(made, entry=dataclasses.replace(made.entry, models=models))
+        main = member_of("main", _no_dial, pool=cast(UpstreamPool, Server()))
+        self.gate: Final = MirrorGate(percent, most, most_bytes)
+        self._groups: Final = (_group(main), _group(self.shadow, model))
+        entry = RouteEntry("r", ANYTHING, (Target("main"),))
+        self.routing: Final = Routing(RouteTable((entry,)), (main, self.shadow), self._parts)
+        chance = random.Random(7)
+        self.mirrors: Final = Mirrors(
+            self.loop,
+            on_end=lambda end: self.ends.update([end]),
+            on_room=self._on_room,
+            on_bug=self.bugs.append,
+            random=chance.random,
+        )
+
+    def _parts(self, entry: RouteEntry) -> RouteParts:
+        main, shadow = self._groups
+        return RouteParts(entry, (main,), mirror=(self.gate, shadow))
+
+    def _on_room(self) -> None:
+        self.n_rooms += 1
+
+    def ask(self, body: bytes | None = BODY, *, method: bytes = b"POST") -> None:
+        """What an exchange does: its own plan is closed, however long its copy takes."""
+        head = request_head(method)
+        plan: Plan = self.routing.plan(head, PEEK, ANYONE, body)
+        self.mirrors.copy(plan, head, PEEK, body)
+        plan.close()
+
+    def assert_nothing_left(self) -> None:
+        assert (self.gate.n_inflight, self.gate.n_bytes, self.routing.n_plans) == (0, 0, 0)
+        assert len(self.mirrors) == 0 and "0 under way, 0 bytes" in repr(self.mirrors)
+        assert self.counts.inflight(1) == 0 and self.shadow.concurrency.n_begun == 0
+
+
+async def _no_dial(_: object) -> UpstreamConnection:
+    raise AssertionError("the pool is the test's")
+
+
+def _group(member: Member, model: str | None = None) -> Group:
+    return Group([member], [model], [1.0], RoundRobin())
+
+
+def run(talk: Callable[[], Awaitable[Setup]]) -> None:
+    """Run a test; afterwards nothing of its copies is left."""
+
+    async def main() -> None:
+        setup = await talk()
+        setup.assert_nothing_left()
+        assert not setup.bugs
+        assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("percent", [0.0, 10.0, 100.0])
+def test_mirror_gets_its_part_of_the_requests_as_they_are(percent: float) -> None:
+    """Path, method and body as they came; with a key of its own, and never the client's."""
+
+    async def talk() -> Setup:
+        server = Server()
+        setup = Setup(server, percent=percent)
+        for _ in range(1000):
+            setup.ask()
+            await asyncio.sleep(0.02)
+        assert len(server.asked) == pytest.approx(10 * percent, abs=40 if percent % 100 else 0)
+        assert setup.ends == collections.Counter({Mirrored.ANSWERED: len(server.asked)} if percent else {})
+        for request in server.requests:
+            assert (request.method, request.target, request.body) == (b"POST", b"/v1/chat/completions", BODY)
+            keys = [value for name, value in request.headers if name == b"authorization"]
+            assert len(keys) == 1 and keys[0].startswith(b"Bearer sk-of-the-gateway-")
+        return setup
+
+    run(talk)
+
+
+def test_mirror_is_asked_for_its_own_model() -> None:
+    """Only that is changed, and only in the copy."""
+
+    async def talk() -> Setup:
+        server = Server()
+        setup = Setup(server, model="next")
+        body = bytearray(BODY)
+        head = request_head()
+        plan = setup.routing.plan(head, PEEK, ANYONE, body)
+        setup.mirrors.copy(plan, head, PEEK, body)
+        plan.close()
+        setup.ask(None, method=b"GET")
+        await asyncio.sleep(1)
+        assert [request.body for request in server.requests] == [BODY.replace(b'"m"', b'"next"', 1), None]
+        assert body == BODY
+        return setup
+
+    run(talk)
+
+
+@pytest.mark.parametrize("status", [200, 404, 429, 503, 500, 0])
+def test_what_came_of_a_copy_is_counted(status: int) -> None:
+    """Whatever a client would have had to hear of; it is not sent again."""
+
+    async def talk() -> Setup:
+        server = Server(status)
+        setup = Setup(server)
+        setup.ask()
+        await asyncio.sleep(1)
+        end = Mirrored.ANSWERED if 0 < status < 500 else Mirrored.FAILED
+        assert setup.ends == {end: 1} and len(server.asked) == 1 and setup.n_rooms == 1
+        assert setup.counts.attempts == [(1, OUTCOMES[status])]
+        return setup
+
+    run(talk)
+
+
+def test_copies_under_way_are_bounded_in_number_and_in_bytes() -> None:
+    """At a mirror that stalls: what is too much is dropped and counted; all end after the time for a first byte."""
+
+    async def talk() -> Setup:
+        for bounds in ({"most": 8}, {"most_bytes": 8 * len(BODY)}):
+            server = Server(takes_s=1e6)
+            setup = Setup(server, **bounds)
+            for n in range(100):
+                setup.ask()
+                await asyncio.sleep(0.01)
+                assert len(setup.mirrors) == min(n + 1, 8)
+            assert server.most_open == 8 and setup.ends == {Mirrored.DROPPED: 92}
+            await asyncio.sleep(FIRST_BYTE_S)
+            assert setup.ends == {Mirrored.DROPPED: 92, Mirrored.FAILED: 8} and server.n_open == 0
+            setup.assert_nothing_left()
+        return setup
+
+    run(talk)
+
+
+def test_copies_of_all_routes_together_are_bounded() -> None:
+    """However many routes have a mirror, and whatever each of them may have under way."""
+
+    async def talk() -> Setup:
+        server = Server(takes_s=1e6)
+        setup = Setup(server, most=1 << 30)
+        for _ in range(1000):
+            setup.ask()
+        await asyncio.sleep(1)
+        assert server.n_open == len(setup.mirrors) == 256
+        assert setup.ends == {Mirrored.DROPPED: 744}
+        setup.mirrors.close()
+        await asyncio.sleep(1)
+        return setup
+
+    async def large() -> Setup:
+        server = Server(takes_s=1e6)
+        setup = Setup(server, most=1 << 30)
+        body = bytes(10 << 20)
+        for _ in range(10):
+            setup.ask(body)
+        await asyncio.sleep(1)
+        assert server.n_open == 6
+        setup.mirrors.close()
+        await asyncio.sleep(1)
+        return setup
+
+    run(talk)
+    run(large)
+
+
+def test_mirror_that_fails_gets_no_copies_until_it_is_well() -> None:
+    """They would only fill memory; now and then one of them finds out whether it is back."""
+
+    async def talk() -> Setup:
+        server = Server(0)
+        setup = Setup(server)
+        for _ in range(100):
+            setup.ask()
+            await asyncio.sleep(0.1)
+        assert setup.shadow.health.state(setup.loop.time()) is State.OUT
+        assert 5 <= len(server.asked) <= 12 and setup.ends[Mirrored.DROPPED] >= 88
+
+        server.status = 200
+        for _ in range(300):
+            setup.ask()
+            await asyncio.sleep(0.1)
+        assert setup.shadow.health.state(setup.loop.time()) is State.IN
+        setup.ends.clear()
+        for _ in range(100):
+            setup.ask()
+            await asyncio.sleep(0.1)
+        assert setup.ends == {Mirrored.ANSWERED: 100}
+        return setup
+
+    run(talk)
+
+
+def test_keys_of_a_mirror_rest_as_long_as_they_are_told() -> None:
+    """A 429 to a copy is as good as one to a request."""
+
+    async def talk() -> Setup:
+        server = Server(429)
+        server.headers = [(b"retry-after", b"20")]
+        setup = Setup(server)
+        for _ in range(150):
+            setup.ask()
+            await asyncio.sleep(0.1)
+        assert len(server.asked) == 2  # one for each key
+        server.status = 200
+        for _ in range(100):
+            setup.ask()
+            await asyncio.sleep(0.1)
+        assert len(server.asked) >= 40
+        return setup
+
+    run(talk)
+
+
+def test_copy_keeps_to_the_concurrency_of_its_upstream() -> None:
+    """Where there is no room it is dropped: it does not wait with its body."""
+
+    async def talk() -> Setup:
+        server = Server(takes_s=1.0)
+        setup = Setup(server, limit=3)
+        for _ in range(10):
+            setup.ask()
+        await asyncio.sleep(0.5)
+        assert server.n_open == 3 and setup.counts.inflight(1) == 3
+        await asyncio.sleep(1)
+        assert setup.ends == {Mirrored.DROPPED: 7, Mirrored.ANSWERED: 3}
+        return setup
+
+    run(talk)
+
+
+def test_websocket_is_not_mirrored() -> None:
+    """What follows its request is a conversation, of which a copy would know one half."""
+
+    async def talk() -> Setup:
+        server = Server()
+        setup = Setup(server)
+        head = dataclasses.replace(request_head(b"GET"), offer=WebSocketOffer(b"k", (), b""))
+        setup.mirrors.copy(setup.routing.plan(head, PEEK, ANYONE, None), head, PEEK, None)
+        assert not len(setup.mirrors) and not setup.ends
+        setup.routing.n_plans = 0
+        return setup
+
+    run(talk)
+
+
+def test_mirror_without_the_model_is_not_asked_for_it() -> None:
+    """An upstream with `models` is asked for those only."""
+
+    async def talk() -> Setup:
+        server = Server()
+        for models, model, n in ((("x-*",), None, 0), (("m",), None, 1), (("x-*",), "x-1", 2)):
+            setup = Setup(server, models=models, model=model)
+            setup.ask()
+            await asyncio.sleep(1)
+            assert len(server.asked) == n
+        return setup
+
+    run(talk)
+
+
+def test_answer_that_is_long_is_read_for_a_bounded_time() -> None:
+    """Its time runs from the beginning, whatever comes."""
+
+    class Endless(Server):
+        def open(self, request, sink):  # type: ignore[no-untyped-def,override]
+            loop = asyncio.get_running_loop()
+            stream = super().open(request, sink)
+            stream._answer.cancel()
+
+            def go_on(head) -> None:  # type: ignore[no-untyped-def]
+                if stream._sink is not None:
+                    sink.on_reply(head, b"data: x\n\n", False)
+                    loop.call_later(1.0, go_on, None)
+
+            loop.call_later(1.0, go_on, ReplyHead(200, [(b"content-type", b"text/event-stream")], None))
+            return stream
+
+    async def talk() -> Setup:
+        server = Endless()
+        setup = Setup(server)
+        setup.ask()
+        await asyncio.sleep(299)
+        assert server.n_open == 1
+        await asyncio.sleep(2)
+        assert server.n_open == 0 and setup.ends == {Mirrored.FAILED: 1}
+        return setup
+
+    run(talk)
+
+
+@pytest.mark.parametrize("n_turns", range(6))
+def test_end_gives_up_all_that_is_under_way(n_turns: int) -> None:
+    """Also copies that have not begun yet; and there are no new ones."""
+
+    async def talk() -> Setup:
+        server = Server(takes_s=10.0)
+        setup = Setup(server)
+        for _ in range(5):
+            setup.ask()
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        setup.mirrors.close()
+        await asyncio.sleep(0.001)
+        assert server.n_open == 0 and setup.ends == {Mirrored.FAILED: 5}
+        assert setup.counts.attempts == [(1, Attempt.CANCELLED)] * len(setup.counts.attempts)
+        n_asked = len(server.asked)
+        setup.ask()
+        await asyncio.sleep(1)
+        assert len(server.asked) == n_asked
+        return setup
+
+    run(talk)
+
+
+def test_bug_in_a_copy_is_told_and_stays_there() -> None:
+    """The client's request knows nothing of it."""
+
+    class Broken(Server):
+        def lease_nowait(self) -> UpstreamConnection | None:
+            raise RuntimeError("a bug")
+
+    async def talk() -> Setup:
+        setup = Setup(Broken())
+        setup.ask()
+        await asyncio.sleep(1)
+        assert setup.ends == {Mirrored.FAILED: 1}
+        assert [str(bug) for bug in setup.bugs] == ["a bug"]
+        setup.bugs.clear()
+        return setup
+
+    run(talk)

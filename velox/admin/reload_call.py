@@ -1,0 +1,98 @@
+"""Asks a running gateway for a reload, through its admin listener: what `velox reload` does.
+
+Knows: the request, and how the answer is told to a person. Does not know: where the listener is, or its token
+(settings/admin_place.py).
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from velox.admin.reload import ANSWER_S
+from velox.settings import Address, Secret
+
+__all__ = ["Told", "call_reload"]
+
+# The page answers before that.
+_TIMEOUT_S: Final = ANSWER_S + 10.0
+_MOST_BYTES: Final = 32 * 2**20
+_ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told. code: of the process: 0 taken, 1 refused, 2 the gateway could not be asked. lines: in order."""
+
+    code: int
+    lines: tuple[str, ...]
+
+
+def call_reload(address: Address, token: Secret | None) -> Told:
+    """Ask, wait, and say what came of it."""
+    connection = _Connection(address)
+    headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
+    try:
+        connection.request("POST", "/reload", headers=headers)
+        reply = connection.getresponse()
+        status, body = reply.status, reply.read(_MOST_BYTES)
+    except (OSError, http.client.HTTPException) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
+        return Told(2, (f"the gateway can't be reached at {address} ({why})",))
+    finally:
+        connection.close()
+    if status in (200, 422):
+        return _told(orjson.loads(body))
+    if status == 401:
+        return Told(2, (f"the gateway at {address} was not asked: {_ASKS}",))
+    said = body.decode("utf-8", "replace").strip().splitlines()
+    what = said[0] if said and said[0].isprintable() else "no reason is given"
+    # 503: it leaves; 429, 504: later. Of all else nothing here can be asked for a reload.
+    return Told(1 if status in (429, 503, 504) else 2, (f"the gateway at {address} says {status}: {what}",))
+
+
+def _told(answer: dict[str, Any]) -> Told:
+    number, changes, problems = answer["configuration"], answer["changes"], answer["problems"]
+    if problems:
+        n = len(problems)
+        head = f"{n} problem{'s' * (n > 1)} in the configuration, number {number} stays in use:"
+        return Told(1, (head, *_indented(problems)))
+    if changes:
+        # Most often the file's change was seen before the command came.
+        when = f", taken {max(1, round(answer['age_s']))} s ago" if answer["age_s"] else ""
+        lines = [f"configuration {number} is in use{when}:", *_indented(changes)]
+    else:
+        lines = [f"configuration {number} is in use: nothing has changed"]
+    if answer["waits_for"]:
+        lines.append(f"not yet in use by {', '.join(answer['waits_for'])}")
+    if answer["needs_restart"]:
+        lines.append(f"needs a restart: {', '.join(answer['needs_restart'])}")
+    return Told(0, tuple(lines))
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+class _Connection(http.client.HTTPConnection):
+    """To an address as the settings have it, a unix socket too. Where others may come from, this machine's loopback."""
+
+    def __init__(self, address: Address) -> None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+        # A Host that every admin listener takes.
+        super().__init__(host or "localhost", address.port or None, timeout=_TIMEOUT_S)
+        self._address: Final = address
+
+    def connect(self) -> None:
+        """Connect, as the library asks."""
+        if self._address.kind == "tcp":
+            super().connect()
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_TIMEOUT_S)
+        self.sock.connect(self._address.path)

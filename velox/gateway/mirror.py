@@ -1,0 +1,191 @@
+"""Copies of requests, sent to another upstream; nobody waits for the answers.
+
+    copy()     called for each request of a route with a mirror: a part of them is sent there, too
+    close()    at the end of a drain: what is under way is given up
+
+Knows: how much may be under way, how long an answer is read, who is told what came of a copy. Does not know: which part
+of the requests it is (policy/split.py), or how one is sent (aside.py).
+
+A client must not notice: all that its own request waits for is one draw and the making of a task. A copy is not counted
+against limits, and not tried again; it has a room, a key and a place in the concurrency of its upstream like any other
+request there, and what comes of it tells of that member's health, so that one that fails gets no copies until a probe
+finds it well. While it has no room a copy is dropped: it would only wait with its body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from typing import Final
+
+from velox.errors import VeloxError
+from velox.gateway.aside import ask_status
+from velox.gateway.group import Group, Pick
+from velox.gateway.recorder import outcome_of, outcome_of_failure
+from velox.gateway.routing import Plan
+from velox.net.upstream.interface import UpstreamFailure
+from velox.observe.series import Attempt, Mirrored
+from velox.types import Peek, ReplyHead, RequestHead
+
+__all__ = ["Mirrors"]
+
+# Of all routes of one worker; each route has a bound of its own. Arbitrary.
+_MOST: Final = 256
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_TOTAL_S: Final = 300.0  # longer than nearly all answers take
+_SSE: Final = b"text/event-stream"
+
+
+class Mirrors:
+    """The copies of one worker.
+
+    on_end: told what came of each. on_room: an upstream may take more than a moment ago. on_bug: told of an error that
+    is nobody's. random: in [0, 1).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_end: Callable[[Mirrored], None],
+        on_room: Callable[[], None],
+        on_bug: Callable[[Exception], None],
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._loop: Final = loop
+        self._on_end: Final = on_end
+        self._on_room: Final = on_room
+        self._on_bug: Final = on_bug
+        self._random: Final = random
+        self._tasks: Final[set[asyncio.Task[Mirrored]]] = set()
+        self._n_bytes = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Mirrors {len(self._tasks)} under way, {self._n_bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def copy(self, plan: Plan, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> None:
+        """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more."""
+        if plan.parts.mirror is None or self._is_closed or head.offer is not None:
+            return
+        gate, group = plan.parts.mirror
+        n_bytes, n_dropped = 0 if body is None else len(body), gate.n_dropped
+        if not gate.begin(n_bytes, self._random()):
+            if gate.n_dropped != n_dropped:
+                self._on_end(Mirrored.DROPPED)
+            return
+        if len(self._tasks) >= _MOST or self._n_bytes + n_bytes > _MOST_BYTES:
+            gate.end(n_bytes)
+            self._on_end(Mirrored.DROPPED)
+            return
+        plan.routing.n_plans += 1  # its upstream stays, whatever is reloaded
+        self._n_bytes += n_bytes
+        task = self._loop.create_task(self._send(group, head, peek, body), name="mirror")
+        self._tasks.add(task)
+
+        def over(_: asyncio.Task[Mirrored]) -> None:
+            # Not in the task: one that is cancelled before its first step never runs.
+            self._tasks.discard(task)
+            self._n_bytes -= n_bytes
+            plan.routing.n_plans -= 1
+            gate.end(n_bytes)
+            self._on_end(Mirrored.FAILED if task.cancelled() else task.result())
+            self._on_room()
+
+        task.add_done_callback(over)
+
+    def close(self) -> None:
+        """Give up what is under way, and begin no more."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _send(self, group: Group, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> Mirrored:
+        try:
+            pick = self._pick(group, peek)
+            return Mirrored.DROPPED if pick is None else await _Copy(pick, self._loop).send(head, peek, body)
+        except Exception as exc:
+            self._on_bug(exc)
+            return Mirrored.FAILED
+
+    def _pick(self, group: Group, peek: Peek) -> Pick | None:
+        """Choose where a copy goes; None: it can't go anywhere now."""
+        closed = [
+            n
+            for n, member in enumerate(group.members)
+            if (asked := group.models[n] or peek.model) is not None and not member.entry.has_model(asked)
+        ]
+        return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
+
+
+class _Copy:
+    """One copy; hears of its answer, for the member that gives it."""
+
+    __slots__ = ("_began_s", "_has_replied", "_is_sse", "_loop", "_pick", "_status")
+
+    def __init__(self, pick: Pick, loop: asyncio.AbstractEventLoop) -> None:
+        self._pick: Final = pick
+        self._loop: Final = loop
+        self._began_s: Final = loop.time()
+        self._status = 0
+        self._is_sse = False
+        self._has_replied = False
+
+    async def send(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> Mirrored:
+        """Send it, and read its answer to the end."""
+        pick, loop = self._pick, self._loop
+        member = pick.member
+        timeouts = member.timeouts
+        pick.begin(self._began_s)
+        member.concurrency.begin(self._began_s)
+        try:
+            status = await ask_status(
+                member,
+                pick.build(head, peek, body, to_be_read=False),
+                loop,
+                timeout_s=min(_TOTAL_S, timeouts.total_s or math.inf),
+                first_byte_s=timeouts.first_byte_s,
+                listener=self,
+            )
+        except UpstreamFailure as failure:
+            self._count(outcome_of_failure(failure))
+            pick.broke(failure, loop.time())
+            return Mirrored.FAILED
+        except VeloxError:
+            self._count(Attempt.CANCELLED)
+            pick.gave_up(loop.time())
+            return Mirrored.FAILED
+        except BaseException:
+            self._count(Attempt.CANCELLED)
+            pick.gave_up(loop.time())
+            raise
+        finally:
+            member.concurrency.ended(self._began_s, loop.time(), replied=self._has_replied)
+        self._count(outcome_of(status))
+        pick.answered(status, loop.time())
+        return Mirrored.ANSWERED if status < 500 else Mirrored.FAILED
+
+    def _count(self, outcome: Attempt) -> None:
+        """Count it for its upstream: how that does is what a mirror is for. It is no attempt of a request."""
+        member = self._pick.member
+        member.counts.count_attempt(member.row, outcome)
+
+    # -- Listener ---------------------------------------------------------------------------------
+
+    def on_head(self, head: ReplyHead) -> None:
+        self._status = head.status
+        self._is_sse = any(name == b"content-type" and value.startswith(_SSE) for name, value in head.headers)
+        self._pick.answers(head.status, head.headers, self._loop.time())
+
+    def on_first(self, waited_s: float) -> None:
+        if self._status >= 400:
+            return
+        self._has_replied = True
+        now_s = self._loop.time()
+        self._pick.has_first(waited_s, now_s)
+        self._pick.member.concurrency.replied(self._began_s, waited_s, now_s, streamed=self._is_sse)

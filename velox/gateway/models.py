@@ -1,0 +1,179 @@
+"""`GET /v1/models`, and `GET /v1/models/{id}`: what the caller may use, of all upstreams together.
+
+    serves()   whether a request is one of these, and not for an upstream
+    answer()   what is sent back
+
+Knows: how such a request is told from others, what was made for whom, and how long that counts. Does not know: which
+models there are for a caller (policy/model_catalog.py), or what upstreams say of them (model_sources.py).
+
+Where there are no `upstreams` in the settings these requests go up unchanged, and so they do where a route names their
+path. A page is made once for all who see the same routes, and again when an upstream has said something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.model_sources import ModelSources, Told
+from velox.gateway.routing import Routing
+from velox.gateway.stepping import in_steps
+from velox.memo import Memo
+from velox.policy.model_catalog import ModelCatalog, Offer
+from velox.protocol.model_list import list_of, model_object
+from velox.settings.entries import UpstreamEntry
+from velox.types import Caller, Header, Headers, RequestHead
+
+__all__ = ["ModelsPage"]
+
+_ASKING: Final = frozenset({b"GET", b"HEAD"})
+# The prefix goes into the path of our own questions, so it may have nothing that ends or changes one.
+_PLACE: Final = re.compile(rb"((?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){0,8}?)/models(?:/(.*))?", re.DOTALL)
+_WORD: Final = b"/models"
+_ANYWHERE: Final = frozenset({b"*", b""})
+_KEPT_VIEWS: Final = 256
+# Of all pages: a client whose routes are its own has one of its own.
+_KEPT_BYTES: Final = 16 * 1024 * 1024
+_OBJECTS_PER_STEP: Final = 128
+_HEADERS: Final = ((b"content-type", b"application/json"),)
+
+
+class _Asked(NamedTuple):
+    """Who sees which routes. headers: those that routes look at. below: pattern of the paths that are meant."""
+
+    key: str
+    models: tuple[str, ...]
+    below: str
+    headers: tuple[Header, ...]
+
+
+class _View:
+    """What there is for those who ask the same. serials: of the answers that `page` was made from."""
+
+    __slots__ = ("catalog", "page", "serials")
+
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self.catalog: Final = catalog
+        self.page: bytes | None = None
+        self.serials: tuple[int, ...] = ()
+
+
+class ModelsPage:
+    """The pages of one worker. prefixes: below which the API is; "*" or "/": anywhere."""
+
+    def __init__(self, sources: ModelSources, prefixes: Sequence[str]) -> None:
+        self._sources: Final = sources
+        known = frozenset(each.rstrip("/").encode() for each in prefixes)
+        self._prefixes: Final = None if known & _ANYWHERE else known
+        self._routing: Routing | None = None
+        self._upstreams: dict[str, UpstreamEntry] = {}
+        self._views: Final[Memo[_Asked, _View]] = Memo(_KEPT_VIEWS)
+        self._n_bytes = 0  # of the pages
+
+    def __repr__(self) -> str:
+        return f"<ModelsPage {len(self._views)} views, {self._sources!r}>"
+
+    def close(self) -> None:
+        """Ask no upstream any more."""
+        self._sources.close()
+
+    def serves(self, head: RequestHead, caller: Caller, routing: Routing) -> bool:
+        """Say whether a request is answered here."""
+        # Those that the variables make stand nowhere: what there is, is what the one upstream has.
+        if head.method not in _ASKING or not routing.members[0].entry.where or self._place(head.path) is None:
+            return False
+        route = routing.table.match(None, head.path, head.headers, caller.name)
+        return route is None or not any("/models" in pattern for pattern in route.match.paths)
+
+    async def answer(self, head: RequestHead, caller: Caller, routing: Routing) -> tuple[int, Headers, bytes]:
+        """Return status, headers and body for one that serves() has said yes to. Raises VeloxError(UNKNOWN_MODEL)."""
+        place = self._place(head.path)
+        assert place is not None, "serves() has looked"
+        prefix, name = place
+        self._use(routing)
+        view = await self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
+        told = await self._sources.told(view.catalog.upstreams, prefix)
+        if name is not None:
+            offer = view.catalog.offer(name, _names(told), caller.models)
+            if offer is None:
+                message = "there is no such model here; GET /v1/models lists those that are served"
+                raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
+            return 200, list(_HEADERS), _object(name, offer, told)
+        return 200, list(_HEADERS), await self._page(view, caller, told)
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _place(self, path: bytes) -> tuple[str, str | None] | None:
+        """Return the prefix, and the model that is asked for, None for all; None if it is another path."""
+        found = _PLACE.fullmatch(path) if _WORD in path else None
+        if found is None or (self._prefixes is not None and found[1] not in self._prefixes):
+            return None
+        # What can't be decoded is no model's name; it is then one that is not there.
+        return found[1].decode("ascii"), unquote(found[2].decode("latin-1")) if found[2] else None
+
+    def _use(self, routing: Routing) -> None:
+        """Go over to the tables of another configuration, if these are others."""
+        if routing is not self._routing:
+            self._routing = routing
+            self._upstreams = {member.name: member.entry for member in routing.members}
+            self._sources.replace(routing.members)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._views.clear()
+        self._n_bytes = 0
+
+    async def _view(self, asked: _Asked, head: RequestHead, routing: Routing) -> _View:
+        view = self._views.get(asked)
+        if view is None:
+            routes = routing.table.reachable(asked.below, head.headers, asked.key)
+            view = _View(ModelCatalog(routes, self._upstreams, asked.below))
+            await in_steps(view.catalog.prepare())
+            if routing is self._routing:  # still
+                self._views.put(asked, view)
+        return view
+
+    async def _page(self, view: _View, caller: Caller, told: dict[str, Told]) -> bytes:
+        serials = tuple(each.serial for each in told.values())
+        if view.page is not None and view.serials == serials:
+            return view.page
+        # Of thousands of models and routes: the others have a turn of the loop in between.
+        offers = await in_steps(view.catalog.offers(_names(told), caller.models))
+        page = list_of(await in_steps(_objects(offers, told)))
+        if self._n_bytes + len(page) > _KEPT_BYTES:
+            self._forget()
+        self._n_bytes += len(page)
+        view.page, view.serials = page, serials
+        return page
+
+
+def _asked(head: RequestHead, caller: Caller, routing: Routing, below: str) -> _Asked:
+    wanted = routing.table.header_names
+    headers = tuple(field for field in head.headers if field[0] in wanted) if wanted else ()
+    return _Asked(caller.name, caller.models, below, headers)
+
+
+def _names(told: dict[str, Told]) -> dict[str, Collection[str]]:
+    return {upstream: each.models.keys() for upstream, each in told.items()}
+
+
+def _objects(offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator[None, None, list[bytes]]:
+    """Return the objects of models in order; yields between steps of the work."""
+    objects: list[bytes] = []
+    for n, (name, offer) in enumerate(offers.items()):
+        if n % _OBJECTS_PER_STEP == _OBJECTS_PER_STEP - 1:
+            yield
+        objects.append(_object(name, offer, told))
+    return objects
+
+
+def _object(name: str, offer: Offer, told: Mapping[str, Told]) -> bytes:
+    """Return the object of one model: the upstream's own, if it has told one."""
+    has_told = told.get(offer.upstream)
+    own = None if has_told is None else has_told.models.get(offer.model)
+    if own and offer.model == name:
+        return own
+    return model_object(name, offer.upstream, own or None)

@@ -1,0 +1,221 @@
+"""Which route a request takes: the first one that is for its model, path, headers, key and tags.
+
+Knows: the routes, and how a request is held against what they ask for. Does not know: where a request came from, or
+which upstream of a route is chosen. Nothing is kept from one request to the next: what can be, the caller keeps by
+what the routes look at (`RouteTable.header_names`).
+
+Of 10,000 routes that ask for different models, keys, headers or tags, a few are looked at (settings/route_index.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from velox.settings.entries import Match, RouteEntry, Target, UpstreamEntry
+from velox.settings.patterns import matches, overlap
+from velox.settings.route_index import RouteIndex
+from velox.types import Headers
+
+__all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "usable"]
+
+# A client's tags, commas between them.
+TAG_HEADER: Final = b"x-velox-tag"
+
+_Field: TypeAlias = Literal["models", "paths", "headers", "keys", "tags"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What of a request routes look at. model: None if it names none. key: the caller's name, "" without keys."""
+
+    model: str | None
+    path: str
+    headers: Mapping[str, str]
+    key: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A route that a request did not take, and the first thing of it that was not met.
+
+    wanted, was: what the route asks for, and what the request has of it, as text.
+    """
+
+    route: RouteEntry
+    field: _Field
+    wanted: str
+    was: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which route a request takes, and why none before it. route: None if it takes none.
+
+    targets, fallbacks: what can be chosen first, and what follows in order; each has the model.
+    unusable: those of the route that have not.
+    """
+
+    route: RouteEntry | None
+    passed: tuple[Passed, ...]
+    targets: tuple[Target, ...] = ()
+    fallbacks: tuple[Target, ...] = ()
+    unusable: tuple[Target, ...] = ()
+
+
+class RouteTable:
+    """The routes of one gateway. index: of all of them, where it was made already."""
+
+    __slots__ = ("_index", "_routes", "_wanted", "header_names", "only")
+
+    def __init__(self, routes: Sequence[RouteEntry], index: RouteIndex | None = None) -> None:
+        self._routes: Final = tuple(routes)
+        # No other route is ever taken: that of the gateway of one upstream.
+        self.only: Final = routes[0] if routes and not routes[0].match else None
+        if index is None:
+            index = RouteIndex(route.match for route in routes)
+            for n, route in enumerate(routes):
+                index.add(n, route.match)
+        self._index: Final = index
+        self._wanted: Final = {name.encode("ascii"): name for route in routes for name, _ in route.match.headers}
+        has_tags = any(route.match.tags for route in routes)
+        # What a choice depends on besides model, path and key; in lower case.
+        self.header_names: Final = frozenset(self._wanted) | ({TAG_HEADER} if has_tags else frozenset())
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def __repr__(self) -> str:
+        return f"<RouteTable {len(self._routes)} routes>"
+
+    def match(self, model: str | None, path: bytes, headers: Headers, key: str = "") -> RouteEntry | None:
+        """Return the first route that is for a request, None if none is.
+
+        model: as the client named it, None if it named none: then no route with `models` is for it. path: without
+        query. headers: all of the request's. key: the caller's name, "" where no key is asked for.
+        """
+        if self.only is not None:
+            return self.only
+        asked = self._asked(model, path, headers, key)
+        for n in self._candidates(asked):
+            if _unmet(self._routes[n].match, asked) is None:
+                return self._routes[n]
+        return None
+
+    def explain(
+        self,
+        model: str | None,
+        path: bytes,
+        headers: Headers,
+        key: str = "",
+        *,
+        upstreams: Iterable[UpstreamEntry] = (),
+    ) -> Explanation:
+        """Say which route that is, why none before it, and which of its upstreams have the model. Looks at all."""
+        asked = self._asked(model, path, headers, key)
+        by_name = {upstream.name: upstream for upstream in upstreams}
+        passed: list[Passed] = []
+        for route in self._routes:
+            field = _unmet(route.match, asked)
+            if field is not None:
+                passed.append(_passed(route, field, asked))
+                continue
+            everything = (*route.to, *route.fallback)
+            found = usable(everything, by_name, model)
+            return Explanation(
+                route,
+                tuple(passed),
+                tuple(target for target in route.to if target in found),
+                tuple(target for target in route.fallback if target in found),
+                tuple(target for target in everything if target not in found),
+            )
+        return Explanation(None, tuple(passed))
+
+    def reachable(self, below: str, headers: Headers, key: str = "") -> tuple[RouteEntry, ...]:
+        """Return the routes that a client can take, in order: whatever its model, by a path that matches `below`.
+
+        headers, key: as for match(). Looks at all.
+        """
+        asked = self._asked(None, b"", headers, key)
+        return tuple(
+            route
+            for route in self._routes
+            if _unmet_by_client(route.match, asked) is None
+            and (not route.match.paths or any(overlap(pattern, below) for pattern in route.match.paths))
+        )
+
+    def n_candidates(self, model: str | None, path: bytes, headers: Headers, key: str = "") -> int:
+        """Return how many routes are looked at for such a request, at most."""
+        return len(self._candidates(self._asked(model, path, headers, key)))
+
+    def _candidates(self, asked: _Asked) -> list[int]:
+        models = () if asked.model is None else (asked.model,)
+        return self._index.find(models, (asked.path,), asked.headers.items(), (asked.key,), asked.tags)
+
+    def _asked(self, model: str | None, path: bytes, headers: Headers, key: str) -> _Asked:
+        found: dict[str, str] = {}
+        tags: tuple[str, ...] = ()
+        if self.header_names:
+            for name, value in headers:
+                if name == TAG_HEADER:
+                    tags += tuple(tag.strip() for tag in value.decode("latin-1").split(","))
+                elif (wanted := self._wanted.get(name)) is not None:
+                    text = value.decode("latin-1")
+                    # RFC 9110 §5.3: a field that comes twice has both values. A second one can't be slipped in so.
+                    found[wanted] = f"{found[wanted]}, {text}" if wanted in found else text
+        return _Asked(model, path.decode("latin-1"), found, key, tags)
+
+
+def usable(targets: Iterable[Target], upstreams: Mapping[str, UpstreamEntry], model: str | None) -> tuple[Target, ...]:
+    """Return the targets whose upstreams have the model that they are asked for, in order.
+
+    model: as the client named it; a target may name another one. None: it named none, and every upstream will do.
+    An upstream that is not there has nothing.
+    """
+    found = []
+    for target in targets:
+        upstream = upstreams.get(target.upstream)
+        asked = target.model or model
+        if upstream is not None and (asked is None or upstream.has_model(asked)):
+            found.append(target)
+    return tuple(found)
+
+
+def _unmet(match: Match, asked: _Asked) -> _Field | None:
+    """Return the first field of `match` that a request does not meet, None if it meets all."""
+    if match.models and (asked.model is None or not any(matches(each, asked.model) for each in match.models)):
+        return "models"
+    if match.paths and not any(matches(each, asked.path) for each in match.paths):
+        return "paths"
+    return _unmet_by_client(match, asked)
+
+
+def _unmet_by_client(match: Match, asked: _Asked) -> _Field | None:
+    """Look at what says who asks, whatever for."""
+    for name, pattern in match.headers:
+        value = asked.headers.get(name)
+        if value is None or not matches(pattern, value):
+            return "headers"
+    if match.keys and asked.key not in match.keys:
+        return "keys"
+    if match.tags and not any(tag in match.tags for tag in asked.tags):
+        return "tags"
+    return None
+
+
+def _passed(route: RouteEntry, field: _Field, asked: _Asked) -> Passed:
+    match, names = route.match, {name for name, _ in route.match.headers}
+    wanted, was = {
+        "models": (match.models, () if asked.model is None else (asked.model,)),
+        "paths": (match.paths, (asked.path,)),
+        "headers": (_lines(match.headers), _lines(each for each in asked.headers.items() if each[0] in names)),
+        "keys": (match.keys, (asked.key,) if asked.key else ()),
+        "tags": (match.tags, asked.tags),
+    }[field]
+    return Passed(route, field, ", ".join(wanted), ", ".join(was) or "none")
+
+
+def _lines(headers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{name}: {value}" for name, value in headers)

@@ -1,0 +1,114 @@
+"""The configuration of now, where the supervisor writes it and each worker finds it.
+
+Knows: its number, and that a worker takes it over a little at a time. Does not know: what is in it, or what follows
+from it in a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Final
+
+from velox.observe.oplog import crash_text
+from velox.runtime.config_pieces import ConfigPieces, assembling, packed, unpacked
+from velox.settings import Settings
+from velox.shm.board import Board
+from velox.shm.status import WorkerStatus
+
+__all__ = ["MOST_BYTES", "ConfigBoard", "ConfigFollower"]
+
+# Above what the longest file with the most aliases comes to; pages that nobody wrote to take no memory.
+MOST_BYTES: Final = 128 * 2**20
+# A request takes several turns of the loop: a third of its time is for this, the rest for them.
+_STEP_S: Final = 0.001
+_PAUSE_S: Final = 0.002
+_FREED: Final = 200
+
+
+class ConfigBoard:
+    """Made by the supervisor before it forks. number: of the configuration that this process began with, or wrote."""
+
+    def __init__(self) -> None:
+        self._board: Final = Board(MOST_BYTES + 2**20)
+        self.number = 1
+
+    def __repr__(self) -> str:
+        return f"<ConfigBoard {self.number}>"
+
+    def publish(self, parts: ConfigPieces) -> None:
+        """Let all workers have a new configuration. For the supervisor."""
+        self.number += 1
+        self._board.publish(packed((self.number, parts)))
+
+    def news(self) -> tuple[int, ConfigPieces] | None:
+        """Return the number and the pieces of a configuration that this process has not had yet. For a worker."""
+        text = self._board.news()
+        if text is None:
+            return None
+        found: tuple[int, ConfigPieces] = unpacked(text)
+        return found
+
+
+class ConfigFollower:
+    """Takes over new configurations, in one worker. Where that takes long, the loop serves others in between.
+
+    settings: those that the worker was started with, then those that hold. replace: has the worker work with others,
+    when all its steps have been taken.
+    """
+
+    def __init__(
+        self,
+        board: ConfigBoard,
+        settings: Settings,
+        replace: Callable[[Settings], Iterable[None]],
+        status: WorkerStatus,
+        logger: logging.Logger,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.settings = settings
+        self._board: Final = board
+        self._replace: Final = replace
+        self._status: Final = status
+        self._logger: Final = logger
+        self._loop: Final = loop
+        self._steps: Generator[None, None, None] | None = None
+        status.configuration = board.number
+
+    def __repr__(self) -> str:
+        return f"<ConfigFollower {self._status.configuration} {'changing' if self._steps else 'settled'}>"
+
+    def look(self) -> None:
+        """Take over what is new. For the worker's tick: mostly there is nothing."""
+        if self._steps is not None:
+            return
+        news = self._board.news()
+        if news is not None:
+            self._steps = self._taking(*news)
+            self._step()
+
+    def _taking(self, number: int, parts: ConfigPieces) -> Generator[None, None, None]:
+        settings = yield from assembling(parts, self.settings)
+        yield from self._replace(settings)
+        gone = list(self.settings.routes)
+        self.settings = settings
+        self._status.configuration = number
+        while gone:  # to give back the memory of ten thousand takes as long as to read them
+            del gone[-_FREED:]
+            yield
+
+    def _step(self) -> None:
+        """Go on for a moment; the rest after a pause."""
+        steps = self._steps
+        assert steps is not None, "there is something to go on with"
+        until_s = time.perf_counter() + _STEP_S
+        try:
+            for _ in steps:
+                if time.perf_counter() >= until_s:
+                    self._loop.call_later(_PAUSE_S, self._step)
+                    return
+        except Exception as exc:  # a bug, or no memory: the worker goes on with what it has
+            self._logger.error("the new configuration could not be taken over: %s", crash_text(exc))
+        self._steps = None

@@ -1,0 +1,232 @@
+"""What upstreams and routes are: the shapes that everything below the settings sees.
+
+Knows: each field and what it means. Does not know: how one is written (upstreams.py, routes.py) or checked
+(route_checks.py); no file, no environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from velox.settings.patterns import matches
+from velox.settings.values import Origin, Secret
+from velox.types import Header
+
+__all__ = [
+    "ANYTHING",
+    "NO_RULES",
+    "Balance",
+    "Canary",
+    "Delay",
+    "HashOn",
+    "HeaderRules",
+    "Hedge",
+    "KeyRef",
+    "Match",
+    "Mirror",
+    "ProbeEntry",
+    "RouteEntry",
+    "Target",
+    "Timeouts",
+    "UpstreamEntry",
+]
+
+Balance: TypeAlias = Literal["round_robin", "least_inflight", "peak_ewma", "hash", "prefix"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """One credential. ref: as it was written, "env:OPENAI_API_KEY". digest: the SHA-256 of what was found there.
+
+    Two are equal when both are: so a reload sees that a key has changed.
+    """
+
+    ref: str
+    digest: bytes = field(repr=False)
+    secret: Secret = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.ref
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an upstream may take, in seconds: as the variables VELOX_UPSTREAM_..._TIMEOUT. total: 0: no limit."""
+
+    connect_s: float
+    tls_s: float
+    first_byte_s: float
+    idle_s: float
+    write_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEntry:
+    """A request that asks an upstream for its health. every_s: from one to the next."""
+
+    path: str
+    every_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamEntry:
+    """One upstream. origins: each is a member of it. keys: none: the client's own credential goes up.
+
+    connections: kept warm to each member, over all workers. concurrency: requests that may run there at once; 0: off.
+    models: patterns of what it serves; none: anything. headers: added to each request. where: "" for one that the
+    variables make.
+    """
+
+    name: str
+    origins: tuple[Origin, ...]
+    keys: tuple[KeyRef, ...]
+    http2: Literal["auto", "on", "off"]
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    timeouts: Timeouts
+    connections: int
+    weight: int = 1
+    concurrency: int | Literal["auto"] = 0
+    models: tuple[str, ...] = ()
+    headers: tuple[Header, ...] = field(default=(), repr=False)
+    load: Literal["off", "vllm", "sglang"] = "off"
+    probe: ProbeEntry | None = None
+    where: str = field(default="", compare=False)
+
+    def has_model(self, model: str) -> bool:
+        """True for the name of a model that it serves."""
+        return not self.models or any(matches(pattern, model) for pattern in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRules:
+    """What is done to the fields of a head: first remove, then set. set: in place of any of that name.
+
+    Names are in lower case.
+    """
+
+    set: tuple[Header, ...] = ()
+    remove: tuple[bytes, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.set or self.remove)
+
+    @property
+    def names(self) -> frozenset[bytes]:
+        """Return the names of all fields that are taken out of a head."""
+        return frozenset((*self.remove, *(name for name, _ in self.set)))
+
+
+NO_RULES: Final = HeaderRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A time: a percentile of what was measured, or so many seconds. The other one is None."""
+
+    percentile: float | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return f"p{self.percentile:g}" if self.percentile is not None else f"{self.seconds:g}s"
+
+
+@dataclass(frozen=True, slots=True)
+class HashOn:
+    """What decides where a request goes. header: its name in lower case, for that kind only."""
+
+    kind: Literal["user", "header", "prefix"]
+    header: bytes = b""
+
+    def __str__(self) -> str:
+        return f"header:{self.header.decode('ascii')}" if self.header else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which requests a route is for: those that meet all that is given here. Of a list, one is enough.
+
+    models, paths: patterns. headers: all of them must be there; names in lower case, values are patterns. keys: names
+    of callers. *_where: where they stand, for a problem.
+    """
+
+    models: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    keys: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    keys_where: str = field(default="", compare=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.models or self.paths or self.headers or self.keys or self.tags)
+
+
+ANYTHING: Final = Match()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An upstream by its name, and the model that it is asked for. None: the one that the client named."""
+
+    upstream: str
+    model: str | None = None
+    where: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.upstream if self.model is None else f"{self.upstream} ({self.model})"
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A second try while the first has not answered. at_most_percent: of the route's requests."""
+
+    after: Delay
+    at_most_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A copy of so many percent of the requests, whose answer nobody waits for."""
+
+    to: Target
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """So many percent of the requests go there instead."""
+
+    to: Target
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEntry:
+    """One route. to: one of them is chosen for each request. fallback: in this order, when those can't answer.
+
+    model: of every target that names none itself; the targets hold it already. hash_on: with balance hash only.
+    where: "" for the one that there is without a list.
+    """
+
+    name: str
+    match: Match
+    to: tuple[Target, ...]
+    balance: Balance = "round_robin"
+    hash_on: HashOn | None = None
+    model: str | None = None
+    fallback: tuple[Target, ...] = ()
+    hedge: Hedge | None = None
+    mirror: Mirror | None = None
+    canary: Canary | None = None
+    request_headers: HeaderRules = NO_RULES
+    response_headers: HeaderRules = NO_RULES
+    where: str = field(default="", compare=False)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Return all that a request may be sent to."""
+        others = (each.to for each in (self.mirror, self.canary) if each is not None)
+        return (*self.to, *self.fallback, *others)

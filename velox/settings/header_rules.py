@@ -1,0 +1,112 @@
+"""Header fields that the settings name: those that are added, set or removed, and those that a route asks for.
+
+Knows: what a field's name and value may be, and which are not the settings' to touch: those of one hop (RFC 9110
+§7.6.1), those that frame a message, those that carry a credential, Velox's own. Does not know: requests and replies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from velox.settings.entries import NO_RULES, HeaderRules
+from velox.settings.section import Section
+from velox.types import Header
+
+__all__ = ["NEVER_SET", "header_name", "header_rules", "header_value", "plain_headers"]
+
+# RFC 9110 §5.6.2 and §5.5; what is beyond ASCII reads differently on each side.
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]{0,4094}[!-~])?")
+_MOST_RULES: Final = 64  # each costs every request of its route
+# Of one hop, of a message's frame, or of what its body is: whoever changed one would break the message.
+NEVER_SET: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "http2-settings",
+        "host",
+        "content-length",
+        "content-encoding",
+        "expect",
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "sec-websocket-protocol",
+        "sec-websocket-extensions",
+        "sec-websocket-accept",
+    }
+)
+_CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_OWN: Final = "x-velox-"
+
+
+def header_name(text: str) -> str:
+    """Parse the name of a field; return it in lower case."""
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("expected the name of a header field, such as x-team")
+    return text.lower()
+
+
+def header_value(text: str) -> str:
+    """Parse the value of a field."""
+    if not _VALUE.fullmatch(text):
+        raise ValueError("expected 1 to 4096 visible ASCII characters, spaces only inside")
+    return text
+
+
+def header_rules(section: Section, name: str) -> HeaderRules:
+    """Return the rules in a route's field `name`: request_headers or response_headers."""
+    inner = section.section(name, f"`{name}`", ("set", "remove"))
+    if inner is None:
+        return NO_RULES
+    added = plain_headers(inner, "set", _CREDENTIALS if name == "request_headers" else ())
+    removed = tuple(each.encode("ascii") for each in inner.many("remove", _removable))
+    both = {key for key, _ in added} & set(removed)
+    if both:
+        inner.refuse("remove", "expected other names than in `set`, which takes the place of what was there")
+    if "set" not in inner and "remove" not in inner:
+        inner.lacks("expected `set` or `remove`")
+    if len(removed) > _MOST_RULES:
+        inner.refuse("remove", f"expected at most {_MOST_RULES} names")
+    return HeaderRules(added, removed)
+
+
+def plain_headers(section: Section, name: str, refused: Collection[str] = _CREDENTIALS) -> tuple[Header, ...]:
+    """Return the fields that stand in a field `name`. No value is ever shown: it may be a secret all the same.
+
+    refused: names besides those that are never set.
+    """
+    found: dict[str, str] = {}
+    for key, text, where in section.pairs(name):
+        try:
+            lower = _settable(key, refused)
+            if lower in found:
+                raise ValueError("expected each name once; upper and lower case are the same")
+            found[lower] = header_value(text)
+        except ValueError as exc:
+            section.refuse(name, str(exc), where=where)
+    if len(found) > _MOST_RULES:
+        section.refuse(name, f"expected at most {_MOST_RULES} headers")
+    return tuple((key.encode("ascii"), value.encode("ascii")) for key, value in found.items())
+
+
+def _settable(text: str, refused: Collection[str]) -> str:
+    lower = _removable(text)
+    if lower in refused:
+        raise ValueError(f"expected no {lower}: a key is given in `keys` of its upstream, by reference")
+    return lower
+
+
+def _removable(text: str) -> str:
+    lower = header_name(text)
+    if lower in NEVER_SET or lower.startswith(_OWN):
+        raise ValueError(f"expected no {lower if lower in NEVER_SET else 'x-velox-...'}: Velox itself takes care of it")
+    return lower

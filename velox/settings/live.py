@@ -1,0 +1,143 @@
+"""What of the settings takes effect while the gateway runs, what needs a restart, and how a difference is told.
+
+Knows: which fields are which. Does not know: who reads the settings again, or what follows from a change.
+
+What others are sized by (workers, shares, shared memory), or bound to (listeners), can't change without them. A field
+that needs a restart stays as it was, in workers that start later, too: all of them work with the same settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from velox.settings.keys import KeyEntry
+from velox.settings.model import Settings
+from velox.settings.values import Secret
+from velox.settings.variables import VARIABLES
+
+__all__ = ["LIVE", "Changes", "changes", "taken"]
+
+# What upstreams are made of where the file's list does not say otherwise (upstreams.py): a change shows in them.
+_IN_UPSTREAMS: Final = frozenset(
+    {
+        *("upstream_origins", "upstream_http2", "upstream_ca_file", "upstream_cert_file", "upstream_key_file"),
+        *("upstream_connect_timeout_s", "upstream_tls_timeout_s", "upstream_first_byte_timeout_s"),
+        *("upstream_idle_timeout_s", "upstream_write_timeout_s", "upstream_total_timeout_s"),
+        *("egress_pool_connections", "upstream_concurrency", "openai_api_key"),
+    }
+)
+# What Settings.limit_rules is made of.
+_IN_LIMITS: Final = frozenset(
+    {
+        *("rate_limit_rpm", "rate_limit_burst", "rate_limit_tpm", "rate_limit_tpm_burst", "rate_limit_concurrency"),
+        *("key_rpm", "key_burst", "key_tpm", "key_tpm_burst", "key_concurrency", "limits"),
+    }
+)
+# Besides them, and the keys of clients: see _keys_can_change.
+LIVE: Final = frozenset({"upstreams", "routes", "access_log"}) | _IN_UPSTREAMS | _IN_LIMITS
+# api_keys: told by itself. origins: where a value came from says nothing of what it is.
+_NOT_COMPARED: Final = frozenset({"api_keys", "origins", "config_file"})
+_VARIABLE_OF: Final = {variable.field: variable for variable in VARIABLES}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a new reading of the settings changes.
+
+    live: one text each, such as "upstream azure: added"; none: nothing changes. summary: all of them in one.
+    restart: fields, as the file calls them, that need a restart.
+    """
+
+    live: tuple[str, ...]
+    summary: str
+    restart: tuple[str, ...]
+
+
+def taken(running: Settings, found: Settings) -> Settings:
+    """Return the settings that hold after a new reading: of `found` what is live, all else of `running`."""
+    values = {name: getattr(found, name) for name in LIVE}
+    if _keys_can_change(running, found):
+        values["api_keys"] = found.api_keys
+    return replace(running, **values)
+
+
+def changes(running: Settings, found: Settings) -> Changes:
+    """Return what `taken` changes, and what it does not."""
+    live: list[str] = []
+    counts: list[str] = []
+    restart = [
+        variable.key
+        for name, variable in _VARIABLE_OF.items()
+        if name not in LIVE | _NOT_COMPARED
+        # A default that follows from another field is as that one is.
+        and not running.origins[variable.name] == found.origins[variable.name] == "default"
+        and _differs(running, found, name)
+    ]
+    before, now = _fixed(running.api_keys), _fixed(found.api_keys)
+    keys_can_change = _keys_can_change(running, found)
+    if before != now and not keys_can_change:
+        restart.append("api_keys")
+    for kind, old, new in (
+        ("upstream", {each.name: each for each in running.upstreams}, {each.name: each for each in found.upstreams}),
+        ("route", {each.name: each for each in running.routes}, {each.name: each for each in found.routes}),
+        ("limit", {each.name: each for each in running.limit_rules}, {each.name: each for each in found.limit_rules}),
+        ("key", before, now if keys_can_change else before),
+    ):
+        lines, count = _compared(kind, old, new)
+        live += lines
+        counts += [count] if count else []
+    names = ([each.name for each in running.routes], [each.name for each in found.routes])
+    if _order(*names) != _order(*reversed(names)):
+        live.append("routes: another order")
+        counts.append("another order of routes")
+    if running.access_log != found.access_log:
+        live.append(f"access_log: {found.access_log}")
+        counts.append("access_log")
+    return Changes(tuple(live), "; ".join(counts), tuple(restart))
+
+
+def _keys_can_change(running: Settings, found: Settings) -> bool:
+    """True where clients need a key before and after: a door that stands open is not shut by a change, nor opened.
+
+    The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/key_watch.py).
+    """
+    stay = any(key.in_file for key in running.api_keys)
+    return bool(running.api_keys) and bool(_fixed(found.api_keys) or stay)
+
+
+def _fixed(keys: Iterable[KeyEntry]) -> dict[str, tuple[KeyEntry, ...]]:
+    """Return the keys that are in no file of their own, by what logs call them: several may share a name."""
+    found: dict[str, tuple[KeyEntry, ...]] = {}
+    for key in keys:
+        if not key.in_file:
+            found[key.caller_name] = (*found.get(key.caller_name, ()), key)
+    return found
+
+
+def _compared(kind: str, before: Mapping[str, T], now: Mapping[str, T]) -> tuple[list[str], str]:
+    """Return a line for each that is not as it was, and all of them counted."""
+    lines: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
+    for name, entry in now.items():
+        if name not in before:
+            lines["added"].append(f"{kind} {name}: added")
+        elif before[name] != entry:
+            lines["changed"].append(f"{kind} {name}: changed")
+    lines["removed"] = [f"{kind} {name}: removed" for name in before if name not in now]
+    counts = [f"{len(found)} {what}" for what, found in lines.items() if found]
+    return [line for found in lines.values() for line in found], f"{kind}s: {', '.join(counts)}" if counts else ""
+
+
+def _order(names: Sequence[str], others: Iterable[str]) -> list[str]:
+    common = set(others)
+    return [name for name in names if name in common]
+
+
+def _differs(running: Settings, found: Settings, name: str) -> bool:
+    before, now = getattr(running, name), getattr(found, name)
+    if isinstance(before, Secret) and isinstance(now, Secret):
+        return before.reveal() != now.reveal()
+    return bool(before != now)

@@ -1,0 +1,324 @@
+"""What all workers know of upstreams: how many requests each member has in flight, and what was counted of it.
+
+Knows: which row a member has, and how rows change hands at a reload. Does not know: where cells lie
+(upstream_memory.py), what is done with a count, or when a configuration is taken over.
+
+A member is one origin of an upstream, and has a row as long as a configuration names it. Which row is whose is written
+on a Board, so that processes that run already see members that come later. Only the supervisor writes there, before it
+tells the workers of the configuration.
+
+A member that is named no more leaves: its row stays its own for LEAVING_S, in which all workers have taken over the
+new configuration or were found stuck, and then until no request is in flight there and each worker that had the member
+has said that it is done with it (forget): a request that runs elsewhere may still be tried there. Counters of the row
+go to another member of the upstream, if there is one: the upstream's sums never fall while the upstream is there.
+
+Nothing here is taken under a lock. A worker that is killed leaves cells in flight behind; the supervisor zeroes them
+when it has reaped it (reclaim), as it does with slots. That is exact, because each cell has one writer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from mmap import mmap
+from typing import Final, NamedTuple, TypeAlias, overload
+
+from velox.shm.board import Board
+from velox.shm.upstream_memory import (
+    ATTEMPTS,
+    EJECTIONS,
+    FIRST_BYTE_NS,
+    KEYS_OUT,
+    KEYS_RESTING,
+    MOST_GROUPS,
+    MOST_ROWS,
+    N_STATES,
+    ROW_CELLS,
+    STATES,
+    TTFB,
+    UpstreamMemory,
+)
+
+__all__ = ["LEAVING_S", "InflightOf", "Label", "RowTotals", "TableFullError", "UpstreamCells", "UpstreamTable"]
+
+# The name of an upstream, and one of its origins.
+Label: TypeAlias = tuple[str, str]
+
+# A worker looks for another configuration every 0.1 s; one that has not moved for 10 s is replaced.
+LEAVING_S: Final = 30.0
+# Names and origins come from a file of 1 MiB; a name stands there once for each origin, and two files' may be here.
+_TEXT_BYTES: Final = 1 << 25
+# A text is written in milliseconds; whoever comes just then looks again.
+_LOOKS: Final = 10_000
+_SUM_NS: Final = TTFB + len(FIRST_BYTE_NS) + 1
+
+
+class TableFullError(Exception):
+    """There are no rows left: too many members have not gone yet."""
+
+
+class RowTotals(NamedTuple):
+    """One member, over all workers. cells: as upstream_memory.py has them."""
+
+    upstream: str
+    origin: str
+    inflight: int
+    cells: list[int]
+
+
+class UpstreamTable:
+    """Made by the supervisor before it forks; children inherit it, and see what is enrolled later.
+
+    blocks: how many processes may count, Segment.blocks. now_s: monotonic; only the supervisor asks for it.
+    """
+
+    __slots__ = ("_board", "_groups", "_leaving", "_now_s", "_rows", "memory")
+
+    def __init__(self, blocks: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.memory: Final = UpstreamMemory(blocks)
+        self._board: Final = Board(_TEXT_BYTES)
+        self._now_s: Final = now_s
+        self._rows: dict[Label, int] = {}
+        self._groups: dict[str, int] = {}
+        self._leaving: Final[dict[Label, float]] = {}  # since when; known to the supervisor only
+
+    def __repr__(self) -> str:
+        return f"<UpstreamTable rows={len(self._rows)} leaving={len(self._leaving)} {self.memory!r}>"
+
+    # -- for the supervisor ---------------------------------------------------------------------
+
+    def enroll(self, members: Iterable[Label], *, groups: Iterable[str] = ()) -> None:
+        """Give a row to each member, and a table of prompts to each of the groups; all others leave.
+
+        Raises TableFullError, and nothing has changed.
+        """
+        self.sweep()
+        wanted, now_s = dict.fromkeys(members), self._now_s()
+        new = [label for label in wanted if label not in self._rows]
+        if len(self._rows) + len(new) > MOST_ROWS:
+            raise TableFullError(f"{len(new)} members are new, and {MOST_ROWS - len(self._rows)} rows are free")
+        taken = {*self._rows.values()}
+        free = (row for row in range(MOST_ROWS) if row not in taken)
+        self._rows.update(zip(new, free, strict=False))
+        for label in self._rows:
+            if label in wanted:
+                self._leaving.pop(label, None)
+            else:
+                self._leaving.setdefault(label, now_s)
+        self._enroll_groups(dict.fromkeys(groups))
+        self._publish()
+
+    def sweep(self) -> int:
+        """Free the rows of members that have left; return how many. Mostly there is none."""
+        freed = self._free() if self._leaving else 0
+        if freed:
+            self._publish()
+        return freed
+
+    def reclaim(self, block: int) -> int:
+        """Take back what a dead process had in flight; return how many requests. Its gauges are zeroed, too.
+
+        After it was reaped, and before the next process starts in that block.
+        """
+        if not self.memory.is_used(block):
+            return 0
+        self._look()
+        own = self.memory.inflight_of_block(block)
+        n_rows = max(self._rows.values(), default=-1) + 1
+        n_requests = sum(own[:n_rows])
+        self.memory.clear_block(block, n_rows)
+        return n_requests
+
+    # -- for any process ------------------------------------------------------------------------
+
+    def row(self, upstream: str, origin: str) -> int:
+        """Return the row of a member. Raises KeyError if it was not enrolled."""
+        self._look()
+        return self._rows[upstream, origin]
+
+    def labels(self) -> list[tuple[int, str, str]]:
+        """Return row, upstream and origin of each member, also of those that leave."""
+        self._look()
+        return [(row, *label) for label, row in self._rows.items()]
+
+    def prefixes(self, group: str) -> memoryview[int]:
+        """Return the table of prompts of a group (policy.balance.prefix_table). Raises KeyError."""
+        self._look()
+        return self.memory.prefixes(self._groups[group])
+
+    def inflight(self, row: int) -> int:
+        """Return the requests in flight in a row, over all blocks."""
+        return sum(self.memory.inflight(row))
+
+    def totals(self) -> list[RowTotals]:
+        """Return what was counted of each member: no count is in two rows, or in none, as it moves."""
+        memory, totals = self.memory, list[RowTotals]()
+        for _ in range(_LOOKS):
+            n_folding = memory.n_folding
+            if not n_folding & 1:
+                totals = [
+                    RowTotals(upstream, origin, self.inflight(row), memory.totals(row))
+                    for row, upstream, origin in self.labels()
+                ]
+                if memory.n_folding == n_folding:
+                    break
+            os.sched_yield()
+        return totals
+
+    def _look(self) -> None:
+        """Read the Board if there is something new on it."""
+        for _ in range(_LOOKS):
+            text = self._board.news()
+            if text is not None:
+                found = json.loads(text)
+                self._rows = {(upstream, origin): row for row, upstream, origin in found["rows"]}
+                self._groups = dict(found["groups"])
+            if not self._board.has_news:
+                return
+            os.sched_yield()  # the next one is just being written
+
+    def _publish(self) -> None:
+        rows = [(row, *label) for label, row in self._rows.items()]
+        self._board.publish(json.dumps({"rows": rows, "groups": [*self._groups.items()]}).encode())
+
+    def _enroll_groups(self, wanted: dict[str, None]) -> None:
+        """Give tables of prompts. They hold hints: what those write who knew the last owner does no harm."""
+        kept = {name: slot for name, slot in self._groups.items() if name in wanted}
+        taken = {*kept.values()}
+        for slot in {*self._groups.values()} - taken:
+            self.memory.clear_prefixes(slot)
+        free = [slot for slot in range(MOST_GROUPS) if slot not in taken] or [*range(MOST_GROUPS)]
+        new = [name for name in wanted if name not in kept]
+        self._groups = kept | {name: free[n % len(free)] for n, name in enumerate(new)}
+
+    def _free(self) -> int:
+        """Free the rows of those that have left."""
+        now_s = self._now_s()
+        gone = [
+            label
+            for label, since_s in self._leaving.items()
+            if now_s - since_s >= LEAVING_S and not self._is_needed(self._rows[label])
+        ]
+        if gone:
+            self.memory.fold()
+            for label in gone:
+                del self._leaving[label]
+                self._give_up(label, self._rows.pop(label))
+            self.memory.fold()
+        return len(gone)
+
+    def _is_needed(self, row: int) -> bool:
+        """True while a worker has the row's member, or a request in flight there."""
+        return bool(self.inflight(row)) or self.memory.has_state(row)
+
+    def _give_up(self, label: Label, row: int) -> None:
+        """Zero a row; what it counted goes to another member of its upstream."""
+        heir = next((other for (name, _), other in self._rows.items() if name == label[0]), None)
+        counts = self.memory.totals(row)[:STATES]
+        self.memory.clear(row)
+        if heir is not None:
+            slab = self.memory.slab(self.memory.blocks)
+            for cell, n in enumerate(counts, heir * ROW_CELLS):
+                slab[cell] += n
+
+
+class UpstreamCells:
+    """What one worker writes of members, by row; a new one has nothing in flight. block: of this process.
+
+    Each call is a load and a store or two, 0.1 µs and no system call.
+    """
+
+    __slots__ = ("_cells", "_first", "_memory", "_own", "_row_bytes", "_unpack")
+
+    def __init__(self, table: UpstreamTable, block: int) -> None:
+        memory = table.memory
+        memory.use(block)
+        table.reclaim(block)
+        self._cells: Final = memory.slab(block)
+        self._own: Final = memory.inflight_of_block(block)
+        self._memory, self._first, row = memory.inflight_bytes()
+        self._row_bytes: Final = row.size
+        self._unpack: Final = row.unpack_from
+
+    def __repr__(self) -> str:
+        return f"<UpstreamCells of {self._row_bytes >> 3} blocks>"
+
+    def began(self, row: int) -> None:
+        """A request begins there."""
+        self._own[row] += 1
+
+    def ended(self, row: int) -> None:
+        """A request has ended there. Raises ValueError if none had begun. The last word on it: counts come before."""
+        self._own[row] -= 1
+
+    def inflight(self, row: int) -> int:
+        """Return the requests that have begun and not ended there, over all workers."""
+        return sum(self._unpack(self._memory, self._first + row * self._row_bytes))
+
+    def inflight_of(self, rows: Iterable[int]) -> InflightOf:
+        """Return the requests in flight of several rows, as they are whenever they are looked at."""
+        return InflightOf(self._memory, self._unpack, [self._first + row * self._row_bytes for row in rows])
+
+    def count_attempt(self, row: int, outcome: int) -> None:
+        """Count one attempt. outcome: velox.observe.series.Attempt."""
+        self._cells[row * ROW_CELLS + ATTEMPTS + outcome] += 1
+
+    def count_ejection(self, row: int) -> None:
+        """Count that the member was put out."""
+        self._cells[row * ROW_CELLS + EJECTIONS] += 1
+
+    def observe_ttfb(self, row: int, ns: int) -> None:
+        """Record the time to the first byte of a reply."""
+        cells, first = self._cells, row * ROW_CELLS
+        cells[first + TTFB + bisect_left(FIRST_BYTE_NS, ns)] += 1
+        cells[first + _SUM_NS] += ns
+
+    def set_state(self, row: int, state: int) -> None:
+        """Set the state in which this worker has the member. state: policy.health.member.State."""
+        cells, first = self._cells, row * ROW_CELLS + STATES
+        for other in range(N_STATES):
+            cells[first + other] = other == state
+
+    def set_keys(self, row: int, out: int, resting: int) -> None:
+        """Set how many of the member's keys are out, and rest."""
+        cells, first = self._cells, row * ROW_CELLS
+        cells[first + KEYS_OUT] = out
+        cells[first + KEYS_RESTING] = resting
+
+    def forget(self, row: int) -> None:
+        """Say that this worker is done with the member, and writes no more there: it has no state."""
+        self.set_state(row, -1)
+        self.set_keys(row, 0, 0)
+
+
+class InflightOf(Sequence[int]):
+    """The requests in flight of some rows. Nothing is kept: each look reads the memory."""
+
+    __slots__ = ("_at", "_memory", "_unpack")
+
+    def __init__(self, memory: mmap, unpack: Callable[[mmap, int], tuple[int, ...]], at: Sequence[int]) -> None:
+        self._memory: Final = memory
+        self._unpack: Final = unpack
+        self._at: Final = at  # where the rows begin
+
+    def __repr__(self) -> str:
+        return f"<InflightOf {list(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> InflightOf: ...
+    def __getitem__(self, index: int | slice) -> int | InflightOf:
+        if isinstance(index, slice):
+            return InflightOf(self._memory, self._unpack, self._at[index])
+        return sum(self._unpack(self._memory, self._at[index]))
+
+    def __iter__(self) -> Iterator[int]:
+        memory, unpack = self._memory, self._unpack
+        return iter([sum(unpack(memory, at)) for at in self._at])
