@@ -13,21 +13,16 @@ Knows: servers, loads, routes. Does not know: how a server is chosen.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from bench.chats import Mix, chats
 from bench.crowd import Request
-from bench.machine import describe
 from bench.model_servers import ModelServer, gateway_before, model_servers
-from bench.pictures import DOCS, draw_shares, new, write
-from bench.report import save
-from bench.route_rounds import Make, Round, first_tokens, play, raw, shown_s
-from docs.tables import fill
+from bench.pictures import draw_shares, new, write
+from bench.route_rounds import Make, Round, asked, first_tokens, play, publish, raw, shown_s
 
 __all__ = ["main"]
 
@@ -118,12 +113,7 @@ def _draw(found: Mapping[float, Mapping[str, Sequence[Round]]]) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder for the raw figures")
-    parser.add_argument("--dry", action="store_true", help="write nothing")
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, seconds=15.0)
     seconds = arguments.seconds
     found: dict[float, dict[str, list[Round]]] = {}
     with (
@@ -142,10 +132,8 @@ def main() -> None:
     print(table)
     if not arguments.dry:
         _draw(found)
-        page = DOCS / "balancing.md"
-        page.write_text(fill(page.read_text(), "balance", f"{table}\n"))
         rounds = {str(load): [*map(raw, by_way.values())] for load, by_way in found.items()}
-        save(arguments.out, "balance", {"machine": describe(), "seconds": seconds, "loads": rounds}, table)
+        publish(arguments, "balancing.md", "balance", table, {"loads": rounds})
 
 
 if __name__ == "__main__":

@@ -13,21 +13,16 @@ Knows: servers, conversations, routes, what an answer says of its prompt. Does n
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from bench.chats import Talk, conversations
 from bench.crowd import Request
-from bench.machine import describe
 from bench.model_servers import ModelServer, gateway_before, model_servers
-from bench.pictures import DOCS, draw_shares, new, write
-from bench.report import save
+from bench.pictures import draw_shares, new, write
 from bench.rounds import spread
-from bench.route_rounds import Make, Round, first_tokens, play, raw, shown_s
-from docs.tables import fill
+from bench.route_rounds import Make, Round, asked, first_tokens, play, publish, raw, shown_s
 
 __all__ = ["main"]
 
@@ -111,12 +106,7 @@ def _draw(found: Mapping[str, Sequence[Round]]) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=36.0, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder for the raw figures")
-    parser.add_argument("--dry", action="store_true", help="write nothing")
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, seconds=36.0)
     with model_servers(_SERVERS) as servers, gateway_before(_file(servers)) as gateway:
         found = play(
             *(gateway, list(_WAYS), _make(arguments.seconds), arguments.rounds),
@@ -132,15 +122,11 @@ def main() -> None:
     print(table)
     if not arguments.dry:
         _draw(found)
-        page = DOCS / "balancing.md"
-        page.write_text(fill(page.read_text(), "prefix", f"{table}\n"))
-        document = {
-            "machine": describe(),
-            "seconds": arguments.seconds,
+        figures = {
             "hit_rates": {way: [_hit_rate(each) for each in rounds] for way, rounds in found.items()},
             "rounds": [*map(raw, found.values())],
         }
-        save(arguments.out, "prefix", document, table)
+        publish(arguments, "balancing.md", "prefix", table, figures)
 
 
 if __name__ == "__main__":

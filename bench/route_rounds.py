@@ -8,19 +8,25 @@ in an order that rotates; the next one begins when the gateway has nothing left 
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from bench.crowd import Answer, Request, offer
+from bench.machine import describe
 from bench.model_servers import series, total
 from bench.open_loop import percentile
+from bench.pictures import DOCS
+from bench.report import save
 from bench.rounds import rotated, spread
 from bench.simulated import Gateway
+from docs.tables import fill
 
-__all__ = ["Make", "Round", "first_tokens", "median_of", "play", "raw", "shown_s"]
+__all__ = ["Make", "Round", "asked", "first_tokens", "median_of", "play", "publish", "raw", "shown_s"]
 
 _N_CONNECTIONS: Final = 256
 _EMPTY_S: Final = 20.0
@@ -147,3 +153,20 @@ def raw(rounds: Sequence[Round]) -> list[dict[str, object]]:
         }
         for each in rounds
     ]
+
+
+def asked(description: str | None, *, seconds: float) -> argparse.Namespace:
+    """Return what the command line asks for: seconds (of each round; by default `seconds`), rounds, out, dry."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=seconds, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder for the raw figures")
+    parser.add_argument("--dry", action="store_true", help="write nothing")
+    return parser.parse_args()
+
+
+def publish(arguments: argparse.Namespace, page: str, name: str, table: str, figures: dict[str, object]) -> None:
+    """Put the table into its place in a page of docs/, and keep it with the raw figures."""
+    place = DOCS / page
+    place.write_text(fill(place.read_text(), name, f"{table}\n"))
+    save(arguments.out, name, {"machine": describe(), "seconds": arguments.seconds, **figures}, table)

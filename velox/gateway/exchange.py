@@ -215,7 +215,7 @@ class Exchange:
             return
         now_s = self._forward_s = gateway.loop.time()
         gateway.parts.retry_budget.on_request(now_s)
-        plan = self._plan = gateway.routing.plan(self.head, self.peek, self.caller, self.body)
+        plan = self._plan = routing.plan(self.head, self.peek, self.caller, self.body)
         if plan.is_canary:
             gateway.parts.recorder.canary()
         if self._grant.estimate is not NO_TOKENS:
