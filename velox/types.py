@@ -87,12 +87,14 @@ class ReplyHead:
     """The head of an upstream's reply. content_length is None when the upstream stated none.
 
     until_close: only the end of the connection ends it (RFC 9112 §6.3, rule 8), so that it may as well have been cut.
+    key: heads with the same key have the same status and headers, which nobody changes; None: nothing is known of that.
     """
 
     status: int
     headers: Headers
     content_length: int | None
     until_close: bool = False
+    key: bytes | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request

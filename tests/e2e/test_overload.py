@@ -51,6 +51,7 @@ def test_descriptors_that_run_out_are_refused_before_they_do() -> None:
             upstream.step(len(inside))
             assert [client.read().status for client in inside] == [200] * len(inside)
             until(lambda: velox.request("GET", "/v1/models").status == 200, "there is room again")
+            velox.wait_access(lambda line: line["reason"] == "conn_limit")
             lines = [line for line in velox.access_log() if line["reason"] == "conn_limit"]
             # One a second, for as long as it lasted, and no line for each of the crowd.
             assert 1 <= len(lines) <= 15

@@ -22,6 +22,7 @@ from velox.errors import VeloxError
 from velox.protocol.chunked import ChunkedDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http1_write import reply_head
 from velox.types import NO_BODY_STATUSES, Headers, ReplyHead
 
@@ -55,7 +56,7 @@ def run_chunked(data: bytes) -> None:
     theirs = _by_h11(data)
     assert theirs is not None and theirs[0] == body, "h11 reads another body"
     assert theirs[1] in (None, data[used:]), "h11 ends the body elsewhere"
-    decoder = ResponseDecoder(head_request=False)
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False)
     try:
         decoder.feed(_REPLY + data[:used])
     except ResponseError:
@@ -104,9 +105,11 @@ def run_response(data: bytes) -> None:
         _check_switch(data[1:])
         return
     data = data.removeprefix(_TO_HEAD)
-    whole = _reply([data], head_request=is_head)
+    heads = ReplyHeads()
+    whole = _reply([data], heads, head_request=is_head)
+    assert _reply([data], heads, head_request=is_head) == whole, "another reply when the head is known"
     for pieces in cuttings(data):
-        in_pieces = _reply(pieces, head_request=is_head)
+        in_pieces = _reply(pieces, heads, head_request=is_head)
         assert (in_pieces is None) == (whole is None), "refused, or not, by how the bytes are cut"
         assert in_pieces == whole or _is_stricter(in_pieces, whole, data), "another reply when the bytes are cut"
     if whole is None:
@@ -136,7 +139,7 @@ def _check_switch(data: bytes) -> None:
 
 def _switched(pieces: Pieces) -> tuple[Headers | None, bytes] | None:
     """Return the fields of the 101 and what came after it; no fields: another reply. None: refused."""
-    decoder = ResponseDecoder(head_request=False, upgrade=True)
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False, upgrade=True)
     try:
         for n, piece in enumerate(pieces, 1):
             decoder.feed(memoryview(piece))
@@ -158,9 +161,9 @@ def _is_stricter(in_pieces: _Reply | None, whole: _Reply | None, data: bytes) ->
     return in_pieces[:4] == whole[:4] and in_pieces[4:] == (False, True) and not whole[5]
 
 
-def _reply(pieces: Pieces, *, head_request: bool) -> _Reply | None:
+def _reply(pieces: Pieces, heads: ReplyHeads, *, head_request: bool) -> _Reply | None:
     """Return head, body, whole, whole at the end, keep-alive, more to come; None: refused."""
-    decoder, body = ResponseDecoder(head_request=head_request), b""
+    decoder, body = ResponseDecoder(heads, head_request=head_request), b""
     try:
         for piece in pieces:
             decoder.feed(memoryview(piece))

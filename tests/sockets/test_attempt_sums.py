@@ -124,7 +124,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
             assert [each.health._n_waiting for each in members] == [0] * 5
             assert ["0 asked" in repr(each.latency) for each in members] == [True] * 5
             assert [each.n_open for each in upstreams] == [0] * 5
-            assert (routing.n_plans, made.n_hedges, repr(routing._lines)) == (0, 0, "<RoomLines []>")
+            assert (routing.n_plans, made.n_hedges, repr(routing.lines)) == (0, 0, "<RoomLines []>")
             for each in members:
                 each.pool.close()
 

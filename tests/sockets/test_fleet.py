@@ -220,10 +220,10 @@ def test_who_waits_for_room_waits_on_over_a_reload(tmp_path: Path, servers: Two)
             clients = [worker.ask()[0]]
             await worker.eventually(lambda: b"data: 1" in clients[0].written)
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1]" in repr(worker.fleet.routing._lines))
+            await worker.eventually(lambda: "[1]" in repr(worker.fleet.routing.lines))
             worker.replace(settings_of(tmp_path, lines, [*routes[:1], "name: t, to: a"]))
             clients.append(worker.ask()[0])
-            await worker.eventually(lambda: "[1, 1]" in repr(worker.fleet.routing._lines))
+            await worker.eventually(lambda: "[1, 1]" in repr(worker.fleet.routing.lines))
 
             for client in clients:
                 await until(lambda client=client: b"data: 1" in client.written)

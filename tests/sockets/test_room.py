@@ -70,7 +70,7 @@ async def turns() -> None:
 
 def lines(routing: Routing) -> str:
     """Return who waits."""
-    return repr(routing._lines)
+    return repr(routing.lines)
 
 
 def test_line_that_is_full_refuses_at_once() -> None:

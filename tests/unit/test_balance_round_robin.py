@@ -70,3 +70,24 @@ def test_member_that_was_out_has_nothing_saved() -> None:
     weights[1] = 1.0
 
     assert 4 <= turns(balancer, weights, 10).count(1) <= 6
+
+
+def test_even_weights_go_round_without_a_look_at_all() -> None:
+    """As turns by weight would, from anywhere on; others were chosen by weight in between, and nobody is left out."""
+    balancer = RoundRobin()
+    even = Candidates([1.0] * 4, [0] * 4, is_even=True)
+
+    first = [balancer.pick(even, 0.0, 0.6) for _ in range(6)]
+    balancer.pick(even, 0.0, 0.6, tried={0})
+    balancer.pick(Candidates([1.0, 0.0, 1.0, 1.0], [0] * 4), 0.0, 0.6)
+
+    assert first == [2, 3, 0, 1, 2, 3]
+    assert [balancer.pick(even, 0.0, 0.6) for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_even_weights_do_not_bring_back_who_was_tried() -> None:
+    """Whoever was tried is passed over, however even they are."""
+    even = Candidates([1.0] * 3, [0] * 3, is_even=True)
+    balancer = RoundRobin()
+
+    assert {balancer.pick(even, 0.0, 0.0, tried={1}) for _ in range(9)} == {0, 2}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.types import ReplyHead
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -19,7 +20,7 @@ Seen = tuple[ReplyHead | None, bytes, bool, bool]
 
 def play(pieces: list[bytes], *, head_request: bool = False, closed: bool = False) -> Seen | str:
     """Read a reply; return head, body, complete and keep_alive, or "refused"."""
-    decoder, body = ResponseDecoder(head_request=head_request), b""
+    decoder, body = ResponseDecoder(ReplyHeads(), head_request=head_request), b""
     try:
         for piece in pieces:
             decoder.feed(piece)
@@ -233,7 +234,7 @@ def test_reply_hop_by_hop_fields_removed() -> None:
 
 def test_reply_from_memoryview_owns_its_bytes() -> None:
     """A read buffer that is used again does not change what was read from it."""
-    decoder = ResponseDecoder(head_request=False)
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False)
     wire = OK + b"X: abcd\r\nContent-Length: 10\r\n\r\nhello"
     buffer = bytearray(wire)
     decoder.feed(memoryview(buffer))
@@ -254,7 +255,7 @@ def test_reply_decoder_freed_without_the_collector() -> None:
     class Watched(ResponseDecoder):
         __slots__ = ("__weakref__",)
 
-    decoder = Watched(head_request=False)
+    decoder = Watched(ReplyHeads(), head_request=False)
     decoder.feed(COUNTED)
     watch = weakref.ref(decoder)
     parser = weakref.ref(decoder._collector) if hasattr(decoder._collector, "__weakref__") else None

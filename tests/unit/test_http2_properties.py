@@ -22,6 +22,7 @@ from velox.net.upstream.http2_stream import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import ConnectionEnd
 from velox.protocol.http1_response import ResponseDecoder
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.sse import EventWatch
 from velox.types import ReplyHead
@@ -252,7 +253,7 @@ def cut(wire: bytes, cuts: list[int]) -> Pieces:
 
 def by_decoder(pieces: Pieces) -> tuple[object, ...]:
     """Return all that a decoder says of a reply."""
-    decoder, body = ResponseDecoder(head_request=False), b""
+    decoder, body = ResponseDecoder(ReplyHeads(), head_request=False), b""
     for piece in pieces:
         decoder.feed(memoryview(piece))
         body += decoder.take_body()
@@ -345,7 +346,7 @@ def test_reply_passes_the_same_bytes_on_in_any_pieces(text: bytes, cuts: list[in
         return bytes(client.written)
 
     written = virtual_time.run(main())
-    decoder = ResponseDecoder(head_request=False)
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False)
     decoder.feed(written)
     assert decoder.complete and not decoder.surplus
     assert decoder.take_body() == text

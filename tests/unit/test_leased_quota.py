@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.lease_buckets import Buckets
+from velox.gateway.rate_headers import RateHeaders
 from velox.policy.lease import BACK_AFTER_NS, FRESH_NS, block
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.token_bucket import BucketRate
@@ -229,6 +230,21 @@ def test_lease_is_used_up_then_the_share_answers() -> None:
     assert gateway.quotas[0].take(2, NOW) == 0
     # 18 of 40 are used: the share of 10 has 5.5 left.
     assert [gateway.quotas[0].take(1, NOW) for _ in range(6)] == [0, 0, 0, 0, 0, -2 * SECOND - ODD]
+
+
+def test_headers_tell_of_the_share() -> None:
+    """A client that was told of the whole limit would run into a refusal, though it counts what it sends."""
+    gateway = Gateway(slow(40), Buckets())
+    headers = RateHeaders(gateway.quotas, ())
+    assert gateway.take(18, NOW) == 0
+    gateway.link.is_up, gateway.link.replicas = False, 4
+
+    assert headers.lines(NOW + 10**6 * SECOND) == [
+        (b"x-ratelimit-limit-requests", b"40"),
+        (b"x-ratelimit-remaining-requests", b"%d" % gateway.quotas[0].remaining(NOW + 10**6 * SECOND)),
+        (b"x-ratelimit-reset-requests", b"0ms"),
+    ]
+    assert gateway.quotas[0].remaining(NOW + 10**6 * SECOND) < 40
 
 
 def test_request_larger_than_a_share_passes_when_the_share_is_full() -> None:

@@ -61,8 +61,8 @@ def count_everything(metrics: WorkerMetrics) -> None:
         for status in (200, 302, 404, 502):
             for reason in (None, *Reason):
                 metrics.count_request(route, status, reason)
-        metrics.observe_duration(route, 1)
-        metrics.observe_ttft(route, 1)
+        metrics.duration[route].observe(1)
+        metrics.ttft[route].observe(1)
     for outcome in Attempt:
         metrics.count_attempt(outcome)
     for end in StreamEnd:
@@ -74,10 +74,10 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for kind in TokenCount:
         metrics.count_tokens(kind, 1)
     for priority in Priority:
-        metrics.observe_queue_wait(priority, 1)
+        metrics.queue_wait[priority].observe(1)
     for phase in Phase:
-        metrics.observe_overhead(phase, 1)
-    metrics.observe_loop_lag(1)
+        metrics.overhead[phase].observe(1)
+    metrics.loop_lag.observe(1)
     metrics.count_warm_failure()
     metrics.count_log_dropped(1)
     for retry in Retry:
@@ -91,7 +91,7 @@ def count_everything(metrics: WorkerMetrics) -> None:
     metrics.count_stream_error()
     metrics.count_auth_failure()
     metrics.count_tunnel_bytes(1, 1)
-    metrics.observe_lease_round_trip(1)
+    metrics.lease_round_trip.observe(1)
     for lease in LeaseResult:
         metrics.count_lease(lease)
     for hedge in Hedged:
@@ -173,7 +173,7 @@ def test_histogram_bound_is_inclusive(ns: int, bucket: int) -> None:
     """A time equal to a bound lies below it, as Prometheus defines `le`; above all bounds is +Inf."""
     segment = new_segment()
 
-    WorkerMetrics(segment.metrics(0)).observe_duration(Route.CHAT, ns)
+    WorkerMetrics(segment.metrics(0)).duration[Route.CHAT].observe(ns)
 
     name = "gen_ai_server_request_duration_seconds"
     bounds = [*(repr(bound / 1e9) for bound in series.DURATION.bounds_ns), "+Inf"]
@@ -205,7 +205,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
         metrics.set_connections(20, 5)
         metrics.set_pool(ready=1, streams=4)
         metrics.set_upstreams_out(1)
-        metrics.observe_loop_lag(worker * 10**9)
+        metrics.loop_lag.observe(worker * 10**9)
         metrics.count_limit(Scope.KEY, Unit.TOKENS, Decision.GRANTED)
         metrics.count_tokens(TokenCount.INPUT, 64)
 

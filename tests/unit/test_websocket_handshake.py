@@ -8,6 +8,7 @@ from tests.unit.http1_wires import decode, head, refusal
 from velox.errors import Reason
 from velox.protocol.http1 import Http1Limits, RequestDecoder
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.websocket_handshake import HandshakeError, accept_value, check_accepted, offer_fields, read_offer
 from velox.types import Headers, WebSocketOffer
 
@@ -242,7 +243,7 @@ def test_switch_is_seen_and_what_follows_is_kept(before: bytes, rest: bytes) -> 
     """A 101 ends HTTP: not a byte of what comes with it is read as a reply; cut anywhere, it is the same."""
     wire = before + SWITCH + rest
     for cut in range(len(wire) - len(rest) + 1):
-        decoder = ResponseDecoder(head_request=False, upgrade=True)
+        decoder = ResponseDecoder(ReplyHeads(), head_request=False, upgrade=True)
         decoder.feed(wire[:cut])
         if decoder.switched is None:
             decoder.feed(wire[cut:])
@@ -255,19 +256,19 @@ def test_switch_is_seen_and_what_follows_is_kept(before: bytes, rest: bytes) -> 
 def test_switch_that_nobody_asked_for_is_refused() -> None:
     """RFC 9110 §15.2.2."""
     with pytest.raises(ResponseError):
-        ResponseDecoder(head_request=False).feed(SWITCH)
+        ResponseDecoder(ReplyHeads(), head_request=False).feed(SWITCH)
 
 
 @pytest.mark.parametrize("wire", [SWITCH.replace(b"/1.1", b"/1.0"), SWITCH.replace(b"X-A: b", b"X A: b")])
 def test_switch_that_is_malformed_is_refused(wire: bytes) -> None:
     """HTTP/1.0 has no interim replies; a head is a head."""
     with pytest.raises(ResponseError):
-        ResponseDecoder(head_request=False, upgrade=True).feed(wire)
+        ResponseDecoder(ReplyHeads(), head_request=False, upgrade=True).feed(wire)
 
 
 def test_refusal_of_an_upgrade_is_a_reply() -> None:
     """An upstream that says 401 is read as for any other request."""
-    decoder = ResponseDecoder(head_request=False, upgrade=True)
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False, upgrade=True)
     decoder.feed(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
 
     assert decoder.head is not None and decoder.head.status == 401

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from velox.errors import Reason, VeloxError
 from velox.gateway.group import Pick
 from velox.gateway.retries import Again
-from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.types import Headers, ReplyHead
 
 if TYPE_CHECKING:  # an exchange makes its attempts, and each goes on with what its exchange has
@@ -98,47 +98,34 @@ class Attempt:
 
     async def run(self, reply: AttemptReply) -> Again | None:
         """Send it once. Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
-        exchange, pick = self._exchange, self.pick
+        exchange, pick, began_s = self._exchange, self.pick, self._began_s
+        gateway, client, trail = exchange.gateway, exchange.client, exchange.trail
+        loop, recorder = gateway.loop, gateway.parts.recorder
         member = pick.member
-        loop, recorder = exchange.gateway.loop, exchange.gateway.parts.recorder
-        exchange.trail.began(member.name)
-        pick.begin(self._began_s)
+        trail.began(member.name, member.first_told)
+        pick.begin(began_s)
         lasts = exchange.head.offer is not None
-        member.concurrency.begin(self._began_s, lasts=lasts)
+        member.concurrency.begin(began_s, lasts=lasts)
         try:
             request = exchange.build(pick)
-            request.may_run_ahead = exchange.client.may_run_ahead
-            connection = await exchange.lease(member)
+            request.may_run_ahead = client.may_run_ahead
+            # A tunnel has a connection of its own.
+            connection = None if lasts else member.pool.lease_nowait()
+            if connection is None:
+                connection = await exchange.lease(member)
             exchange.phase = "ttfb"
             self.is_sent = True
-            reply.begin(self._refuses, pick.secret, self._on_first, exchange.trail.headers())
+            reply.begin(self._refuses, pick.secret, self._on_first, trail.headers())
             try:
-                # No await from here to give_back(): the room that was leased is taken.
-                try:
-                    stream = connection.open(request, reply)
-                    reply.attach(stream)
-                finally:
-                    member.pool.give_back(connection)
-                self._stream = stream
-                self._sent_s = self._progress_s = loop.time()
-                if exchange.client.is_write_paused:
-                    reply.pause()
+                self._open(connection, request, reply)
                 await reply.done
             finally:
                 self._stream = None
                 reply.detach()
         except UpstreamFailure as failure:
-            recorder.attempt_failed(pick, failure)
-            pick.broke(failure, loop.time())
-            again = self._again
-            exchange.was_sent |= failure.unprocessed is None
-            # What it answered, even with an error, it does not work on any more.
-            exchange.may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
-            if again is None and not reply.started:
-                again = self._after(failure, loop.time())
+            again = self._failed(failure, reply)
             if again is None:
                 raise
-            exchange.trail.failed(member.name, failure)
             failure.__traceback__ = None  # as in Exchange._run()
             return again
         except BaseException:
@@ -150,11 +137,42 @@ class Attempt:
                 self._again.give_up(loop.time())
             raise
         finally:
-            member.concurrency.ended(self._began_s, loop.time(), replied=self._has_replied, lasts=lasts)
+            now_s = loop.time()
+            member.concurrency.ended(began_s, now_s, replied=self._has_replied, lasts=lasts)
         exchange.was_sent = True
-        recorder.attempt_answered(pick, reply.status)
-        pick.answered(reply.status, loop.time())
+        status = reply.status
+        recorder.attempt_answered(pick, status)
+        pick.answered(status, now_s)
         return None
+
+    def _open(self, connection: UpstreamConnection, request: UpstreamRequest, reply: AttemptReply) -> None:
+        """Send the request. No await: the room that was leased is taken."""
+        try:
+            stream = connection.open(request, reply)
+            reply.attach(stream)
+        finally:
+            self.pick.member.pool.give_back(connection)
+        exchange = self._exchange
+        self._stream = stream
+        self._sent_s = self._progress_s = exchange.gateway.loop.time()
+        if exchange.client.is_write_paused:
+            reply.pause()
+
+    def _failed(self, failure: UpstreamFailure, reply: AttemptReply) -> Again | None:
+        """Account for an attempt that failed. Return what follows."""
+        exchange, pick = self._exchange, self.pick
+        now_s = exchange.gateway.loop.time()
+        exchange.gateway.parts.recorder.attempt_failed(pick, failure)
+        pick.broke(failure, now_s)
+        again = self._again
+        exchange.was_sent |= failure.unprocessed is None
+        # What it answered, even with an error, it does not work on any more.
+        exchange.may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+        if again is None and not reply.started:
+            again = self._after(failure, now_s)
+        if again is not None:
+            exchange.trail.failed(pick.member.name, failure)
+        return again
 
     def hears(self, head: ReplyHead) -> None:
         """The reply's head has come, whether or not it is the client's. Only the first call counts."""

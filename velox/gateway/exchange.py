@@ -36,7 +36,6 @@ from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
 from velox.gateway.retries import Again, Retries
-from velox.gateway.routes import reads_body
 from velox.gateway.routing import Plan
 from velox.gateway.trail import Trail
 from velox.net.application import Client
@@ -44,6 +43,7 @@ from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, Up
 from velox.observe.series import Phase
 from velox.policy.estimate import NO_TOKENS
 from velox.protocol.body import LARGE_BYTES
+from velox.settings.entries import NO_RULES
 from velox.types import Caller, Headers, Peek, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through i
 __all__ = ["Exchange"]
 
 _NS_PER_S: Final = 1_000_000_000
+_NOT_READ: Final = Peek()
 
 
 class Exchange:
@@ -76,15 +77,15 @@ class Exchange:
         self.client: Final = client
         self.head: Final = head
         self.body = body
-        self.facts: Final = gateway.parts.routes.facts(head.path)
+        self.facts: Final = gateway.facts(head)
         self.caller: Final = caller
         self.id: Final = gateway.parts.recorder.next_id()
-        self.peek = Peek()
+        self.peek = _NOT_READ
         self.phase = "queue"
         self.trail: Final = Trail()
         self.reply: Reply | None = None
         self.started_ns: Final = time.monotonic_ns()
-        self.terms: Final = gateway.terms(head)
+        self.terms: Final = self.facts.terms
         self.deadline_s: Final = self.started_ns / _NS_PER_S + self.terms.timeout_s
         self.priority: Final = gateway.priority(caller, self.terms)
         self.cost: Final = gateway.parts.estimator.at_first(self.facts.route, 0 if body is None else len(body))
@@ -116,7 +117,7 @@ class Exchange:
             self._cancel()
         elif self.gateway.parts.queue.discard(self):
             self._stop_timer()
-            self.gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499)
+            self.gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499, time.monotonic_ns())
 
     def client_paused(self) -> None:
         if self.reply is not None:
@@ -130,7 +131,7 @@ class Exchange:
 
     def read(self) -> None:
         """Look into the body, if its path names a model. Raises VeloxError."""
-        if reads_body(self.facts, self.head):
+        if self.facts.reads_body:
             self.peek = self.gateway.parts.reader.read(self.body or b"")
         check_model(self.caller, self.head, self.peek.model)
 
@@ -145,13 +146,14 @@ class Exchange:
         limits = parts.limiter.limits(self.caller, self.head, self.peek.model)
         tokens = NO_TOKENS
         # Also of a form, which is not read: some servers look at no content-type.
-        if limits.counts_tokens and self.body and self.facts.reads_body and self.head.method == b"POST":
+        if limits.counts_tokens and self.body and self.facts.names_model:
             tokens = parts.estimator.estimate(self.facts.route, len(self.body), self.peek)
         self._grant = parts.limiter.admit(limits, tokens, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
-        self._task = self.gateway.loop.create_task(self._run(is_read))
+        # Not by the loop's create_task(), which makes up a name for each.
+        self._task = asyncio.Task(self._run(is_read), loop=self.gateway.loop, name="exchange")
 
     async def _run(self, is_read: bool) -> None:
         self._running = True
@@ -186,7 +188,7 @@ class Exchange:
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
-        if not reads_body(self.facts, self.head):
+        if not self.facts.reads_body:
             return
         self.phase = "parse"
         steps = self.gateway.parts.reader.read_in_steps(self.body or b"")
@@ -208,30 +210,31 @@ class Exchange:
     async def _forward(self) -> None:
         """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
         gateway = self.gateway
-        models, routing = gateway.parts.models, gateway.routing
-        if models is not None and models.serves(self.head, self.caller, routing):
+        parts, routing = gateway.parts, gateway.routing
+        if (models := parts.models) is not None and models.serves(self.head, self.caller, routing):
             self.phase = "models"
             self._answer(*await models.answer(self.head, self.caller, routing))
             return
         now_s = self._forward_s = gateway.loop.time()
-        gateway.parts.retry_budget.on_request(now_s)
+        parts.retry_budget.on_request(now_s)
         plan = self._plan = routing.plan(self.head, self.peek, self.caller, self.body)
         if plan.is_canary:
-            gateway.parts.recorder.canary()
+            parts.recorder.canary()
         if self._grant.estimate is not NO_TOKENS:
             self.body = self._grant.measure(self.body, self.peek, self.facts.route)
         pick = plan.first(now_s)  # it has begun: from here to its attempt nothing may fail
         if pick is None:
             self.phase = "room"
-            until_s = min(self.deadline_s, now_s + gateway.parts.limits.queue_timeout_s)
+            until_s = min(self.deadline_s, now_s + parts.limits.queue_timeout_s)
             pick = await plan.routing.wait_room(plan, until_s)
             now_s = gateway.loop.time()
-        self.reply = self._make_reply(plan)
-        gateway.mirrors.copy(plan, self.head, self.peek, self.body)
+        reply = self.reply = self._make_reply(plan)
+        if plan.parts.mirror is not None:
+            gateway.mirrors.copy(plan, self.head, self.peek, self.body)
         attempting = self._attempting = first_attempt(self, plan, pick, now_s)
-        while (again := await attempting.run(self.reply)) is not None:
+        while (again := await attempting.run(reply)) is not None:
             await self._wait_for_retry(again)
-            gateway.parts.recorder.retried(again.cause)
+            parts.recorder.retried(again.cause)
             attempting = self._attempting = Attempt(self, again.pick, gateway.loop.time())
 
     def _answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -241,9 +244,9 @@ class Exchange:
         self.reply.on_reply(ReplyHead(status, headers, len(body)), body, True)
 
     def _make_reply(self, plan: Plan) -> Reply:
-        rules = plan.parts.entry.response_headers
-        more = (self._grant.meter, self._grant.limits.headers)
-        return Reply(self.client, self.head, self.id, self.gateway.loop, *more, rules=rules or None)
+        meter, rates, fields = self._grant.meter, self._grant.limits.headers, self.gateway.parts.reply_fields
+        rules = None if plan.parts.entry.response_headers is NO_RULES else plan.parts.entry.response_headers
+        return Reply(self.client, self.head, self.id, self.gateway.loop, meter, rates, rules=rules, fields=fields)
 
     def build(self, pick: Pick) -> UpstreamRequest:
         """Return what an attempt sends."""
@@ -269,15 +272,12 @@ class Exchange:
         return self._retries
 
     async def lease(self, member: Member) -> UpstreamConnection:
-        """Return a connection with room for one request. Raises VeloxError."""
+        """Wait for a connection with room for one request. Raises VeloxError."""
         gateway = self.gateway
-        connection = member.pool.lease_nowait()
-        if connection is not None:
-            return connection
         self.phase = "connect"
         began_ns = time.monotonic_ns()
         connection = await member.connection(gateway.parts.limits.queue_timeout_s)
-        gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
+        gateway.parts.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
         return connection
 
     def _end(self, error: VeloxError | None) -> None:
@@ -329,7 +329,7 @@ class Exchange:
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
-        self.gateway.parts.recorder.ended(self, error.reason, error.status)
+        self.gateway.parts.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
         self.gateway.answer_for(self, error)
 
     # -- ends from outside ----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
 _Key: TypeAlias = tuple[bytes, bool, HeaderRules | None]
+_Built: TypeAlias = tuple[bytes, Headers, bytes]  # target, headers, and these as lines
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -66,7 +67,7 @@ class Forwarder:
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
         self._dropped_protocols: Final = dropped_protocols
-        self._built: Final[Memo[_Key | None, tuple[Headers, bytes]]] = Memo(kept_heads)
+        self._built: Final[Memo[_Key | None, _Built]] = Memo(kept_heads)
 
     def build(
         self,
@@ -83,11 +84,11 @@ class Forwarder:
         """
         # Equal heads, which have equal keys, go up as equal headers, whatever their bodies.
         is_plain = peek.stream or to_be_read
-        key = None if head.key is None else (head.key, is_plain, rules or None)
-        headers, lines = self._built.get(key) or self._keep(key, self._headers(head, rules, is_plain=is_plain))
+        key = None if head.key is None else (head.key, is_plain, None if rules is NO_RULES else rules)
+        target, headers, lines = self._built.get(key) or self._keep(key, head, rules, is_plain=is_plain)
         if body is None and head.method in _WITH_CONTENT:
             body = b""
-        return UpstreamRequest(head.method, self._target(head), headers, lines, body)
+        return UpstreamRequest(head.method, target, headers, lines, body)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
@@ -103,8 +104,9 @@ class Forwarder:
             target = path + b"?" + with_query_model(query, model)
         return UpstreamRequest(head.method, target, headers, field_lines(headers), None, offer)
 
-    def _keep(self, key: _Key | None, headers: Headers) -> tuple[Headers, bytes]:
-        built = headers, field_lines(headers)
+    def _keep(self, key: _Key | None, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> _Built:
+        headers = self._headers(head, rules, is_plain=is_plain)
+        built = self._target(head), headers, field_lines(headers)
         return built if key is None else self._built.put(key, built)
 
     def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:

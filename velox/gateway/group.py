@@ -17,13 +17,11 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from velox.errors import Reason
-from velox.gateway.forward import Forwarder
 from velox.gateway.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.observe.series import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
-from velox.policy.health.keys import Keys
 from velox.policy.health.member import State
 from velox.policy.health.verdict import Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
@@ -36,6 +34,7 @@ __all__ = ["Group", "Pick", "Stage", "stage_of"]
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
 _SWITCHED: Final = 101
+_WELL: Final = Verdict.WELL  # the attribute of an enumeration takes 50 ns
 # Nobody has too much to do for longer: what says so would have the member back in days.
 _MOST_REST_S: Final = 300.0
 
@@ -161,6 +160,7 @@ class Group:
                 for weight, member in zip(weights, self.members, strict=True)
             ]
         candidates.weights = weights
+        candidates.is_even = weights is self.health.even  # as they are, neither lowered nor for one that has failed
         return candidates
 
 
@@ -197,21 +197,26 @@ class Pick:
     __slots__ = (
         "_answers",
         "_began_s",
+        "_forwarder",
         "_group",
         "_has_first",
         "_headers",
         "_key_heard",
         "key",
+        "keys",
         "late_s",
         "member",
         "n",
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
+        member = group.members[n]
         self._group: Final = group
         self.n: Final = n  # among the members of its group
         self.key: Final = key
-        self.member: Final = group.members[n]
+        self.keys: Final = member.health.keys  # what is known of them
+        self.member: Final = member
+        self._forwarder: Final = member.forwarders[key]
         self._began_s = _NOT_BEGUN
         self._answers = False
         self._has_first = False
@@ -232,10 +237,6 @@ class Pick:
         """The key that goes up, which no error may show; None where the client's own does."""
         return self._forwarder.secret
 
-    @property
-    def _forwarder(self) -> Forwarder:
-        return self.member.forwarders[self.key]
-
     def build(
         self, head: RequestHead, peek: Peek, body: bytes | bytearray | None, *, to_be_read: bool
     ) -> UpstreamRequest:
@@ -249,51 +250,46 @@ class Pick:
         """Return the request to send for a WebSocket."""
         return self._forwarder.build_upgrade(head, self._group.models[self.n], self._group.request_rules)
 
-    @property
-    def keys(self) -> Keys | None:
-        """What is known of the upstream's keys."""
-        return self.member.health.keys
-
     def begin(self, now_s: float) -> None:
         """The attempt begins, or is sure to: others that choose in the same turn see that a probe is taken."""
         if self._began_s >= 0.0:
             return
         self._began_s = now_s
         group, member = self._group, self.member
-        health = member.health
-        health.begin(now_s)
+        member.health.begin(now_s)
         if group.learns:
             group.balancer.began(self.n, now_s)
         member.counts.began(member.row)
-        if health.keys is not None:
-            health.keys.begin(self.key, now_s)
+        if self.keys is not None:
+            self.keys.begin(self.key, now_s)
 
     def answers(self, status: int, headers: Headers, now_s: float) -> None:
         """A reply begins. headers: as it came. What an error says of the key counts at once, for the next choice."""
-        if status < 400:
-            self._answers = True
-            self.member.health.answers(self._began_s, now_s)
+        self._headers = headers
+        if status >= 400:
+            self._tell_key(status, now_s)
+            return
+        self._answers = True
+        self.member.health.answers(self._began_s, now_s)
         if status == _SWITCHED:
             # All that a tunnel tells of latency; how long it lasts is the client's affair.
             self._has_first = True
             self._group.balancer.answered(self.n, now_s - self._began_s, now_s)
-        self._headers = headers
-        if status >= 400:
-            self._tell_key(status, now_s)
 
     def has_first(self, waited_s: float, now_s: float) -> None:
         """The first bytes of a good reply's body are there. waited_s: since it was sent."""
         self._has_first = True
-        if self._group.learns:
-            self._group.balancer.answered(self.n, waited_s, now_s)
-        self.member.counts.observe_ttfb(self.member.row, round(waited_s * 1e9))
+        group, member = self._group, self.member
+        if group.learns:
+            group.balancer.answered(self.n, waited_s, now_s)
+        member.counts.observe_ttfb(member.row, round(waited_s * 1e9))
 
     def answered(self, status: int, now_s: float) -> None:
         """Its reply is whole, or was refused for another attempt's."""
         if self.keys is not None:
             self._tell_key(status, now_s)
         if status < 400:
-            self._ended(Verdict.WELL, now_s)
+            self._ended(_WELL, now_s)
             return
         verdict, rest_s = of_status(status), None
         if verdict in (Verdict.QUOTA, Verdict.BUSY):
@@ -340,7 +336,7 @@ class Pick:
     def _ended(self, verdict: Verdict, now_s: float, rest_s: float | None = None) -> None:
         group, member = self._group, self.member
         answered = self._answers
-        if verdict is Verdict.WELL:
+        if verdict is _WELL:
             member.health.ended(verdict, self._began_s, now_s, answered=answered)
         else:
             was_in = member.health.state(now_s) is not State.OUT

@@ -28,7 +28,6 @@ from velox.gateway.racer import Racer
 from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
 from velox.gateway.retries import Again
-from velox.gateway.routes import reads_body
 from velox.gateway.routing import Plan
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.series import Hedged
@@ -58,7 +57,7 @@ def first_attempt(exchange: Exchange, plan: Plan, pick: Pick, now_s: float) -> A
 def _may_repeat(exchange: Exchange) -> bool:
     """True for what is asked of a model and changes nothing, whose client has not begun to repeat it itself."""
     head, facts = exchange.head, exchange.facts
-    if exchange.terms.retries_itself or head.offer is not None or not reads_body(facts, head):
+    if exchange.terms.retries_itself or head.offer is not None or not facts.reads_body:
         return False
     return exchange.peek.stream or facts.route in _SHORT
 

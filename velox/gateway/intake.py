@@ -7,13 +7,13 @@ to a request after the gate (exchange.py, where the whole way is listed).
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
+from velox.gateway.head_facts import HeadFacts, head_facts
 from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
@@ -26,8 +26,8 @@ from velox.memo import Memo
 from velox.net.application import Client
 from velox.net.in_turns import InTurns
 from velox.observe.series import Phase
-from velox.policy.deadline import ClientTerms, client_terms
-from velox.policy.fair_queue import Outcome, Verdict
+from velox.policy.deadline import ClientTerms
+from velox.policy.fair_queue import ADMITTED, Outcome, Verdict
 from velox.settings.keys import KeyEntry
 from velox.types import Caller, Headers, Priority, RequestHead, Route
 
@@ -36,9 +36,11 @@ __all__ = ["Gateway"]
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_HEADS: Final = 512
 _SHORT_S: Final = 10.0
-_NEVER_NS: Final = 1 << 62
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
+# Names of ours, because the attribute of an enumeration takes 50 ns.
+_NORMAL: Final = Priority.NORMAL
+_PARSE: Final = Phase.PARSE
 
 
 class Gateway:
@@ -54,7 +56,7 @@ class Gateway:
         self._active: set[Exchange] = set()
         # Heads that passed, by their key: the caller, and whether a body followed (which more is asked of).
         self._vetted: Final[Memo[bytes | None, tuple[Caller, bool]]] = Memo(_KEPT_HEADS)
-        self._terms: Final[Memo[bytes | None, ClientTerms]] = Memo(_KEPT_HEADS)
+        self._facts: Final[Memo[bytes | None, HeadFacts]] = Memo(_KEPT_HEADS)
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._drain_queued = False
@@ -86,24 +88,24 @@ class Gateway:
             return vetted[0]
         caller = self.parts.auth.check(head)
         self.parts.routes.check(head)
-        self.terms(head)
+        self.facts(head)
         if head.key is not None:
             self._vetted.put(head.key, (caller, head.has_body))
         return caller
 
-    def terms(self, head: RequestHead) -> ClientTerms:
-        """Return what the client says of time and tries. Raises VeloxError, but not once check_head() has passed it."""
-        terms = self._terms.get(head.key)
-        if terms is None:
-            terms = client_terms(head.headers)
+    def facts(self, head: RequestHead) -> HeadFacts:
+        """Return what a head says. Raises VeloxError, but not once check_head() has passed it."""
+        facts = self._facts.get(head.key)
+        if facts is None:
+            facts = head_facts(head, self.parts.routes)
             if head.key is not None:
-                self._terms.put(head.key, terms)
-        return terms
+                self._facts.put(head.key, facts)
+        return facts
 
     def priority(self, caller: Caller, terms: ClientTerms) -> Priority:
         """Return the class of a request: the one that it asks for, but no higher than its key has."""
         if terms.priority is None:
-            return Priority.NORMAL if caller.priority is None else caller.priority
+            return _NORMAL if caller.priority is None else caller.priority
         highest = caller.priority
         if highest is None:
             # Where no key is asked for there is nobody to be fair to but oneself.
@@ -124,7 +126,7 @@ class Gateway:
         if body and head.method in WITHOUT_CONTENT:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
-        timeout_s, now_ns = exchange.terms.timeout_s, exchange.started_ns
+        now_ns = exchange.started_ns
         verdict = self.parts.queue.offer(
             exchange,
             now_ns,
@@ -132,15 +134,17 @@ class Gateway:
             priority=exchange.priority,
             cost=exchange.cost,
             n_bytes=0 if body is None else len(body),
-            deadline_ns=_NEVER_NS if timeout_s == math.inf else now_ns + round(timeout_s * _NS_PER_S),
+            deadline_ns=now_ns + exchange.facts.timeout_ns,
         )
-        for other in verdict.pushed_out:
-            other.refuse(self._full(Outcome.FULL, 0))
-        if verdict.outcome is not Outcome.ADMITTED:
-            exchange.refuse(self._not_queued(verdict))
-            return None
-        self._drain_soon()
-        if timeout_s < self._timed_below_s:
+        if verdict is not ADMITTED:
+            for other in verdict.pushed_out:
+                other.refuse(self._full(Outcome.FULL, 0))
+            if verdict.outcome is not Outcome.ADMITTED:
+                exchange.refuse(self._not_queued(verdict))
+                return None
+        if not self._drain_queued:
+            self._drain_soon()
+        if exchange.terms.timeout_s < self._timed_below_s:
             exchange.set_timer()
         return exchange
 
@@ -217,15 +221,16 @@ class Gateway:
     def _drain(self) -> None:
         """Take a batch off the queue, read it, let it through the gate, and start what may go."""
         self._drain_queued = False
-        parts = self.parts
-        now_ns = time.monotonic_ns()
+        queue, recorder = self.parts.queue, self.parts.recorder
+        now_ns = last_ns = time.monotonic_ns()
         now_s = now_ns / _NS_PER_S
-        for late in parts.queue.late(now_ns):
+        for late in queue.late(now_ns):
             self._refuse_late(late, now_ns)
+            last_ns = time.monotonic_ns()
         ready: list[Exchange] = []
-        for exchange, waited_ns in parts.queue.take(self._room(), now_ns):
+        for exchange, waited_ns in queue.take(self._room(), now_ns):
             exchange.taken_ns = now_ns
-            parts.recorder.queued(exchange.priority, waited_ns)
+            recorder.queued[exchange.priority].observe(waited_ns)
             if exchange.deadline_s <= now_s:
                 self._correct(exchange, 0)
                 exchange.on_deadline()  # its timer is due, but has not had its turn yet
@@ -234,9 +239,15 @@ class Gateway:
                 exchange.start(is_read=False)
             elif self._read(exchange):
                 ready.append(exchange)
+                # The end of one is the begin of the next: to ask for the time takes as long as a small parse.
+                began_ns, last_ns = last_ns, time.monotonic_ns()
+                recorder.overhead[_PARSE].observe(last_ns - began_ns)
+                continue
+            last_ns = time.monotonic_ns()
         if ready:
-            self._gate(ready)
-        self._after_drain(now_ns)
+            self._gate(ready, last_ns)
+        if queue.n:
+            self._after_drain(now_ns)
 
     def _room(self) -> int:
         """Return how many exchanges more may run."""
@@ -270,7 +281,6 @@ class Gateway:
         late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
 
     def _read(self, exchange: Exchange) -> bool:
-        began_ns = time.monotonic_ns()
         try:
             exchange.read()
         except VeloxError as error:
@@ -280,29 +290,25 @@ class Gateway:
             self.parts.recorder.crashed(exc)
             self._refuse_taken(exchange, crash())
             return False
-        self.parts.recorder.overhead(Phase.PARSE, time.monotonic_ns() - began_ns)
         return True
 
-    def _gate(self, ready: list[Exchange]) -> None:
+    def _gate(self, ready: list[Exchange], now_ns: int) -> None:
         """Let the batch through the limits: those that pass start, the others are told when to come back."""
-        now_ns = time.monotonic_ns()
         for exchange in ready:
             try:
                 exchange.pass_gate(now_ns)
             except NotYetError:
-                self._begin(exchange)  # it waits by itself
+                pass  # it waits by itself
             except VeloxError as error:
                 self._refuse_taken(exchange, error)
+                continue
             except Exception as exc:
                 self.parts.recorder.crashed(exc)
                 self._refuse_taken(exchange, crash())
-            else:
-                self._begin(exchange)
-        self.parts.recorder.overhead(Phase.LIMIT, time.monotonic_ns() - now_ns)
-
-    def _begin(self, exchange: Exchange) -> None:
-        self._active.add(exchange)
-        exchange.start()
+                continue
+            self._active.add(exchange)
+            exchange.start()
+        self.parts.recorder.overhead[Phase.LIMIT].observe(time.monotonic_ns() - now_ns)
 
     def _refuse_taken(self, exchange: Exchange, error: VeloxError) -> None:
         self._correct(exchange, 0)
@@ -319,8 +325,6 @@ class Gateway:
 
     def _after_drain(self, now_ns: int) -> None:
         """More to do: at the next turn if there is room, else when a slot is free or the first is too late."""
-        if not len(self.parts.queue):
-            return
         if self._room() > 0:
             self._drain_soon()
         elif self._late_timer is None:
@@ -338,14 +342,17 @@ class Gateway:
     def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
         """Free the slot and record how it ended. tokens: what it really cost, as far as that is known."""
         self._active.discard(exchange)
-        queue = self.parts.queue
+        queue, lines = self.parts.queue, self.routing.lines
+        now_ns = time.monotonic_ns()
         if exchange.trail.n and exchange.head.offer is None:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
-            queue.serviced(time.monotonic_ns() - exchange.taken_ns)
-        self._correct(exchange, tokens)
-        self.parts.recorder.ended(exchange, reason, status)
-        self.routing.found_room(self.loop.time())
-        if len(queue):
+            queue.serviced(now_ns - exchange.taken_ns)
+        if tokens != exchange.cost:
+            self._correct(exchange, tokens)
+        self.parts.recorder.ended(exchange, reason, status, now_ns)
+        if lines.n_waiting:
+            lines.found_room(self.loop.time())
+        if queue.n:
             self._drain_soon()
 
     def sweep(self, now_s: float) -> None:

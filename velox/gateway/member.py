@@ -13,6 +13,7 @@ from typing import Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
+from velox.gateway.trail import told
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
@@ -22,6 +23,7 @@ from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.member import MemberHealth
 from velox.settings.entries import Timeouts, UpstreamEntry
+from velox.types import Headers
 
 __all__ = ["Counts", "Member"]
 
@@ -68,6 +70,8 @@ class Member:
     has none. websockets: makes the connections that become tunnels. load: what it tells of its own load, where it is
     asked for that.
 
+    name: the upstream's. first_told: what a client is told whose first attempt goes there (trail.py).
+
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
     """
@@ -83,14 +87,15 @@ class Member:
     concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
+    name: str = field(init=False)
+    first_told: Headers = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.entry.name)
+        object.__setattr__(self, "first_told", told(self.entry.name, 1))
 
     def __repr__(self) -> str:
         return f"<Member {self.name} {self.address} {self.pool!r} {self.health!r}>"
-
-    @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return self.entry.name
 
     @property
     def timeouts(self) -> Timeouts:

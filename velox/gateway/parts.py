@@ -13,6 +13,7 @@ from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
 from velox.gateway.models import ModelsPage
 from velox.gateway.recorder import Recorder
+from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
 from velox.policy.estimate import Estimator
@@ -58,5 +59,6 @@ class Parts:
     limits: GatewayLimits
     estimator: Estimator = field(default_factory=Estimator)
     tunnels: Tunnels = field(default_factory=Tunnels)
+    reply_fields: ReplyFields = field(default_factory=ReplyFields)
     leases: LeaseWait | None = None  # none: limits are this gateway's alone
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -42,7 +42,7 @@ class RateHeaders:
 class _Unit:
     """The three headers of one unit."""
 
-    __slots__ = ("_first", "_limit", "_others", "_remaining", "_reset", "names")
+    __slots__ = ("_first", "_full", "_limit", "_others", "_remaining", "_reset", "names")
 
     def __init__(self, unit: bytes, quotas: Sequence[Quota]) -> None:
         self.names: Final = tuple(b"x-ratelimit-%b-%b" % (what, unit) for what in (b"limit", b"remaining", b"reset"))
@@ -52,10 +52,14 @@ class _Unit:
         self._first: Final = quotas[0]
         self._limit: Final[Header] = limits[0]
         self._others: Final = tuple(zip(quotas, limits, strict=True))[1:]
+        self._full: Final[Headers] = [limits[0], (self._remaining, limits[0][1]), (self._reset, duration_text(0))]
 
     def lines(self, now_ns: int) -> Headers:
         """Return them as they are at this moment."""
         remaining, full_in_ns = self._first.outlook(now_ns)
+        # A gateway that is cut off from Redis has its share of the limit, be that as full as it may.
+        if not full_in_ns and not self._others and remaining == self._first.rate.burst:
+            return self._full.copy()
         limit = self._limit
         for quota, its_limit in self._others:
             left, its_full_in_ns = quota.outlook(now_ns)

@@ -59,6 +59,8 @@ _STREAM_ENDS: Final = {
     Reason.UPSTREAM_TOTAL_TIMEOUT: StreamEnd.CUT,
     Reason.DRAINING: StreamEnd.DRAINING,
 }
+_RELAY: Final = Phase.RELAY
+_OK: Final = Attempt.OK
 
 
 class Recorder:
@@ -71,19 +73,15 @@ class Recorder:
         self._id_prefix: Final = id_prefix.encode()
         self._n_ids = 0
         self._next_crowd_line_s = 0.0
+        # Without a step in between: time that Velox itself took, by Phase; how long requests waited that are now sent,
+        # by Priority.
+        self.overhead: Final = metrics.overhead
+        self.queued: Final = metrics.queue_wait
 
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
         self._n_ids += 1
         return b"vx-%b-%x" % (self._id_prefix, self._n_ids)
-
-    def overhead(self, phase: Phase, ns: int) -> None:
-        """Note time that Velox itself took."""
-        self._metrics.observe_overhead(phase, ns)
-
-    def queued(self, priority: Priority, ns: int) -> None:
-        """Note how long a request waited that is now sent."""
-        self._metrics.observe_queue_wait(priority, ns)
 
     def tokens(self, spent: Spent) -> None:
         """Note what became of a request's tokens."""
@@ -95,6 +93,9 @@ class Recorder:
 
     def attempt_answered(self, pick: Pick, status: int) -> None:
         """Note an attempt whose reply was whole."""
+        if status < 400:
+            self._count_attempt(pick, _OK)
+            return
         self._count_attempt(pick, outcome_of(status))
         if status in (401, 403):
             self._metrics.count_auth_failure()
@@ -111,8 +112,9 @@ class Recorder:
         self._count_attempt(pick, Attempt.CANCELLED)
 
     def _count_attempt(self, pick: Pick, outcome: Attempt) -> None:
+        member = pick.member
         self._metrics.count_attempt(outcome)
-        pick.member.counts.count_attempt(pick.member.row, outcome)
+        member.counts.count_attempt(member.row, outcome)
 
     def hedged(self, outcome: Hedged) -> None:
         """Note what came of a second attempt beside the first, or that there was none though it was due."""
@@ -171,23 +173,22 @@ class Recorder:
         self._next_crowd_line_s = now_s + 1.0
         return False
 
-    def ended(self, exchange: Exchange, reason: Reason | None, status: int) -> None:
+    def ended(self, exchange: Exchange, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
         metrics, route, reply = self._metrics, exchange.facts.route, exchange.reply
-        now_ns = time.monotonic_ns()
         if reason is None and status >= 400:
             reason = Reason.UPSTREAM_STATUS
         metrics.count_request(route, status, reason)
-        metrics.observe_duration(route, now_ns - exchange.started_ns)
+        metrics.duration[route].observe(now_ns - exchange.started_ns)
         if reply is not None and reply.first_byte_ns:
-            metrics.observe_ttft(route, reply.first_byte_ns - exchange.started_ns)
-            metrics.observe_overhead(Phase.RELAY, reply.relay_ns)
+            metrics.ttft[route].observe(reply.first_byte_ns - exchange.started_ns)
+            metrics.overhead[_RELAY].observe(reply.relay_ns)
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 metrics.count_stream_end(end)
                 for _ in range(reply.n_stream_errors):
                     metrics.count_stream_error()
-        if reason in SHED_REASONS and reason is not None:
+        if reason is not None and reason in SHED_REASONS:
             metrics.count_shed(reason)
         code = "ok" if reason is None else reason.code
         if self._log.wants(code):

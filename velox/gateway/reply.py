@@ -18,12 +18,13 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorBody
 from velox.gateway.metering import Meter
 from velox.gateway.rate_headers import RateHeaders
+from velox.gateway.reply_fields import ReplyFields
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
 from velox.settings.entries import HeaderRules
-from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead, RequestHead
+from velox.types import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 
 __all__ = ["DROPPED", "Reply", "changed"]
 
@@ -44,7 +45,6 @@ DROPPED: Final = frozenset(
         b"x-velox-tried",
     }
 )
-_SSE: Final = b"text/event-stream"
 _ERRORS_FROM: Final = 400
 # Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
 _ANTHROPIC_PATH: Final = b"/v1/messages"
@@ -60,6 +60,7 @@ class Reply:
         "_client",
         "_comment_s",
         "_error",
+        "_fields",
         "_has_body",
         "_is_head",
         "_loop",
@@ -98,10 +99,12 @@ class Reply:
         rates: RateHeaders | None = None,
         *,
         rules: HeaderRules | None = None,
+        fields: ReplyFields | None = None,
     ) -> None:
         """meter: reads what goes to the client. None: nobody counts its tokens.
 
-        rates: what the client is told of its limits. rules: of the route, for the reply's headers.
+        rates: what the client is told of its limits. rules: of the route, for the reply's headers. fields: of the
+        worker's replies.
         """
         self._client: Final = client
         self._request: Final = request
@@ -111,6 +114,7 @@ class Reply:
         self._meter: Final = meter
         self._rates: Final = rates
         self._rules: Final = rules
+        self._fields: Final = fields or ReplyFields()
         self._told: Headers = []
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
@@ -129,7 +133,7 @@ class Reply:
         self.bytes_in = 0  # that came from the client beside the request's body: a tunnel's
         self.bytes_out = 0
         self.close_code: int | None = None  # of a tunnel
-        self.last_s = loop.time()  # when the upstream last brought something; comments in an event stream are nothing
+        self.last_s = 0.0  # when the upstream last brought something; comments in an event stream are nothing
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
@@ -152,7 +156,6 @@ class Reply:
         self._on_first = on_first
         self._secret = secret
         self._error = None
-        self.last_s = self._loop.time()
         if self.done.done():
             self.done = self._loop.create_future()
 
@@ -299,22 +302,10 @@ class Reply:
 
     def _write_head(self, head: ReplyHead, data: bytes, end: bool) -> bool:
         """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
-        status = head.status
+        status, rates = head.status, self._rates
         began_ns = time.monotonic_ns()
-        headers: list[Header] = [] if self._rates is None else self._rates.lines(began_ns)
-        dropped = DROPPED if self._rates is None else self._rates.dropped
-        is_plain, self.is_sse = True, False
-        is_dated = False
-        for header in head.headers:
-            name = header[0]
-            if name not in dropped:
-                if name == b"content-type":
-                    self.is_sse = header[1].lower().startswith(_SSE)
-                elif name == b"content-encoding":
-                    is_plain = header[1].lower() == b"identity"
-                elif name == b"date":
-                    is_dated = True
-                headers.append(header)
+        passed, self.is_sse, is_plain, is_dated = self._fields.passed(head, DROPPED if rates is None else rates.dropped)
+        headers = passed.copy() if rates is None else rates.lines(began_ns) + passed
         if not is_dated:
             # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
             headers.append((b"date", http_date(int(time.time()))))

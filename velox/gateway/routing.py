@@ -75,8 +75,8 @@ class Routing:
     """
 
     __slots__ = (
-        *("_alike", "_build", "_has_unlimited", "_is_limited", "_lines", "_parts", "_stages", "_table", "_ways"),
-        *("members", "n_plans", "retired"),
+        *("_alike", "_build", "_has_unlimited", "_is_limited", "_parts", "_stages", "_table", "_ways"),
+        *("lines", "members", "n_plans", "retired"),
     )
 
     def __init__(
@@ -98,7 +98,7 @@ class Routing:
         self._alike: Final[Memo[tuple[Stage, ...], tuple[Stage, ...]]] = Memo(_KEPT_STAGES)
         self._is_limited: Final = any(member.concurrency.limit for member in members)
         self._has_unlimited: Final = not all(member.concurrency.limit for member in members)
-        self._lines: Final = lines or RoomLines(_ANY)
+        self.lines: Final = lines or RoomLines(_ANY)
 
     def __repr__(self) -> str:
         return f"<Routing {self._table!r} {' '.join(map(repr, self.members))}>"
@@ -167,7 +167,7 @@ class Routing:
         limit = sum(member.concurrency.limit or _ANY for member in members)
         room = sum(max(0, member.concurrency.room) for member in members)
         n_begun = sum(member.concurrency.n_begun for member in (*self.members, *self.retired))
-        return room - (n_active - n_begun - self._lines.n_waiting - min(n_asleep, limit))
+        return room - (n_active - n_begun - self.lines.n_waiting - min(n_asleep, limit))
 
     def _used(self, now_s: float) -> Sequence[Member]:
         """Return the members that requests go to now: those of the first stage that works, where all take one route."""
@@ -183,11 +183,11 @@ class Routing:
 
     async def wait_room(self, plan: Plan, until_s: float) -> Pick:
         """Wait until one of those that could take it has room for it. Raises VeloxError."""
-        return await self._lines.wait(plan.stages, plan.first, until_s)
+        return await self.lines.wait(plan.stages, plan.first, until_s)
 
     def found_room(self, now_s: float) -> None:
         """An attempt has ended, or an upstream takes more: wake the first of each line."""
-        self._lines.found_room(now_s)
+        self.lines.found_room(now_s)
 
     # -- for the gauges -----------------------------------------------------------------------------
 

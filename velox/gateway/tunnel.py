@@ -116,7 +116,7 @@ class TunnelExchange(Exchange):
         self.phase = "connect"
         began_ns = time.monotonic_ns()
         connection = await member.websockets.dial(LoneOwner())
-        self.gateway.parts.recorder.overhead(Phase.CONNECT, time.monotonic_ns() - began_ns)
+        self.gateway.parts.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
         return connection
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from velox.errors import Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
+from velox.observe.families import Histogram
 from velox.observe.series import (
     Attempt,
     ConnectionEnd,
@@ -31,14 +32,14 @@ from velox.observe.series import (
 )
 from velox.types import Priority, Route, Scope
 
-__all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "WorkerMetrics"]
+__all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "Times", "WorkerMetrics"]
 
 # By code, because the hash of a string is kept and that of an enum member is computed each time.
 _REASON_INDEX: Final = {reason.code: index for index, reason in enumerate(Reason, start=1)}
 _SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(series.SHED_REASONS)}
 
-_N_CLASSES: Final = 4
 _N_REASONS: Final = len(Reason) + 1
+_N_ENDS: Final = 4 * _N_REASONS  # 2xx to 5xx
 _N_UNITS: Final = len(Unit)
 _N_DECISIONS: Final = len(Decision)
 
@@ -51,31 +52,50 @@ _QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
 _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
 _HTTP2_CONNECTIONS: Final = series.HTTP2_CONNECTIONS.first
-_DURATION: Final = series.DURATION.first
-_DURATION_STRIDE: Final = series.DURATION.stride
-_DURATION_NS: Final = series.DURATION.bounds_ns
-_TTFT: Final = series.TTFT.first
-_TTFT_STRIDE: Final = series.TTFT.stride
-_TTFT_NS: Final = series.TTFT.bounds_ns
-_OVERHEAD: Final = series.OVERHEAD.first
-_OVERHEAD_STRIDE: Final = series.OVERHEAD.stride
-_OVERHEAD_NS: Final = series.OVERHEAD.bounds_ns
-_QUEUE_WAIT: Final = series.QUEUE_WAIT.first
-_QUEUE_WAIT_STRIDE: Final = series.QUEUE_WAIT.stride
-_LOOP_LAG: Final = series.LOOP_LAG.first
-_LOOP_LAG_NS: Final = series.LOOP_LAG.bounds_ns
+
+
+class Times:
+    """One series of a histogram: where each time is recorded that belongs to it."""
+
+    __slots__ = ("_bounds_ns", "_cells", "_first", "_sum")
+
+    def __init__(self, cells: memoryview[int], histogram: Histogram, index: int = 0) -> None:
+        """index: of its label."""
+        self._cells: Final = cells
+        self._bounds_ns: Final = histogram.bounds_ns
+        self._first: Final = histogram.first + index * histogram.stride
+        self._sum: Final = self._first + histogram.stride - 1
+
+    def observe(self, ns: int) -> None:
+        """Record one."""
+        cells = self._cells
+        cells[self._first + bisect_left(self._bounds_ns, ns)] += 1
+        cells[self._sum] += ns
 
 
 class WorkerMetrics:
     """The metrics of one worker. slab: at least series.CELLS cells, which nobody else writes.
 
     Making one zeroes the slab's gauges: they tell of a worker that is gone.
+
+    Times are recorded where they belong, without a step in between (`metrics.duration[route].observe(ns)`):
+
+    duration: of a request, from its first byte in to its last byte out, by Route. ttft: to a streamed reply's first
+    event, by Route. overhead: what Velox itself spent in one Phase of a request. queue_wait: of a request in the
+    admission queue, which it then left to be sent, by Priority. loop_lag: how late the event loop ran a timer.
+    lease_round_trip: one question to Redis.
     """
 
-    __slots__ = ("_cells",)
+    __slots__ = ("_cells", "duration", "lease_round_trip", "loop_lag", "overhead", "queue_wait", "ttft")
 
     def __init__(self, slab: memoryview[int]) -> None:
         self._cells = slab
+        self.duration: Final = tuple(Times(slab, series.DURATION, route) for route in Route)
+        self.ttft: Final = tuple(Times(slab, series.TTFT, route) for route in Route)
+        self.overhead: Final = tuple(Times(slab, series.OVERHEAD, phase) for phase in Phase)
+        self.queue_wait: Final = tuple(Times(slab, series.QUEUE_WAIT, priority) for priority in Priority)
+        self.loop_lag: Final = Times(slab, series.LOOP_LAG)
+        self.lease_round_trip: Final = Times(slab, series.LEASE_ROUND_TRIP)
         self.reset_gauges()
 
     def reset_gauges(self) -> None:
@@ -86,9 +106,12 @@ class WorkerMetrics:
 
     def count_request(self, route: Route, status: int, reason: Reason | None) -> None:
         """Count one request that ended. status: what the client got; 101 counts as 2xx. reason None: all went well."""
+        if status == 200 and reason is None:  # most of them
+            self._cells[_REQUESTS + route * _N_ENDS] += 1
+            return
         hundreds = status // 100 - 2 if 200 <= status < 600 else 0 if status == 101 else 3
         index = 0 if reason is None else _REASON_INDEX[reason.code]
-        self._cells[_REQUESTS + (route * _N_CLASSES + hundreds) * _N_REASONS + index] += 1
+        self._cells[_REQUESTS + route * _N_ENDS + hundreds * _N_REASONS + index] += 1
 
     def count_attempt(self, outcome: Attempt) -> None:
         """Count one attempt at the upstream."""
@@ -171,30 +194,6 @@ class WorkerMetrics:
         """Count one request that goes to a canary."""
         self._cells[series.CANARY.first] += 1
 
-    def observe_lease_round_trip(self, ns: int) -> None:
-        """Record how long one question to Redis took."""
-        self._observe(series.LEASE_ROUND_TRIP.first, _OVERHEAD_NS, ns)
-
-    def observe_duration(self, route: Route, ns: int) -> None:
-        """Record how long a request took, from its first byte in to its last byte out."""
-        self._observe(_DURATION + route * _DURATION_STRIDE, _DURATION_NS, ns)
-
-    def observe_ttft(self, route: Route, ns: int) -> None:
-        """Record the time to a streamed reply's first event."""
-        self._observe(_TTFT + route * _TTFT_STRIDE, _TTFT_NS, ns)
-
-    def observe_overhead(self, phase: Phase, ns: int) -> None:
-        """Record the time that Velox itself spent in one phase of a request."""
-        self._observe(_OVERHEAD + phase * _OVERHEAD_STRIDE, _OVERHEAD_NS, ns)
-
-    def observe_loop_lag(self, ns: int) -> None:
-        """Record how late the event loop ran a timer."""
-        self._observe(_LOOP_LAG, _LOOP_LAG_NS, ns)
-
-    def observe_queue_wait(self, priority: Priority, ns: int) -> None:
-        """Record how long a request was in the admission queue, which it then left to be sent."""
-        self._observe(_QUEUE_WAIT + priority * _QUEUE_WAIT_STRIDE, _OVERHEAD_NS, ns)
-
     def set_queue_depth(self, priority: Priority, n: int) -> None:
         """Set the number of requests of one class in the admission queue."""
         self._cells[_QUEUE_DEPTH + priority] = n
@@ -225,8 +224,3 @@ class WorkerMetrics:
     def set_tunnels(self, n: int) -> None:
         """Set the number of open WebSockets."""
         self._cells[series.TUNNELS.first] = n
-
-    def _observe(self, first: int, bounds_ns: tuple[int, ...], ns: int) -> None:
-        cells = self._cells
-        cells[first + bisect_left(bounds_ns, ns)] += 1
-        cells[first + len(bounds_ns) + 1] += ns

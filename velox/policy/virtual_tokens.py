@@ -158,9 +158,10 @@ class VirtualTokens(Generic[T]):
             self._left(line)
         return item, waiting
 
-    def serve_alone(self, caller: Hashable, cost: int) -> None:
-        """Charge `caller` for one that was in no line, for it waited alone."""
+    def serve_alone(self, caller: Hashable, cost: int, before: int = 0) -> None:
+        """Charge `caller` for one that was in no line, for nobody else waited. before: for its own just before that."""
         line = self.join(caller)
+        line.counter += before
         if line.counter > self._level:
             self._level = line.counter
         line.counter += cost

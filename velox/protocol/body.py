@@ -37,7 +37,8 @@ _USER_CHARS: Final = 256
 _INT_DIGITS: Final = 1000
 
 # The first one that is present counts.
-_MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_IN_ORDER: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_MAX_TOKENS: Final = frozenset(_IN_ORDER)
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
 _OPTIONS: Final = "stream_options"
@@ -68,7 +69,7 @@ class BodyReader:
     def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, Peek]:
         """Do what `read` does; yields between slices of the work. For bodies from LARGE_BYTES on."""
         skimmed = yield from skim(body, self._check_content)
-        return self._read(skimmed)
+        return self._read(skimmed.data, skimmed)
 
     def read(self, body: bytes | bytearray) -> Peek:
         """Return what Velox acts on. The body is not changed.
@@ -76,16 +77,16 @@ class BodyReader:
         Raises VeloxError: INVALID_JSON (says where), DUPLICATE_KEY and BAD_REQUEST (with the field as param).
         A body that simdjson refuses and most upstreams accept (lone surrogates, huge numbers) is read too.
         """
-        return self._read(Skimmed(body))
+        return self._read(body)
 
-    def _read(self, skimmed: Skimmed) -> Peek:
-        body = skimmed.data
+    def _read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> Peek:
+        """Read what is in `body`. skimmed: what of a larger one this is; None: it is all."""
         parser = self._parser if len(body) <= _KEPT_BYTES else simdjson.Parser()
         try:
             fields = _scan(parser, body)
         # ValueError: not strict JSON, not UTF-8. RuntimeError: too deep, or an integer of over 64 bits.
         except (ValueError, RuntimeError):
-            fields = _scan_tolerantly(skimmed)
+            fields = _scan_tolerantly(skimmed or Skimmed(body))
         if fields is None:
             raise _invalid("body is JSON but not an object")
         return _peek(*fields)
@@ -189,13 +190,14 @@ def _peek(values: dict[str, object], repeated: str | None) -> Peek:
     stream = values.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream", "must be true, false or null")
+    peek = Peek(_model(values["model"]) if "model" in values else None, stream or False)
+    # Looked up only where there may be more: most bodies have none of these.
+    if not _MAX_TOKENS.isdisjoint(values):
+        peek.max_tokens = _max_tokens(values)
     user = values.get("user")
     # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
-    is_text = isinstance(user, str) and 1 <= len(user) <= _USER_CHARS
-    user = str(user).encode(errors="replace").decode() if is_text else None
-    model = _model(values["model"]) if "model" in values else None
-    peek = Peek(model, stream or False, _max_tokens(values), user)
-    # Looked up only where there may be more: most bodies have none of these.
+    if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:
+        peek.user = user.encode(errors="replace").decode()
     if "n" in values or "best_of" in values:
         peek.n = _n_answers(values)
     if _OPTIONS in values:
@@ -224,7 +226,7 @@ def _model(value: object) -> str:
 
 def _max_tokens(values: dict[str, object]) -> int | None:
     first = None
-    for name in _MAX_TOKENS:
+    for name in _IN_ORDER:
         value = values.get(name)
         if value is None:
             continue

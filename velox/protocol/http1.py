@@ -122,23 +122,23 @@ class RequestDecoder:
         """
         if self.body_complete:
             return b""
-        body = self._read_counted() if self._chunked is None else self._read_chunks(self._chunked)
+        if self._chunked is not None:
+            body = self._read_chunks(self._chunked)
+        else:
+            part, left = self._buffer, self._left
+            if self._at or len(part) > left:
+                part = part[self._at : self._at + left]
+            n = len(part)
+            self._at += n
+            self._left = left - n
+            if n == left:
+                self._end_body()
+            body = bytes(part)  # no copy of bytes: a whole segment of a large body passes as it came
         if self._at == len(self._buffer):
             # A segment that was read is not held while the reply is made.
             self._buffer = b""
             self._at = 0
         return body
-
-    def _read_counted(self) -> bytes:
-        buffer, at = self._buffer, self._at
-        if at or len(buffer) > self._left:
-            buffer = buffer[at : at + self._left]
-        self._at += len(buffer)
-        self._left -= len(buffer)
-        if not self._left:
-            self._end_body()
-        # For bytes, bytes() makes no copy: a whole segment of a large body passes as it came.
-        return bytes(buffer)
 
     def _read_chunks(self, chunked: ChunkedDecoder) -> bytes:
         try:

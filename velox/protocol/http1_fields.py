@@ -18,6 +18,7 @@ __all__ = [
     "TOKEN",
     "FieldCollector",
     "connection_members",
+    "cut_length",
     "field_values",
     "framing_error",
 ]
@@ -82,6 +83,18 @@ def field_values(fields: Headers) -> dict[bytes, bytes]:
 def connection_members(value: bytes) -> frozenset[bytes]:
     """Return the lower-case members of a `Connection` value."""
     return frozenset(member.strip(b" \t") for member in value.lower().split(b",")) - {b""}
+
+
+def cut_length(head: bytes) -> tuple[bytes, bytes | None]:
+    """Return a head without its last Content-Length line, and that line's value (None: there is none)."""
+    at = head.rfind(b"\r\nContent-Length: ")
+    if at < 0:
+        at = head.rfind(b"\r\ncontent-length: ")
+        if at < 0:
+            return head, None
+    end = head.find(b"\r\n", at + 18)
+    digits = head[at + 18 : end]
+    return (head[:at] + head[end:], digits) if digits.isdigit() else (head, None)
 
 
 def framing_error(message: str, *, status: int = 400) -> VeloxError:

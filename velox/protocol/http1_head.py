@@ -25,6 +25,7 @@ from velox.protocol.http1_fields import (
     TOKEN,
     FieldCollector,
     connection_members,
+    cut_length,
     field_values,
     framing_error,
 )
@@ -74,6 +75,7 @@ _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 # A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
+_ZERO: Final = ord("0")
 # RFC 9110 §5.5 allows more space around a value; a server in front of us that does not strip it sees another body.
 _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-encoding: ?chunked)\r\n", re.IGNORECASE)
 
@@ -107,7 +109,7 @@ class HeadReader:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
         if len(head) > _KEPT_HEAD_BYTES:
             return _read(head, self._limits)
-        key, digits = _cut_length(head)
+        key, digits = cut_length(head)
         known = self._known.get(key)
         if known is None:
             return self._learn(key, _read(head, self._limits), by_length=digits is not None)
@@ -141,18 +143,6 @@ class HeadReader:
             head.key = key
             self._known.put(key, copy(head))  # a head belongs to its connection, which may change it
         return head
-
-
-def _cut_length(head: bytes) -> tuple[bytes, bytes | None]:
-    """Return the head without its last Content-Length line, and that line's value (None: there is none)."""
-    at = head.rfind(b"\r\nContent-Length: ")
-    if at < 0:
-        at = head.rfind(b"\r\ncontent-length: ")
-        if at < 0:
-            return head, None
-    end = head.find(b"\r\n", at + 18)
-    digits = head[at + 18 : end]
-    return (head[:at] + head[end:], digits) if digits.isdigit() else (head, None)
 
 
 def _read(head: bytes, limits: Http1Limits) -> RequestHead:
@@ -306,7 +296,7 @@ def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: 
 
 def body_length(digits: bytes, limits: Http1Limits) -> int:
     """Return a Content-Length's value: no sign, no list, no second spelling ("05" is 5 to some and octal to others)."""
-    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS or (digits[0] == ord("0") and digits != b"0"):
+    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS or (digits[0] == _ZERO and digits != b"0"):
         raise framing_error("Content-Length is not a plain decimal number")
     content_length = int(digits)
     if content_length > limits.body_bytes:

@@ -18,6 +18,7 @@ from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.room import RoomLines
 from velox.gateway.routing import RouteParts, Routing
+from velox.net.in_turns import InTurns
 from velox.policy.balance.bounded_hash import BoundedHash
 from velox.policy.balance.candidates import Balancer
 from velox.policy.balance.least_inflight import LeastInflight
@@ -47,6 +48,9 @@ _MOST_MIRRORED_BYTES: Final = 16 * 1024 * 1024
 
 # Of what may run, those who wait for room at an upstream of their own may be one in so many. Arbitrary.
 _LINES_PART: Final = 4
+
+# Members whose connections are looked after, or begun, in one turn of the loop: some 0.5 ms.
+_PER_TURN: Final = 128
 
 _Place: TypeAlias = tuple[UpstreamEntry, str]
 _Credentials: TypeAlias = tuple[str, tuple[KeyRef, ...]]
@@ -86,6 +90,8 @@ class Fleet:
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
         self._lines: Final = RoomLines(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
         self._is_started = False
+        self._starts: Final = InTurns(_start, _PER_TURN, loop)
+        self._ticks: Final = InTurns(self._tick_pool, _PER_TURN, loop)
         self.routing = finished(self._making(settings, []))
 
     def __repr__(self) -> str:
@@ -99,8 +105,7 @@ class Fleet:
     def start(self) -> None:
         """Make the warm connections."""
         self._is_started = True
-        for member in self.members:
-            member.pool.start()
+        self._starts.begin(self.members)
 
     def replace(self, settings: Settings) -> Routing:
         """Take other settings; return the new tables. What is unchanged goes on as it is.
@@ -135,8 +140,7 @@ class Fleet:
 
     def tick(self, now_s: float) -> None:
         """Look after the connections; every 0.3 s or so. now_s: the loop's time."""
-        for member in self.members:
-            member.pool.tick(now_s)
+        self._ticks.begin(self.members)
         n_retired = len(self._retired)
         for retired in tuple(self._retired):
             retired.member.pool.tick(now_s)
@@ -152,6 +156,9 @@ class Fleet:
         if self._leaving:
             self._note_leaving()
 
+    def _tick_pool(self, member: Member) -> None:
+        member.pool.tick(self._loop.time())
+
     def _note_leaving(self) -> None:
         """Tell the tables what runs elsewhere: it is not on its way to a member of theirs."""
         retired = {retired.member for retired in self._retired}
@@ -160,6 +167,8 @@ class Fleet:
 
     def close(self) -> None:
         """Abort every connection."""
+        self._starts.stop()
+        self._ticks.stop()
         for member in (*self.members, *(retired.member for retired in self._retired)):
             member.pool.close()
 
@@ -176,7 +185,8 @@ class Fleet:
         upstreams = self._maker.entries(settings)
         # What is known of keys stays known, whatever else of their upstream is changed: they rest for as long as told.
         keys = {
-            (entry.name, entry.keys): self._keys.get((entry.name, entry.keys)) or Keys(len(entry.keys))
+            (entry.name, entry.keys): self._keys.get((entry.name, entry.keys))
+            or Keys(len(entry.keys), changes=self._maker.changes)
             for entry in upstreams
             if _rotates(entry)
         }
@@ -201,6 +211,10 @@ class Fleet:
         self._hedging = {each: hedging for each, hedging in self._hedging.items() if each in hedged}
         builder = _Builder(by_name, self._table, self._hedging, self._loop)
         return Routing(RouteTable(settings.routes, index), tuple(members.values()), builder.route, self._lines)
+
+
+def _start(member: Member) -> None:
+    member.pool.start()
 
 
 def _rotates(entry: UpstreamEntry) -> bool:

@@ -156,7 +156,7 @@ class LeaseKeeper:
                 self._failed(held, str(exc))
                 return False
             answered_ns = time.monotonic_ns()
-            self._metrics.observe_lease_round_trip(answered_ns - now_ns)
+            self._metrics.lease_round_trip.observe(answered_ns - now_ns)
             for (one, ask), answer in zip(asked, told, strict=True):
                 if ask.back:
                     self._metrics.count_lease(LeaseResult.RETURNED)

@@ -22,6 +22,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
 from velox.policy.health.active import ActiveRules, ProbeSchedule
+from velox.policy.health.changes import Changes
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules, State
 from velox.protocol.http2_engines import engine_factory
@@ -71,6 +72,7 @@ class MemberMaker:
         self._max_connections: Final = max_connections
         self._on_change: Final = on_change
         self._sim_origin: Final = sim_origin
+        self.changes: Final = Changes()  # of the health of all that are made here
 
     def entries(self, settings: Settings) -> tuple[UpstreamEntry, ...]:
         """Return the upstreams of some settings."""
@@ -117,7 +119,7 @@ class MemberMaker:
     def _health(self, entry: UpstreamEntry, keys: Keys | None, *, is_new: bool) -> MemberHealth:
         now_s = self._loop.time()
         active = None if entry.probe is None else ProbeSchedule(_probe_rules(entry.probe), now_s, random.random())
-        return MemberHealth(MemberRules(), now_s, keys=keys, active=active, is_new=is_new)
+        return MemberHealth(MemberRules(), now_s, keys=keys, active=active, is_new=is_new, changes=self.changes)
 
     def _concurrency(self, settings: Settings, entry: UpstreamEntry) -> ConcurrencyLimit:
         """Return the limit of one member: this worker's share of it, or one that finds out its share by itself."""

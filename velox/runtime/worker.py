@@ -136,6 +136,7 @@ class Worker:
         self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
         self._told_to_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
+        self._is_change_noted = False
         self._n_ticks = 0
 
         self._memory: MemoryGuard | None = None  # none before run()
@@ -274,7 +275,7 @@ class Worker:
     def _tick(self) -> None:
         """Every 0.1 s: how late is the loop, is there something to log; now and then, whose time is over."""
         now_s = time.monotonic()
-        self._metrics.observe_loop_lag(max(0, round((now_s - self._lag_due_s) * 1e9)))
+        self._metrics.loop_lag.observe(max(0, round((now_s - self._lag_due_s) * 1e9)))
         # First: nothing that goes wrong below may end the timer that everything else depends on.
         self._lag_due_s = now_s + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
@@ -305,6 +306,13 @@ class Worker:
         self._on_pool_change()
 
     def _on_pool_change(self) -> None:
+        """Look whether an upstream can be reached, once a turn: all of thousands of members may change together."""
+        if not self._is_change_noted:
+            self._is_change_noted = True
+            self._loop.call_soon(self._look_at_pools)
+
+    def _look_at_pools(self) -> None:
+        self._is_change_noted = False
         self._status.upstream_ready = any(member.pool.is_warm for member in self._fleet.members)
 
 

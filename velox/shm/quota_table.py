@@ -39,6 +39,8 @@ key by a state in each cell; waiting for all that are inside is read-copy-update
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from atomicshm import fence
@@ -78,16 +80,20 @@ class Window:
 
 
 class RowTable:
-    """One process's way to the rows. block: of this process; there is one RowTable in it, and one thread."""
+    """One process's way to the rows. block: of this process; there is one RowTable in it, and one thread.
 
-    __slots__ = ("_busy", "_n_busy", "_tags", "block", "memory")
+    enter(): begin an operation: what is seen from now on stays as it was seen, until leave(). Both are the same step,
+    and without a Python frame, for each request takes them.
+    """
+
+    __slots__ = ("_tags", "block", "enter", "leave", "memory")
 
     def __init__(self, memory: QuotaMemory, block: int) -> None:
         self.memory: Final = memory
         self.block: Final = block
         self._tags = memory.tags()
-        self._busy = memory.busy(block)
-        self._n_busy = self._busy.load()
+        self.enter: Final[Callable[[], object]] = partial(memory.busy(block).fetch_add, 1)
+        self.leave: Final = self.enter
 
     def __repr__(self) -> str:
         return f"<RowTable block={self.block} {self.memory!r}>"
@@ -102,16 +108,6 @@ class RowTable:
         home = tag % (half - PROBES) + half * open_ended
         row = overflow % half_of_overflow + half_of_overflow * open_ended
         return Window(tag, home, self.memory.overflow_row(row))
-
-    def enter(self) -> None:
-        """Begin an operation: what is seen from now on stays as it was seen, until leave()."""
-        self._n_busy += 1
-        self._busy.store(self._n_busy)
-
-    def leave(self) -> None:
-        """End an operation."""
-        self._n_busy += 1
-        self._busy.store(self._n_busy)
 
     def find(self, window: Window) -> Row | None:
         """Return the row of a tag if it has one. Inside an operation."""

@@ -116,11 +116,13 @@ class SharedQuota:
             cost_ns, tat = n * rate.interval_ns, row.tat
             seen = tat.load()
             while True:
-                wait_ns = ask(rate, seen, now_ns, n)
-                if wait_ns < 0:
-                    return wait_ns
-                if wait_ns and row.is_overflow:
-                    return -wait_ns
+                wait_ns = 0
+                if seen > now_ns:  # else the bucket is full
+                    wait_ns = ask(rate, seen, now_ns, n)
+                    if wait_ns < 0:
+                        return wait_ns
+                    if wait_ns and row.is_overflow:
+                        return -wait_ns
                 found = tat.cas(seen, (seen if seen > now_ns else now_ns) + cost_ns)
                 if found == seen:
                     break

@@ -42,7 +42,8 @@ class BodyBudget:
 
     def take(self, waiter: BudgetWaiter, n_bytes: int) -> bool:
         """Take bytes now (True), or get in line (False): then the waiter is called back."""
-        if not self._waiting and self.take_now(n_bytes):
+        if not self._waiting and self._taken + n_bytes <= self._limit:
+            self._taken += n_bytes
             return True
         self._waiting.append((waiter, n_bytes, self._now_s() + self._max_wait_s))
         return False
@@ -57,7 +58,8 @@ class BodyBudget:
     def give(self, n_bytes: int) -> None:
         """Give bytes back, and call those whose bodies fit now."""
         self._taken -= n_bytes
-        self._grant()
+        if self._waiting:
+            self._grant()
 
     def forget(self, waiter: BudgetWaiter) -> None:
         """The waiter left the line; those behind it may fit."""

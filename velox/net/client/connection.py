@@ -22,7 +22,7 @@ from velox.net.client.refusals import body_too_late, body_too_slow, head_too_lat
 from velox.net.client.request_reader import RequestReader
 from velox.policy.pace import Pace
 from velox.protocol.http1_write import CONTINUE_100
-from velox.types import ANYONE, RequestHead
+from velox.types import ANYONE
 
 if TYPE_CHECKING:  # an ingress makes its connections
     from velox.net.client.ingress import Ingress
@@ -48,6 +48,9 @@ class _State(enum.IntEnum):
     CLOSED = 6
 
 
+_IDLE, _HEAD, _BODY, _ANSWERING, _FLUSHING, _LINGER, _CLOSED = _State  # an enumeration's attribute takes 50 ns
+
+
 class ClientConnection(Http1Replies, asyncio.Protocol):
     """One client's connection; the Client of each of its requests in turn."""
 
@@ -57,7 +60,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         self._ingress: Final = ingress
         self._request: Final = RequestReader(ingress.limits, ingress.budget, ingress.heads)
         self._transport: asyncio.Transport | None = None
-        self._state = _State.IDLE
+        self._state = _IDLE
         self._caller = ANYONE
         self._exchange: ClientExchange | None = None
         self._read_paused = False
@@ -81,7 +84,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """True when no request has begun to come, and none is being answered."""
-        return self._state is _State.IDLE
+        return self._state is _IDLE
 
     @property
     def is_http_1_0(self) -> bool:
@@ -107,14 +110,14 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def finish(self, *, close: bool = False) -> None:
         """The reply has been written to its end. close: nothing can follow on this connection."""
         self._exchange = None
-        self.release_body()
+        self._request.release()
         if self._transport is None:
             return
         if close or self.ends_at_close or self.will_close:
             self._close()
         elif self._write_paused:
             # The replies to requests that were sent ahead must not gather behind one that is not taken.
-            self._state = _State.FLUSHING
+            self._state = _FLUSHING
         else:
             self._next()
 
@@ -122,7 +125,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         """Be ready for another request."""
         self._request.clear()
         self._is_new = False
-        self._state = _State.IDLE
+        self._state = _IDLE
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
         if self._request.buffered:
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
@@ -135,14 +138,12 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Draining: close unless a request has begun, or the first one may be on its way."""
-        if self._state is not _State.IDLE or self._request.buffered:
+        if self._state is not _IDLE or self._request.buffered:
             return
         if self._is_new:
             self.deadline_s = self._ingress.loop.time() + _FIRST_REQUEST_S
         else:
             self._close_idle()
-
-    # -- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -160,10 +161,10 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state >= _State.LINGER:
+        if state >= _LINGER:
             return
         self._request.feed(data)
-        self._advance(len(data) if state is _State.BODY else 0)
+        self._advance(len(data) if state is _BODY else 0)
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
@@ -174,7 +175,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        self._state = _State.CLOSED
+        self._state = _CLOSED
         self._ingress.connections.discard(self)
         self._ingress.paused.discard(self)
         self._ingress.door.leave(self._address, was_refused=self._is_refused)
@@ -195,11 +196,11 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        if self._state is _State.ANSWERING:
+        if self._state is _ANSWERING:
             self.deadline_s = 0.0
-        elif self._state is _State.LINGER:
+        elif self._state is _LINGER:
             self._linger()
-        elif self._state is _State.FLUSHING:
+        elif self._state is _FLUSHING:
             if self.will_close:
                 self._close()
             else:
@@ -211,63 +212,62 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def _advance(self, n_body: int = 0) -> None:
         """Go as far as the bytes that are here allow. n_body: those of an open body that have just come."""
-        if self._request.waits:
+        request = self._request
+        if request.waits:
             return
-        if self._state < _State.ANSWERING:
+        if self._state < _ANSWERING:
             try:
-                is_whole = (self._state is _State.BODY or self._read_head()) and self._read_body(n_body)
+                is_whole = (self._state is _BODY or self._read_head()) and request.collect()
             except VeloxError as error:
                 self._refuse(error)
             else:
                 if is_whole:
                     self._submit()
-        self._read_on()
+                elif self._state is _BODY and not request.waits:
+                    now_s = self._ingress.loop.time()
+                    self.deadline_s = self._pace.came(n_body, now_s) if n_body else self._pace.begin(now_s)
+        if self._read_paused or request.buffered:
+            self._read_on()
 
     def _read_head(self) -> bool:
         ingress, request = self._ingress, self._request
-        head = request.read_head()
+        head = request.head = request.read_head()
         if head is None:
-            if self._state is _State.IDLE and request.buffered:
-                self._state = _State.HEAD
+            if self._state is _IDLE and request.buffered:
+                self._state = _HEAD
                 self.deadline_s = ingress.loop.time() + ingress.timeouts.header_s
             return False
-        self._state = _State.BODY
+        self._state = _BODY
         self._caller = ingress.app.check_head(head)
         if not request.reserve(self):
             self._pause_reading()
             self.deadline_s = 0.0  # the budget has its own
             return False
-        self._invite_body(head)
+        if head.expect_continue:
+            self._invite_body()
         return True
 
-    def _invite_body(self, head: RequestHead) -> None:
+    def _invite_body(self) -> None:
         """Answer `Expect: 100-continue`, now that the request has passed (R-H1-9); not if the body is coming anyway."""
-        if head.expect_continue and head.has_body and not self._request.buffered:
+        if not self._request.buffered:
             self.write(CONTINUE_100)
 
     def budget_granted(self, n_bytes: int) -> None:
         """The budget has room for the body that waited."""
         self._request.grant(n_bytes)
-        if self._request.head is not None:
-            self._invite_body(self._request.head)
+        if (head := self._request.head) is not None and head.expect_continue:
+            self._invite_body()
         self._ingress.loop.call_soon(self._advance)
 
     def budget_refused(self) -> None:
         """The body waited as long as a request may."""
         self._refuse(no_room())
 
-    def _read_body(self, n_bytes: int) -> bool:
-        if self._request.read_body():
-            return True
-        now_s = self._ingress.loop.time()
-        self.deadline_s = self._pace.came(n_bytes, now_s) if n_bytes else self._pace.begin(now_s)
-        return False
-
     def _submit(self) -> None:
         request = self._request
         head = request.head
         assert head is not None, "a request is submitted after its head was read"
-        self._state = _State.ANSWERING
+        self._state = _ANSWERING
         self.deadline_s = 0.0
         body, request.body = request.body, None
         exchange = self._ingress.app.submit(self, head, body, self._caller)
@@ -278,11 +278,11 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def _refuse(self, error: VeloxError) -> None:
         """Answer an error before there is an exchange. A body that was not read makes the connection unusable."""
         request = self._request
-        self._state = _State.ANSWERING
+        self._state = _ANSWERING
         self.deadline_s = 0.0
         request.leave_line(self)
         request.body = None
-        if request.head is not None and (error.close or request.is_unread):
+        if request.head is not None and (error.close or not request.body_complete):
             request.head.keep_alive = False
         self._ingress.app.refuse(self, request.head, error)
 
@@ -292,7 +292,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         """A step took too long."""
         state, timeouts = self._state, self._ingress.timeouts
         self.deadline_s = 0.0
-        if self._write_paused or (state is _State.LINGER and is_sending(self._transport)):
+        if self._write_paused or (state is _LINGER and is_sending(self._transport)):
             if self._transport is not None and self._backlog.is_taken(self._transport):
                 self.deadline_s = self._ingress.loop.time() + timeouts.write_s
                 return
@@ -300,12 +300,12 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
             if exchange is not None:
                 exchange.client_gone(stalled=True)
             self.abort()
-        elif state is _State.HEAD or (state is _State.IDLE and self._request.buffered):
+        elif state is _HEAD or (state is _IDLE and self._request.buffered):
             self._refuse(head_too_late(timeouts.header_s))
-        elif state is _State.BODY:
+        elif state is _BODY:
             is_trickle = self._pace.is_trickle(self._ingress.loop.time())
             self._refuse(body_too_slow(self._ingress.pace.rate) if is_trickle else body_too_late(timeouts.body_s))
-        elif state is _State.IDLE:
+        elif state is _IDLE:
             self._close_idle()
         else:
             self.abort()
@@ -317,9 +317,9 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         overtake the reply (RFC 9112 §9.6).
         """
         transport = self._transport
-        if transport is None or self._state >= _State.LINGER:
+        if transport is None or self._state >= _LINGER:
             return
-        self._state = _State.LINGER
+        self._state = _LINGER
         self._resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
@@ -336,7 +336,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     def left(self) -> None:
         """The client has closed, which was seen though nothing is read from it."""
-        if self._exchange is not None or self._state is _State.BODY:
+        if self._exchange is not None or self._state is _BODY:
             self.abort()
         elif self._transport is not None:
             self._transport.close()
@@ -344,7 +344,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def _close_idle(self) -> None:
         """Close between requests: no reply is on its way that a reset could overtake, so it is done at once."""
         if self._transport is not None:
-            self._state = _State.LINGER
+            self._state = _LINGER
             self._transport.close()
             self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
 
@@ -357,7 +357,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
             transport.write(last)
         self._exchange = None
         self.release_body()
-        self._state = _State.LINGER
+        self._state = _LINGER
         self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
         if reset:
             resets.reset(transport)
@@ -380,7 +380,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
         That never holds an open request up: what is here of a body was taken, and half a head is less (Http1Limits).
         """
-        if self._request.waits or self._state >= _State.LINGER:
+        if self._request.waits or self._state >= _LINGER:
             return
         if self._request.buffered > _PIPELINE_BYTES:
             self._pause_reading()

@@ -16,48 +16,27 @@ from velox.types import RequestHead
 __all__ = ["RequestReader"]
 
 
-class RequestReader:
-    """One request after the other: feed(), read_head(), reserve(), read_body(), clear().
+class RequestReader(RequestDecoder):
+    """One request after the other: feed(), read_head(), reserve(), collect(), clear().
 
-    head: the open request's, None before it was read. body: what has come of it. waits: there is no room for it yet.
-    Errors are VeloxErrors.
+    head: the open request's, as its connection has noted it. body: what has come of it. waits: there is no room for it
+    yet. Errors are VeloxErrors.
+
+    It is a decoder and does not have one: a call that is only passed on is paid by each request.
     """
 
-    __slots__ = ("_budget", "_decoder", "_held_bytes", "body", "head", "waits")
+    __slots__ = ("_budget", "_held_bytes", "body", "head", "waits")
 
     def __init__(self, limits: Http1Limits, budget: BodyBudget, heads: HeadReader) -> None:
+        super().__init__(limits, heads)
         self.head: RequestHead | None = None
         self.body: bytes | bytearray | None = None
-        self._decoder: Final = RequestDecoder(limits, heads)
         self._budget: Final = budget
         self._held_bytes = 0  # taken from the budget
         self.waits = False
 
     def __repr__(self) -> str:
         return f"<RequestReader buffered={self.buffered} held={self._held_bytes} waits={self.waits}>"
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that have come and were not read."""
-        return self._decoder.buffered
-
-    @property
-    def is_unread(self) -> bool:
-        """True while part of the open request's body was not read: no other request can follow."""
-        return not self._decoder.body_complete
-
-    def feed(self, data: bytes) -> None:
-        """Take what the client sent."""
-        self._decoder.feed(data)
-
-    def take_rest(self) -> bytes:
-        """Return what has come after the head of a connection that is no longer HTTP's."""
-        return self._decoder.take_rest()
-
-    def read_head(self) -> RequestHead | None:
-        """Return the next head; None: more bytes are needed. Raises VeloxError."""
-        self.head = self._decoder.read_head()
-        return self.head
 
     def reserve(self, waiter: BudgetWaiter) -> bool:
         """Take room for a body of announced length. False: there is none yet, the waiter is called back."""
@@ -75,26 +54,26 @@ class RequestReader:
         self.waits = False
         self._held_bytes += n_bytes
 
-    def read_body(self) -> bool:
+    def collect(self) -> bool:
         """Collect what is here of the body; True when it is whole. Raises VeloxError."""
-        decoder, head = self._decoder, self.head
+        head = self.head
         if self.waits or head is None:
             return False
-        piece = decoder.read_body()
+        piece = self.read_body()
         if head.chunked and piece:
             # Its length was not announced: what does not fit is refused, there is no way to wait in the middle.
             if not self._budget.take_now(len(piece)):
                 message = "no memory for this request's body (VELOX_BODY_BUDGET)"
                 raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0, close=True)
             self._held_bytes += len(piece)
-        if decoder.body_complete and self.body is None:
+        if self.body_complete and self.body is None:
             # The usual case: the request came in one read, and its body is one slice of it.
-            self.body = piece if head.has_body else None
+            self.body = piece if piece or head.chunked else None
         elif piece:
             if not isinstance(self.body, bytearray):
                 self.body = bytearray()
             self.body += piece
-        return decoder.body_complete
+        return self.body_complete
 
     def leave_line(self, waiter: BudgetWaiter) -> None:
         """Wait for room no longer."""

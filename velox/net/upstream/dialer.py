@@ -25,6 +25,7 @@ from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, U
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.net.upstream.tls import UpstreamContext
 from velox.observe.series import Retry
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineFactory
 
 __all__ = ["Connection", "DialTarget", "Dialer"]
@@ -77,6 +78,7 @@ class Dialer:
         self._target: Final = target
         self._resolver: Final = resolver
         self._buffer: Final = buffer
+        self._heads: Final = ReplyHeads()
         self._loop: Final = loop
         self._make_engine: Final = make_engine
         self._n_dials = random.randrange(1 << 16)  # the workers' first dials go to different addresses
@@ -216,7 +218,7 @@ class Dialer:
     def _protocol(self, owner: ConnectionOwner, use_http2: bool) -> Connection:
         target = self._target
         if not use_http2:
-            return Http1Connection(owner, self._buffer, target.host_header, self._loop)
+            return Http1Connection(owner, self._buffer, target.host_header, self._loop, self._heads)
         scheme = b"http" if target.context is None else b"https"
         return Http2Connection(
             owner,

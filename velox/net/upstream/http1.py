@@ -23,6 +23,7 @@ from velox.net.upstream.interface import (
 from velox.observe.series import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.protocol.http1_response_head import ReplyHeads
 from velox.types import Headers
 
 __all__ = ["Http1Connection"]
@@ -42,12 +43,19 @@ class Http1Connection(asyncio.BufferedProtocol):
     """The connection, and the stream of its one exchange at the same time."""
 
     def __init__(
-        self, owner: ConnectionOwner, buffer: ReadBuffer, host: bytes, loop: asyncio.AbstractEventLoop
+        self,
+        owner: ConnectionOwner,
+        buffer: ReadBuffer,
+        host: bytes,
+        loop: asyncio.AbstractEventLoop,
+        heads: ReplyHeads | None = None,
     ) -> None:
+        """heads: of all connections to the same upstream; None: of this one only."""
         self.queued = False
         self._owner: Final = owner
         self._view: Final = buffer.view
         self._host: Final = host
+        self._heads: Final = heads or ReplyHeads()
         self._loop: Final = loop
         self._transport: asyncio.Transport | None = None
         self._sink: ReplySink | None = None
@@ -111,7 +119,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         )
         self._sink = sink
         self.n_begun += 1
-        self._decoder = ResponseDecoder(head_request=request.method == b"HEAD", upgrade=request.offer is not None)
+        is_head, is_offer = request.method == b"HEAD", request.offer is not None
+        self._decoder = ResponseDecoder(self._heads, head_request=is_head, upgrade=is_offer)
         self._got_bytes = False
         self._sent_s = self._loop.time()
         if body is None:

@@ -314,13 +314,12 @@ class Http2Connection(asyncio.BufferedProtocol):
             if stream.has_body and self._engine.queued_bytes(stream.id):
                 # RFC 9113 §8.1: the reply came before the request's end; its rest would wait in the engine for ever.
                 self._engine.reset(stream.id, CANCEL)
-            n_bytes = stream.deliver()
-            if n_bytes:
-                # Only the connection's window matters now, the stream is over.
-                self._engine.acknowledge(stream.id, n_bytes)
+        n_bytes = stream.deliver()
+        if n_bytes and self._transport is not None:
+            # Sent after the read that brought them. Of a stream that is over only the connection's window matters.
+            self._engine.acknowledge(stream.id, n_bytes)
+        if stream.ended:
             self._after_stream()
-        else:
-            self.acknowledge(stream.id, stream.deliver())
 
     def _deliver_rest(self, stream: Http2Stream) -> None:
         """Hand over what came in the same read before the stream's end by error."""
@@ -344,7 +343,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._owner.on_room(self)
 
     def _flush_soon(self) -> None:
-        if not self._flush_queued and self._transport is not None:
+        # Most reads of a reply leave nothing to say: an engine opens a window when half of it was taken.
+        if not self._flush_queued and self._transport is not None and self._engine.has_output:
             self._flush_queued = True
             self._loop.call_soon(self._flush)
 

@@ -116,7 +116,8 @@ class UpstreamPool:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """After a stream was opened: pass on the room that is left, and get more before there is none."""
-        self.on_room(connection)
+        if connection.has_room or self._capacity.unsettled:
+            self.on_room(connection)
         term = self._connections.get(connection)
         if term is not None and connection.n_begun >= term.max_begun:
             self._doom(connection, ConnectionEnd.REQUESTS)
@@ -129,8 +130,6 @@ class UpstreamPool:
         Raises UpstreamFailure when the dial that the caller counted on failed, VeloxError(DRAINING) after close().
         """
         connection = self._rooms.take()
-        if connection is not None:
-            return connection
         ticket = self._waiters.ticket()
         while connection is None:
             if self._closing:

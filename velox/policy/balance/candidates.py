@@ -22,12 +22,14 @@ class Candidates:
 
     weights: configured weight times all that lowers it (slow start, a cache that is full); 0 or less: not to be chosen.
     inflight: requests of all workers that have begun and not ended. extra: load on top of it that came another way
-    (scraped.py), in requests; empty: none.
+    (scraped.py), in requests; empty: none. is_even: all weights are the same, and more than 0; False where that is not
+    known.
     """
 
     weights: Sequence[float]
     inflight: Sequence[int]
     extra: Sequence[float] = ()
+    is_even: bool = False
 
     def __post_init__(self) -> None:
         if not self.extra:

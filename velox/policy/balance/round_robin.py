@@ -5,6 +5,8 @@ Knows: whose turn it is. Does not know: load, latency, or the turns of other wor
 Smooth weighted round robin, as in nginx (ngx_http_upstream_round_robin.c): with each choice every member earns its
 weight, the richest is chosen and pays what all earned. With weights 5, 1, 1: a a b a c a a. Weights may be fractions
 and change at any time; a member that may not be chosen neither earns nor pays.
+
+While all weights are the same that is one after the other, and is done so: it costs the same for any number of members.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ __all__ = ["RoundRobin"]
 class RoundRobin(LearnsNothing):
     """The turns of one worker. Satisfies Balancer."""
 
-    __slots__ = ("_earned",)
+    __slots__ = ("_earned", "_next")
 
     def __init__(self) -> None:
         self._earned: list[float] = []  # by member
+        self._next: int | None = None  # while weights are even
 
     def __repr__(self) -> str:
         return f"<RoundRobin earned={[round(earned, 2) for earned in self._earned]}>"
@@ -36,6 +39,11 @@ class RoundRobin(LearnsNothing):
         tried: Collection[int] = (),
     ) -> int | None:
         """Choose whoever's turn it is."""
+        if candidates.is_even and not tried:
+            n = len(candidates.weights)
+            member = int(random * n) if self._next is None else self._next % n
+            self._next = member + 1
+            return member
         weights = usable(candidates.weights, tried)
         if len(self._earned) != len(weights):
             self._begin(len(weights), weights, random)

@@ -34,6 +34,7 @@ _LEAST_REQUESTS: Final = 10.0  # faded by age; fewer are judged by faults in a r
 _LEAST_SHARE: Final = 0.1  # of faults; below it, second attempts hide all
 _TIMES_PEERS: Final = 2.0
 _TIMES_SLOWEST: Final = 3.0
+_QUIET_EVERY_S: Final = 0.02  # while many wait somewhere for long, it is looked whether for too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,19 @@ class GroupRules:
 class GroupHealth:
     """The members of one group in one worker. All times are monotonic seconds and never decrease."""
 
-    __slots__ = ("_configured", "_effective", "_members", "_rules", "is_panicking", "n_in")
+    __slots__ = (
+        "_changes",
+        "_configured",
+        "_effective",
+        "_holds_until_s",
+        "_members",
+        "_n_changes",
+        "_out",
+        "_rules",
+        "even",
+        "is_panicking",
+        "n_in",
+    )
 
     def __init__(
         self, members: Sequence[MemberHealth], weights: Sequence[float], rules: GroupRules | None = None
@@ -63,32 +76,71 @@ class GroupHealth:
         self._configured: Final = tuple(weights)
         self._effective: Final = list(weights)
         self._rules: Final = rules or GroupRules()
-        self.is_panicking = False  # as of the last weights()
-        self.n_in = len(members)  # who are neither out nor rest, as of the last weights()
+        # In a worker all members and keys have the same.
+        noted = [each.changes for each in members]
+        noted += [each.keys.changes for each in members if each.keys is not None]
+        self._changes: Final = tuple({id(each): each for each in noted}.values())
+        self._n_changes = 0  # as of the last look
+        self._holds_until_s = -math.inf  # what was found then, if there is no change
+        self._out: list[int] = []  # as of the last look
+        self.even: Sequence[float] | None = None  # what weights() returned last, if all are the same, and more than 0
+        self.is_panicking = False
+        self.n_in = len(members)  # who are neither out nor rest
 
     def __repr__(self) -> str:
         return f"<GroupHealth {list(self._members)}>"
 
     def weights(self, now_s: float, *, again: bool = False) -> Sequence[float]:
-        """Return the weights to choose by; the same list each time. All are 0 only if all keys rest: see rests_s().
+        """Return the weights to choose by. All are 0 only if all keys rest: see rests_s().
 
         Who rests is not out: it has said itself when it can be asked again, and is no reason for panic. A busy member
         is still better than none; a key that rests is not. again: for a request that has failed once: it should go to
         one that makes no faults at all, for most requests are not tried a third time.
         """
+        self._look(now_s)
+        if again:
+            return [weight * member.trust(now_s) for weight, member in zip(self._effective, self._members, strict=True)]
+        return self._effective
+
+    def probe(self, now_s: float, tried: Collection[int] = ()) -> int | None:
+        """Return the member that a request should go to before any choice; None: choose.
+
+        Only for a request that can still go elsewhere if this fails: so nobody is harmed by asking.
+        """
+        self._look(now_s)
+        for n in self._out:
+            if n not in tried and self._members[n].wants_probe(now_s):
+                return n
+        return None
+
+    def _look(self, now_s: float) -> None:
+        """Look at all members, unless what was found last still holds: no request is to pay for their number."""
+        n_changes = 0
+        for changes in self._changes:
+            n_changes += changes.n
+        if now_s < self._holds_until_s and n_changes == self._n_changes:
+            return
+        self._n_changes = n_changes
+        least_late_s = self._rules.least_late_s
+        until_s = now_s + least_late_s  # nobody has been quiet for longer before
         effective = self._effective
         out: list[int] = []
         resting: list[int] = []
-        suspected: list[int] = []
+        quiet: list[int] = []
         for n, member in enumerate(self._members):
+            until_s = min(until_s, member.holds_until_s(now_s))
             state = member.state(now_s)
             if state is State.IN:
                 effective[n] = self._configured[n] * member.warmth(now_s)
-                if member.quiet_s(now_s) > self._rules.least_late_s:
-                    suspected.append(n)
+                if now_s - member.waits_since_s <= least_late_s:
+                    until_s = min(until_s, member.waits_since_s + least_late_s)
+                elif member.quiet_s(now_s) > least_late_s:
+                    quiet.append(n)
                 continue
             effective[n] = 0.0
             (resting if state is State.RESTING else out).append(n)
+        self._out = out
+        self._holds_until_s = min(until_s, now_s + _QUIET_EVERY_S) if quiet else until_s
         n_judged = len(effective) - len(resting)
         self.n_in = n_judged - len(out)
         self.is_panicking = bool(out) and (
@@ -101,22 +153,10 @@ class GroupHealth:
             for n in resting:
                 if not self._members[n].rests_s(now_s):
                     effective[n] = self._configured[n]
-        elif suspected:
-            self._suspect(suspected, len(out), now_s)
-        if again:
-            for n, member in enumerate(self._members):
-                effective[n] *= member.trust(now_s)
-        return effective
-
-    def probe(self, now_s: float, tried: Collection[int] = ()) -> int | None:
-        """Return the member that a request should go to before any choice; None: choose.
-
-        Only for a request that can still go elsewhere if this fails: so nobody is harmed by asking.
-        """
-        for n, member in enumerate(self._members):
-            if n not in tried and member.wants_probe(now_s):
-                return n
-        return None
+        elif quiet:
+            self._suspect(quiet, len(out), now_s)
+        is_even = effective[0] > 0.0 and effective.count(effective[0]) == len(effective)
+        self.even = effective if is_even else None
 
     def late_s(self, now_s: float) -> float:
         """Return when a first byte is so late that it says something: after three times the slowest of late."""
@@ -164,6 +204,7 @@ class GroupHealth:
                 return
             if self._members[n].quiet_s(now_s) > late_s:
                 self._effective[n] = 0.0
+                self._members[n].is_suspected = True
 
     def _is_worse(self, member: int, now_s: float) -> bool:
         """Say whether `member` fails more than its peers, and may be put out for it."""

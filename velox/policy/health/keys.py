@@ -18,6 +18,7 @@ from collections.abc import Collection
 from typing import Final
 
 from velox.policy.breaker import Breaker, BreakerRules
+from velox.policy.health.changes import Changes
 from velox.policy.health.told import Told, UnitTold, quota_told, rest_told_s
 from velox.types import Headers
 
@@ -80,10 +81,11 @@ class _Key:
 class Keys:
     """The keys of one upstream in one worker, from 0. All times are monotonic seconds and never decrease."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "changes")
 
-    def __init__(self, n: int) -> None:
-        """n: how many there are, 1 or more; an upstream without keys has no Keys."""
+    def __init__(self, n: int, *, changes: Changes | None = None) -> None:
+        """n: how many there are, 1 or more; an upstream without keys has no Keys. changes: where refusals are noted."""
+        self.changes: Final = changes or Changes()
         assert n > 0, "an upstream without keys has no Keys"
         self._keys: Final = tuple(_Key() for _ in range(n))
 
@@ -106,6 +108,10 @@ class Keys:
     def is_usable(self, now_s: float) -> bool:
         """True while one of them may be used."""
         return any(key.is_usable(now_s) for key in self._keys)
+
+    def is_sure(self, now_s: float) -> bool:
+        """True while one of them may be used until it is refused, however long that is; a refusal is noted."""
+        return any(now_s >= key.rests_s and not key.breaker.is_open for key in self._keys)
 
     def rests_s(self, now_s: float) -> float | None:
         """Return how long it is until the first that rests is back; None if none rests."""
@@ -152,7 +158,9 @@ class Keys:
                     told_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**found.n_refused) * (0.8 + 0.4 * random)
                     found.n_refused += 1
             found.rests_s = max(found.rests_s, now_s + told_s)
+            self.changes.n += 1
         elif status in (401, 403):
+            self.changes.n += 1
             found.breaker.failed(began_s, now_s, random=random)
             if status == 401:
                 found.breaker.open(now_s, random=random)

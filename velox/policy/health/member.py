@@ -31,6 +31,7 @@ from typing import Final
 
 from velox.policy.breaker import Breaker, BreakerRules
 from velox.policy.health.active import ProbeSchedule
+from velox.policy.health.changes import Changes
 from velox.policy.health.keys import Keys
 from velox.policy.health.verdict import Verdict
 
@@ -44,6 +45,8 @@ _LEAST_TRUST: Final = 1e-3  # a member is never left out for it
 _PROBES: Final = 5
 _PRIOR: Final = 8.0  # requests that are remembered of one that was put out for its share of faults
 _WAITING: Final = 5  # as many as faults in a row: if they all time out, it is out
+_QUIET_S: Final = 1.0  # silence that is worth a look when so many wait; below what any group minds
+_WARM_STEP_S: Final = 0.05  # of a slow start: in less its weight is the same, as far as anybody can tell
 _SLOWEST_S: Final = 300.0  # a slow first byte is forgotten in this time: replies that do not stream may be seldom
 _BUSY: Final = 3  # in a row, then it rests; arbitrary
 _FIRST_REST_S: Final = 1.0  # where it does not say for how long; doubled while it goes on
@@ -77,6 +80,7 @@ class MemberHealth:
         "_breaker",
         "_faults",
         "_heard_s",
+        "_is_reachable",
         "_n_busy",
         "_n_rests",
         "_n_waiting",
@@ -87,7 +91,8 @@ class MemberHealth:
         "_slowest_s",
         "_warm_s",
         "active",
-        "is_reachable",
+        "changes",
+        "is_suspected",
         "keys",
     )
 
@@ -99,8 +104,13 @@ class MemberHealth:
         keys: Keys | None = None,
         active: ProbeSchedule | None = None,
         is_new: bool = True,
+        changes: Changes | None = None,
     ) -> None:
-        """keys: of its upstream, shared by its members. is_new: it begins slowly; all of a new gateway may be, too."""
+        """keys: of its upstream, shared by its members. is_new: it begins slowly; all of a new gateway may be, too.
+
+        changes: where it is noted when state() or warmth() may be others than holds_until_s() said; the same for many.
+        """
+        self.changes: Final = changes or Changes()
         self._rules: Final = rules
         self._breaker: Final = Breaker(rules.breaker)
         self._rests_s = 0.0  # until then
@@ -117,14 +127,26 @@ class MemberHealth:
         self._slow_at_s = now_s
         self.keys: Final = keys
         self.active: Final = active
-        self.is_reachable = True  # told from outside: there is a connection, or the last try to make one did not fail
+        self._is_reachable = True
+        self.is_suspected = False  # by a group: it wants to know when something is heard
 
     def __repr__(self) -> str:
         return f"<MemberHealth {self._breaker!r} faults={self._faults:.1f}/{self._requests:.1f}>"
 
+    @property
+    def is_reachable(self) -> bool:
+        """Told from outside: there is a connection, or the last try to make one did not fail."""
+        return self._is_reachable
+
+    @is_reachable.setter
+    def is_reachable(self, is_reachable: bool) -> None:
+        if is_reachable is not self._is_reachable:
+            self._is_reachable = is_reachable
+            self.changes.n += 1
+
     def state(self, now_s: float) -> State:
         """Return whether it may have requests."""
-        if self._breaker.is_open or not self.is_reachable or (self.active is not None and not self.active.is_up):
+        if self._breaker.is_open or not self._is_reachable or (self.active is not None and not self.active.is_up):
             return State.OUT
         if now_s < self._rests_s:
             return State.RESTING
@@ -139,6 +161,16 @@ class MemberHealth:
             return 1.0
         return max(_WARM_FROM, 1.0 - (self._warm_s - now_s) / self._rules.warm_s)
 
+    def holds_until_s(self, now_s: float) -> float:
+        """Return until when state() and warmth() stay as they are, if no change is noted; now_s: that is not known."""
+        if self._breaker.is_open or not self._is_reachable:
+            return math.inf
+        if self.keys is not None and not self.keys.is_sure(now_s):
+            return now_s
+        if now_s < self._rests_s:
+            return self._rests_s
+        return math.inf if now_s >= self._warm_s else now_s + _WARM_STEP_S
+
     def rests_s(self, now_s: float) -> float:
         """Return how long its keys rest yet, 0 if one may be used: nothing can be sent there before."""
         if self.keys is None or self.keys.is_usable(now_s):
@@ -149,7 +181,7 @@ class MemberHealth:
         """True if a request that can go elsewhere afterwards should go here now."""
         if not self._breaker.is_open or not self._breaker.allows(now_s) or now_s < self._rests_s:
             return False
-        if not self.is_reachable or (self.active is not None and not self.active.is_up):
+        if not self._is_reachable or (self.active is not None and not self.active.is_up):
             return False
         return self.keys is None or self.keys.is_usable(now_s)
 
@@ -160,12 +192,14 @@ class MemberHealth:
         if not self._n_waiting:
             self._heard_s = now_s
         self._n_waiting += 1
+        if self._n_waiting == _WAITING and now_s - self._heard_s > _QUIET_S:
+            self.changes.n += 1
 
     def answers(self, began_s: float, now_s: float) -> None:
         """A good reply begins: told at most once of an attempt, and before its end."""
         self._n_busy = self._n_rests = 0
         self._n_waiting -= 1
-        self._heard_s = now_s
+        self._hear(now_s)
         waited_s = now_s - began_s
         # Faded now and then, not for each request.
         if waited_s > self._slowest_s or now_s - self._slow_at_s > _FADED_EVERY_S:
@@ -192,7 +226,9 @@ class MemberHealth:
         if not answered:
             self._n_waiting -= 1
             if verdict in _HEARD:
-                self._heard_s = now_s
+                self._hear(now_s)
+            elif self.is_suspected:
+                self._clear()
         if verdict is Verdict.WELL or verdict is Verdict.KEY:
             self._n_busy = self._n_rests = 0
             if self._breaker.n_faults:
@@ -212,6 +248,7 @@ class MemberHealth:
             self._may_return(now_s)
         elif self._breaker.is_open:
             self._requests = self._faults = 0.0  # what it did before says nothing of what comes back
+            self.changes.n += 1
 
     def eject(self, now_s: float, *, hold_s: float, random: float = 0.5) -> None:
         """Put it out for its share of faults. hold_s: at least until the first probe.
@@ -219,6 +256,7 @@ class MemberHealth:
         A little of what it did is remembered: if it comes back the same, few requests are enough to tell.
         """
         self._breaker.open(now_s, hold_s=hold_s, probes=_PROBES, random=random)
+        self.changes.n += 1
         if self._requests > _PRIOR:
             self._faults *= _PRIOR / self._requests
             self._requests = _PRIOR
@@ -226,12 +264,19 @@ class MemberHealth:
     def probed(self, is_good: bool, now_s: float) -> None:
         """An active probe ended."""
         assert self.active is not None, "who probes has its schedule from here"
-        if self.active.ended(is_good) and is_good:
-            self._warm_s = now_s + self._rules.warm_s
+        if self.active.ended(is_good):
+            self.changes.n += 1
+            if is_good:
+                self._warm_s = now_s + self._rules.warm_s
 
     def quiet_s(self, now_s: float) -> float:
         """Return how long nothing was heard while many wait; 0 while few do. They end, so this does."""
         return now_s - self._heard_s if self._n_waiting >= _WAITING else 0.0
+
+    @property
+    def waits_since_s(self) -> float:
+        """When something was heard last by those that wait; inf while none does."""
+        return self._heard_s if self._n_waiting else math.inf
 
     def slowest_s(self, now_s: float) -> float:
         """Return the slowest first byte of late, faded by age; 0 if none is known."""
@@ -265,6 +310,7 @@ class MemberHealth:
             rest_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**self._n_rests)
             self._n_rests += 1
         self._rests_s = max(self._rests_s, now_s + rest_s)
+        self.changes.n += 1
 
     def _count(self, faults: float, now_s: float) -> None:
         if self._breaker.is_open:
@@ -278,3 +324,13 @@ class MemberHealth:
     def _may_return(self, now_s: float) -> None:
         if not self._breaker.is_open:
             self._warm_s = now_s + self._rules.warm_s
+            self.changes.n += 1
+
+    def _hear(self, now_s: float) -> None:
+        self._heard_s = now_s
+        if self.is_suspected:
+            self._clear()
+
+    def _clear(self) -> None:
+        self.is_suspected = False
+        self.changes.n += 1
