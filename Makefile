@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: run test fuzz fuzz-tools bench lint ruff format-check mypy imports lock clean
+.PHONY: run test fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -23,8 +23,11 @@ fuzz-tools: $(INSTALLED)
 	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
 		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
 
-bench: $(INSTALLED)  ## Side by side with nginx, in one run
-	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.side_by_side $(ARGS)
+bench: $(INSTALLED)  ## Side by side with other gateways, which are installed first: about 10 minutes; ARGS=--smoke: nginx only
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare $(ARGS)
+
+bench-full: $(INSTALLED)  ## The same with more sizes, connections and kinds of upstreams: about half an hour
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --full $(ARGS)
 
 lint: ruff format-check mypy imports
 

@@ -1,7 +1,7 @@
 """A model server with a knee under three times what it can serve: without a limit, with the right one, with `auto`.
 
     python -m bench.knee                    # about 2 minutes; writes table and picture of docs/concurrency.md
-    python -m bench.knee --seconds 5 --dry  # does it run? writes nothing
+    python -m bench.knee --seconds 8 --dry  # does it run? writes nothing
 
 Everything is real: `velox sim` with a capacity, `velox serve` with two workers, a client's connection for each request.
 Requests come at random times whether or not earlier ones were answered, and ask for answers of random length. Time to
@@ -42,6 +42,8 @@ _OVERLOAD: Final = 3.0
 _SERVERS: Final = {"line": (), "batch": ("--batch-slowdown",)}
 _LIMITS: Final = ("off", str(_CAPACITY), "auto")
 _PATIENCE_S: Final = 3.0
+# Then requests of one second count: fewer say nothing.
+_LEAST_S: Final = 2 * (_PATIENCE_S + 1.0)
 
 
 @dataclass
@@ -195,6 +197,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--dry", action="store_true", help="write nothing")
     arguments = parser.parse_args()
+    if arguments.seconds < _LEAST_S:
+        parser.error(f"--seconds must be {_LEAST_S:g} at least: only its second half counts, less {_PATIENCE_S:g} s")
     lines = [
         "| server | limit | throughput, of the peak | TTFT p50 | p99 | refused | after (p50) | limit, least to most |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,6 +1,8 @@
 """Do large bodies stall small ones? Small requests' p99, quiet and while 10 MB bodies pass; the event loop's lag too.
 
-    python -m bench.large_bodies [--rate 500] [--large-per-s 4] [--seconds S] [--rounds N] [--out DIR]
+    python -m bench.large_bodies [--rate 500] [--large-per-s 4] [--seconds S] [--rounds N] [--out DIR] [--dry]
+
+It fills docs/benchmarks/large-bodies.md, unless it is to write nothing (--dry).
 
 `direct` goes past every gateway while the large bodies pass through Velox: what it gets slower by is the machine's and
 the load generator's doing, not the gateway's.
@@ -13,59 +15,25 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import tempfile
-import threading
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from bench.large_senders import LargeSender
 from bench.load import start_open_loop, wait_for
 from bench.machine import Cores, describe, pick_cores
-from bench.open_loop import request_bytes
 from bench.payloads import large_body
 from bench.report import Row, row, save, table
 from bench.rounds import Figures, run_rounds
 from bench.servers import Server, Servers, get
+from docs.tables import fill
 
 _LARGE_BYTES: Final = 10_000_000
 _LAG: Final = re.compile(rb'^velox_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
+_PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "large-bodies.md"
 _BAR: Final = 3.0
-
-
-class LargeSender:
-    """Sends large requests on one connection at a steady rate, from a thread, while it is entered."""
-
-    def __init__(self, port: int, body: bytes, per_s: float) -> None:
-        self._port: Final = port
-        self._request: Final = request_bytes(body)
-        self._interval_s: Final = 1 / per_s
-        self._stop: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run)
-        self.n_sent = 0
-        self.failure = ""
-
-    def __enter__(self) -> LargeSender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        due_s = time.monotonic()
-        with socket.create_connection(("127.0.0.1", self._port)) as sock:
-            while not self._stop.wait(max(0.0, due_s - time.monotonic())):
-                sock.sendall(self._request)
-                reply = sock.recv(65536)
-                if not reply.startswith(b"HTTP/1.1 200"):
-                    self.failure = repr(reply[:200])
-                    return
-                self.n_sent += 1
-                due_s = max(due_s + self._interval_s, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +133,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
+    parser.add_argument("--dry", action="store_true", help="fill no page")
     given = parser.parse_args()
     cores = pick_cores()
     os.sched_setaffinity(0, {cores.rest})
@@ -181,6 +150,8 @@ def main() -> None:
     print(text)
     raw: dict[str, object] = {"machine": describe(), "rate": given.rate, "large_per_s": given.large_per_s}
     print(f"\nraw figures: {save(given.out, 'large-bodies', raw | {'figures': figures}, text)}")
+    if not given.dry:
+        _PAGE.write_text(fill(_PAGE.read_text(), "large-bodies", f"{text}\n"))
 
 
 if __name__ == "__main__":

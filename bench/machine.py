@@ -22,16 +22,20 @@ _PACKAGES: Final = ("uvloop", "httptools", "ngh2", "h2", "pysimdjson", "orjson",
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """gateway: the core of what is measured. rest: the core of load and upstream; the same where there is only one."""
+    """gateway: the core of what is measured. rest: the core of load and upstream; the same where there is only one.
+
+    every: all that may be used, in order.
+    """
 
     gateway: int
     rest: int
+    every: tuple[int, ...] = ()
 
 
 def pick_cores() -> Cores:
     """Take the first two cores of the affinity mask."""
     cores = sorted(os.sched_getaffinity(0))
-    return Cores(cores[0], cores[1] if len(cores) > 1 else cores[0])
+    return Cores(cores[0], cores[1] if len(cores) > 1 else cores[0], tuple(cores))
 
 
 def describe() -> dict[str, object]:

@@ -17,14 +17,17 @@ import random
 import re
 import select
 import socket
+import sys
 import time
 from collections import deque
 from typing import Final
 
 from bench.payloads import API_KEY, CHAT_PATH, chat_body
 
-__all__ = ["arrivals", "percentile", "request_bytes", "run"]
+__all__ = ["arrivals", "percentile", "request_bytes", "run", "whole_length"]
 
+_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding: chunked\r\n", re.IGNORECASE)
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"  # no reply of the bench's upstreams holds it
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 _ANSWER_S: Final = 10.0
 
@@ -72,17 +75,26 @@ class Connection:
         if not piece:
             raise ConnectionError("the connection was closed before the reply was whole")
         self._received += piece
-        end = self._received.find(b"\r\n\r\n") + 4
-        if end < 4:
-            return 0
-        length = _LENGTH.search(self._received, 0, end)
-        if length is None:
-            raise ConnectionError("a reply without Content-Length")
-        if len(self._received) < end + int(length[1]):
+        length = whole_length(self._received)
+        if length is None or len(self._received) < length:
             return 0
         status = int(self._received[9:12])
         self._received = b""
         return status
+
+
+def whole_length(received: bytes) -> int | None:
+    """Return how many bytes a reply has that begins so; None while that is not known. Raises ConnectionError."""
+    end = received.find(b"\r\n\r\n") + 4
+    if end < 4:
+        return None
+    length = _LENGTH.search(received, 0, end)
+    if length is not None:
+        return end + int(length[1])
+    if _CHUNKED.search(received, 0, end) is None:
+        raise ConnectionError("a reply without Content-Length that is not chunked")
+    last = received.find(_LAST_CHUNK, end - 2)
+    return last + len(_LAST_CHUNK) if last >= 0 else None
 
 
 def run(port: int, due: list[float], n_connections: int) -> tuple[list[float], int]:
@@ -119,16 +131,18 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--samples", action="store_true", help="tell every latency")
     given = parser.parse_args()
     due = arrivals(given.rate, given.seconds)
     latencies, n_errors = run(given.port, due, given.connections)
-    figures = {
-        "requests": len(latencies),
-        "errors": n_errors,
-        "p50_ms": percentile(latencies, 0.5) * 1e3,
-        "p99_ms": percentile(latencies, 0.99) * 1e3,
-        "max_ms": latencies[-1] * 1e3,
-    }
+    if not latencies:
+        sys.exit(f"no request of {len(due)} was answered")
+    figures: dict[str, object] = {"requests": len(latencies), "errors": n_errors}
+    for name, share in (("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)):
+        figures[name] = percentile(latencies, share) * 1e3
+    figures["max_ms"] = latencies[-1] * 1e3
+    if given.samples:
+        figures["latencies_ms"] = [round(latency * 1e3, 4) for latency in latencies]
     print(json.dumps(figures))
 
 

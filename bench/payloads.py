@@ -11,7 +11,18 @@ from typing import Final, Literal
 
 import orjson
 
-__all__ = ["API_KEY", "CHAT_PATH", "CHAT_REPLY", "SSE_CHUNK", "SSE_LAST", "chat_body", "large_body"]
+__all__ = [
+    "API_KEY",
+    "CHAT_PATH",
+    "CHAT_REPLY",
+    "MODELS_REPLY",
+    "SSE_CHUNK",
+    "SSE_LAST",
+    "SSE_STOP",
+    "chat_body",
+    "large_body",
+    "sse_chunk",
+]
 
 CHAT_PATH: Final = "/v1/chat/completions"
 # Not a secret: the key that this bench's gateway asks of this bench's client.
@@ -30,8 +41,8 @@ def _padded(document: dict[str, object], text_of: dict[str, object], size: int) 
     return orjson.dumps(document)
 
 
-def chat_body(*, stream: bool) -> bytes:
-    """Return a chat request of 750 bytes."""
+def chat_body(*, stream: bool, size: int = _CHAT_BYTES) -> bytes:
+    """Return a chat request of `size` bytes."""
     message: dict[str, object] = {"role": "user"}
     document: dict[str, object] = {
         "model": "gpt-bench",
@@ -40,7 +51,7 @@ def chat_body(*, stream: bool) -> bytes:
         "temperature": 0.7,
         "messages": [{"role": "system", "content": "You are a helpful assistant."}, message],
     }
-    return _padded(document, message, _CHAT_BYTES)
+    return _padded(document, message, size)
 
 
 def _chat_reply() -> bytes:
@@ -57,11 +68,21 @@ def _chat_reply() -> bytes:
 
 
 CHAT_REPLY: Final = _chat_reply()
+# Routers that stand before model servers ask these what they serve.
+MODELS_REPLY: Final = orjson.dumps({"object": "list", "data": [{"id": "gpt-bench", "object": "model"}]})
 SSE_CHUNK: Final = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"gpt-bench",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
 )
+_STAMPED: Final = SSE_CHUNK.replace(b" token", b" %d")
+# A model's last word. LiteLLM takes a stream without it for one that was cut off.
+SSE_STOP: Final = SSE_CHUNK.replace(b'{"content":" token"}', b"{}").replace(b":null", b':"stop"')
 SSE_LAST: Final = b"data: [DONE]\n\n"
+
+
+def sse_chunk(now_ns: int) -> bytes:
+    """Return one event of a streamed answer. now_ns: when it is written, which is the token that it holds."""
+    return _STAMPED % now_ns
 
 
 def large_body(kind: Literal["image", "text"], size: int) -> bytes:

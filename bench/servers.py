@@ -5,23 +5,25 @@ Knows: how nginx, Velox and the bench's upstream are started. Does not know: loa
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import trustme
 
-from bench.cpu import cpu_seconds, family, n_writes
+from bench.cpu import cpu_seconds, family, memory_bytes, n_writes, user_share
 from bench.machine import Cores
-from bench.payloads import API_KEY, CHAT_REPLY
+from bench.payloads import API_KEY, CHAT_REPLY, MODELS_REPLY
 
 __all__ = ["Certificate", "NginxUpstream", "Server", "Servers", "answers", "get"]
 
@@ -30,8 +32,8 @@ _ROOT: Final = Path(__file__).parent.parent
 
 # {...} is filled by str.format. Keep-alive never ends: a reconnect would be measured as work for a request.
 _NGINX: Final = """
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log warn; {user}
-events {{ worker_connections 4096; }}
+daemon off; worker_processes {workers}; pid {folder}/nginx.pid; error_log {folder}/error.log warn; {user}
+events {{ worker_connections 16384; }}
 http {{
   access_log off; keepalive_requests 1000000000; keepalive_timeout 1h; default_type application/json;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
@@ -43,9 +45,17 @@ _NGINX_UPSTREAM: Final = """
   server {{
     listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2; listen 127.0.0.1:{tls} ssl http2;
     ssl_certificate {chain}; ssl_certificate_key {key}; ssl_protocols TLSv1.3;
-    location / {{ return 200 '{reply}'; }}
+    location = /status {{ stub_status; }}
+    location = /v1/models {{ return 200 '{models}'; }}
+    location ~ ^/(server_info|model_info|version|loads|v1/loads|metrics)$ {{ return 200 '{{}}'; }}
+    location / {{ {failing} return 200 '{reply}'; }}
   }}
 """
+# One in a hundred, at random: what is random is nginx's own number of the request.
+_FAILING_MAP: Final = """
+  split_clients "$request_id" $is_failing {{ 1% 1; * 0; }}
+"""
+_FAILING: Final = """if ($is_failing) { return 500 '{"error":{"message":"overloaded","type":"server_error"}}'; }"""
 _NGINX_PROXY: Final = """
   proxy_ssl_trusted_certificate {authority}; proxy_ssl_verify on; proxy_ssl_name localhost; proxy_ssl_protocols TLSv1.3;
   upstream origin {{ server {origin}; keepalive 512; keepalive_requests 1000000000; keepalive_timeout 1h; }}
@@ -100,9 +110,18 @@ class Server:
         """CPU time that all processes of this server have used so far."""
         return cpu_seconds(self.pids)
 
+    def user_system(self) -> tuple[int, int]:
+        """How many ticks of CPU time all processes of this server have spent in user mode, and in the kernel."""
+        return user_share(self.pids)
+
     def n_writes(self) -> int:
         """How often all processes of this server have written so far."""
         return n_writes(self.pids)
+
+    def memory_bytes(self) -> int:
+        """What all processes of this server hold resident; those that live now."""
+        self._family = []
+        return memory_bytes(self.pids)
 
     def check(self) -> None:
         """Raise RuntimeError if the server has ended."""
@@ -110,13 +129,17 @@ class Server:
             raise RuntimeError(f"{self._process.args!r} ended with {self._process.returncode}")
 
     def stop(self) -> None:
-        """Ask it to end; insist after 5 s."""
+        """Ask it to end; insist after 5 s, then with all the processes that it started."""
+        pids = [pid for pid in family(self._process.pid) if pid != self._process.pid]
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Servers:
@@ -135,22 +158,32 @@ class Servers:
         for server in reversed(self._started):
             server.stop()
 
-    def nginx_upstream(self) -> NginxUpstream:
-        """Start an nginx that answers everything with the canned reply."""
+    def nginx_upstream(self, *, is_failing: bool = False, cores: Sequence[int] = ()) -> NginxUpstream:
+        """Start an nginx that answers everything with the canned reply. GET /status says how much it has answered.
+
+        is_failing: one request in a hundred gets a 500. cores: a worker for each; none given: one worker.
+        """
         ports = NginxUpstream(free_port(), free_port(), free_port())
-        http = _NGINX_UPSTREAM.format(
+        http = _FAILING_MAP.format() * is_failing + _NGINX_UPSTREAM.format(
             http1=ports.http1,
             http2=ports.http2,
             tls=ports.tls,
             chain=self.certificate.chain,
             key=self.certificate.key,
             reply=CHAT_REPLY.decode(),
+            models=MODELS_REPLY.decode(),
+            failing=_FAILING * is_failing,
         )
-        self._nginx(http, ports.http1, self._cores.rest)
+        self._nginx(http, ports.http1, cores or (self._cores.rest,))
         return ports
 
-    def nginx_proxy(self, origin: int, *, buffering: Literal["on", "off"], tls: bool = False) -> Server:
-        """Start the opponent: one worker, proxy_pass with kept upstream connections, which are never HTTP/2."""
+    def nginx_proxy(
+        self, origin: int, *, buffering: Literal["on", "off"], tls: bool = False, cores: Sequence[int] = ()
+    ) -> Server:
+        """Start the opponent: proxy_pass with kept upstream connections, which are never HTTP/2.
+
+        cores: a worker for each; none given: one worker.
+        """
         port = free_port()
         http = _NGINX_PROXY.format(
             origin=f"127.0.0.1:{origin}",
@@ -159,7 +192,7 @@ class Servers:
             scheme="https" if tls else "http",
             authority=self.certificate.authority,
         )
-        return self._nginx(http, port, self._cores.gateway)
+        return self._nginx(http, port, cores or (self._cores.gateway,))
 
     def velox(
         self,
@@ -167,13 +200,19 @@ class Servers:
         http2: Literal["auto", "on", "off"],
         engine: Literal["ngh2", "h2"] = "ngh2",
         more: Mapping[str, str] | None = None,
+        cores: Sequence[int] = (),
+        *,
+        within_s: float = _START_S,
     ) -> Server:
-        """Start Velox with one worker and its features on: key, limit, metrics. more: settings of this one."""
+        """Start Velox with its features on: key, limit, metrics. more: settings of this one.
+
+        cores: a worker for each; none given: one worker. within_s: how long it may take until it is ready.
+        """
         port, admin = free_port(), free_port()
         settings = {
             "VELOX_LISTEN": f"127.0.0.1:{port}",
             "VELOX_ADMIN_LISTEN": f"127.0.0.1:{admin}",
-            "VELOX_WORKERS": "1",
+            "VELOX_WORKERS": str(len(cores) or 1),
             "VELOX_UPSTREAM_ORIGIN": origin,
             "VELOX_UPSTREAM_HTTP2": http2,
             "VELOX_HTTP2_ENGINE": engine,
@@ -187,9 +226,30 @@ class Servers:
             **(more or {}),
         }
         command = [sys.executable, "-m", "velox", "serve"]
-        process = self._start(command, self._cores.gateway, settings)
+        process = self._start(command, cores or self._cores.gateway, settings)
         server = self._keep(Server(process, port, admin))
-        _wait_until(server, lambda: answers(admin, "/readyz"))
+        _wait_until(server, lambda: answers(admin, "/readyz"), within_s)
+        return server
+
+    def folder_of(self, name: str) -> Path:
+        """Make a folder for the files of one server."""
+        folder = self._folder / name
+        folder.mkdir()
+        return folder
+
+    def start(
+        self,
+        command: Sequence[str],
+        port: int,
+        settings: Mapping[str, str],
+        log: Path,
+        is_ready: Callable[[], bool],
+        *,
+        within_s: float = _START_S,
+    ) -> Server:
+        """Start any other gateway on the gateway's core. Raises RuntimeError if it ends, or is not ready in time."""
+        server = self._keep(Server(self._start(list(command), self._cores.gateway, settings, log), port))
+        _wait_until(server, is_ready, within_s)
         return server
 
     def upstream(self, *, interval_s: float, chunks: int = 100) -> tuple[Server, int]:
@@ -210,11 +270,11 @@ class Servers:
         _wait_until(server, lambda: answers(port, "/count"))
         return server, http2, tls, tls_http2
 
-    def _nginx(self, http: str, port: int, core: int) -> Server:
+    def _nginx(self, http: str, port: int, cores: Sequence[int]) -> Server:
         folder = self._folder / f"nginx-{port}"
         folder.mkdir()
         user = "user root;" if os.geteuid() == 0 else ""
-        (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user, http=http))
+        (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user, http=http, workers=len(cores)))
         command = [
             "nginx",
             "-p",
@@ -224,22 +284,26 @@ class Servers:
             "-e",
             str(folder / "error.log"),
         ]
-        server = self._keep(Server(self._start(command, core, {}), port))
+        server = self._keep(Server(self._start(command, cores, {}), port))
         _wait_until(server, lambda: _accepts(port))
         return server
 
-    def _start(self, command: list[str], core: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: list[str], cores: int | Sequence[int], settings: Mapping[str, str], file: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        allowed = {cores} if isinstance(cores, int) else set(cores)
         # Only what is named here: a VELOX_ variable of the caller's would change what is measured.
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
-        log = (self._folder / "servers.log").open("ab")
-        return subprocess.Popen(
-            command,
-            cwd=_ROOT,
-            env=environment | dict(settings),
-            stdout=log,
-            stderr=log,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 - no thread runs yet
-        )
+        with (file or self._folder / "servers.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env=environment | dict(settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: _settle(allowed),  # noqa: PLW1509 - no thread runs yet
+            )
 
     def _keep(self, server: Server) -> Server:
         self._started.append(server)
@@ -280,12 +344,19 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _wait_until(server: Server, is_ready: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + _START_S
+def _settle(cores: set[int]) -> None:
+    """What a server's process does before it becomes the server: thousands of connections need as many open files."""
+    os.sched_setaffinity(0, cores)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _wait_until(server: Server, is_ready: Callable[[], bool], within_s: float = _START_S) -> None:
+    until_s = time.monotonic() + within_s
     while not is_ready():
         server.check()
         if time.monotonic() > until_s:
-            raise RuntimeError(f"{server!r} was not ready in {_START_S:g} s; see servers.log")
+            raise RuntimeError(f"{server!r} was not ready in {within_s:g} s; see servers.log")
         time.sleep(0.02)
 
 

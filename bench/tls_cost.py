@@ -1,11 +1,12 @@
 """What TLS to the upstream costs: CPU per request and per SSE chunk, plain and over TLS 1.3, Velox and nginx.
 
-    python -m bench.tls_cost [--smoke] [--rounds N] [--seconds S] [--out DIR]
+    python -m bench.tls_cost [--rounds N] [--seconds S] [--out DIR]  # fills docs/benchmarks/tls.md
+    python -m bench.tls_cost --smoke                                 # does it run? fills no page
 
 Velox over HTTP/1.1 and HTTP/2 with each engine; nginx, which has no HTTP/2 to its upstreams, over HTTP/1.1. Each ratio
 is against the same subject without TLS, in the same round; the bar is that of HTTP/2.
 
-Knows: what is compared with what. Does not know: how servers start (servers.py), how it is measured (side_by_side.py).
+Knows: what is compared with what. Does not know: how servers start (servers.py), how it is measured (measures.py).
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from bench.machine import describe, pick_cores
+from bench.machine import Cores, describe, pick_cores
+from bench.measures import Target, saturate, stream
+from bench.payloads import chat_body
 from bench.report import Row, row, save, table
-from bench.rounds import Figures
+from bench.rounds import Figures, Measure, run_rounds
 from bench.servers import Server, Servers
-from bench.side_by_side import Bench
+from docs.tables import fill
 
+_PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "tls.md"
 _BAR: Final = 1.3
 _STREAMS: Final = 32
+_SETTLE_S: Final = 0.5
 _OVER_TLS: Final = " over TLS"
 # subject -> how Velox is told to speak; nginx has no entry.
 _SUBJECTS: Final = ("nginx, HTTP/1.1 up", "Velox, HTTP/1.1 up", "Velox, HTTP/2 up (ngh2)", "Velox, HTTP/2 up (h2)")
@@ -37,7 +42,7 @@ def gateways(servers: Servers, ports: dict[str, int], *, is_stream: bool) -> dic
         scheme, suffix = ("https", _OVER_TLS) if tls else ("http", "")
         http1, http2 = (f"{scheme}://127.0.0.1:{ports[name + tls]}" for name in ("http1", "http2"))
         nginx, velox, ngh2, h2 = (subject + suffix for subject in _SUBJECTS)
-        buffering = "off" if is_stream else "on"
+        buffering: Literal["on", "off"] = "off" if is_stream else "on"
         found[nginx] = servers.nginx_proxy(ports["http1" + tls], buffering=buffering, tls=bool(tls))
         found[velox] = servers.velox(http1, "off")
         found[ngh2] = servers.velox(http2, "on")
@@ -55,6 +60,42 @@ def rows_of(figures: Figures, what: str, key: str = "cpu_us", unit: str = "µs")
     return rows
 
 
+class Bench:
+    """One run: its cores, how long it takes, and what came out so far."""
+
+    def __init__(self, folder: Path, cores: Cores, *, n_rounds: int, seconds: float) -> None:
+        self._folder: Final = folder
+        self._cores: Final = cores
+        self._n_rounds: Final = n_rounds
+        self._seconds: Final = seconds
+        self.figures: Final[dict[str, Figures]] = {}
+
+    def run(self, name: str, *, is_stream: bool) -> Figures:
+        """Measure all subjects in rounds, and keep the figures."""
+        folder = self._folder / name
+        folder.mkdir()
+        body = folder / "body.json"
+        body.write_bytes(chat_body(stream=False))
+        with Servers(folder, self._cores) as servers:
+            # One upstream for both questions: it writes each chunk on its own, with or without TLS.
+            origin, http2, tls, tls_http2 = servers.tls_upstream(interval_s=0.0)
+            ports = {"http1": origin.port, "http2": http2, "http1-tls": tls, "http2-tls": tls_http2}
+            measures: dict[str, Measure] = {}
+            for subject, server in gateways(servers, ports, is_stream=is_stream).items():
+                target = Target(server.port, server, origin.port)
+                measures[subject] = (
+                    partial(self._chunks, target) if is_stream else partial(self._requests, target, body)
+                )
+            figures = self.figures[name] = run_rounds(measures, self._n_rounds, self._seconds)
+        return figures
+
+    def _requests(self, target: Target, body: Path, seconds: float) -> dict[str, float]:
+        return saturate(target, body, connections=_STREAMS, seconds=seconds, cores=(self._cores.rest,))
+
+    def _chunks(self, target: Target, seconds: float) -> dict[str, float]:
+        return stream(target, streams=_STREAMS, settle_s=_SETTLE_S, seconds=seconds, core=self._cores.rest)
+
+
 def main() -> None:
     """Read the command line, measure, print and save."""
     parser = argparse.ArgumentParser(prog="python -m bench.tls_cost", description=__doc__.splitlines()[0])
@@ -69,24 +110,16 @@ def main() -> None:
     machine = describe()
     with tempfile.TemporaryDirectory(prefix="velox-bench-") as folder:
         bench = Bench(Path(folder), cores, n_rounds=n_rounds, seconds=seconds)
-        with bench.servers("tls") as servers:
-            # One upstream for both questions: it writes each chunk on its own, with or without TLS.
-            origin, http2, tls, tls_http2 = servers.tls_upstream(interval_s=0.0)
-            ports = {"http1": origin.port, "http2": http2, "http1-tls": tls, "http2-tls": tls_http2}
-            plain = gateways(servers, ports, is_stream=False)
-            requests = bench.run("requests", {name: partial(bench.requests, each) for name, each in plain.items()})
-        with bench.servers("tls-chunks") as servers:
-            origin, http2, tls, tls_http2 = servers.tls_upstream(interval_s=0.0)
-            ports = {"http1": origin.port, "http2": http2, "http1-tls": tls, "http2-tls": tls_http2}
-            streaming = gateways(servers, ports, is_stream=True)
-            measures = {name: partial(bench.chunks, each, origin, _STREAMS) for name, each in streaming.items()}
-            chunks = bench.run("chunks", measures)
+        requests = bench.run("requests", is_stream=False)
+        chunks = bench.run("chunks", is_stream=True)
     rows = rows_of(requests, "CPU per JSON request") + rows_of(chunks, "CPU per SSE chunk, burst")
     rows += rows_of(chunks, "chunks a write, burst", "chunks_per_write", "")
     text = table(rows)
     print(text)
     raw: dict[str, object] = {"machine": machine, "rounds": n_rounds, "seconds": seconds, "figures": bench.figures}
     print(f"\nraw figures: {save(given.out, 'tls-cost', raw, text)}")
+    if not given.smoke:
+        _PAGE.write_text(fill(_PAGE.read_text(), "tls-cost", f"{text}\n"))
 
 
 if __name__ == "__main__":

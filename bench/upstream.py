@@ -3,8 +3,9 @@
     python -m bench.upstream HTTP1_PORT HTTP2_PORT --interval 0.01 --chunks 100
 
 A POST is read to its end. If its body says `"stream":true` the answer is SSE: one chunk each `interval` seconds (0: one
-in each turn of the loop), each by a write of its own. Otherwise it is the canned JSON. GET /count says how many chunks
-were written so far, so that a figure per chunk needs no guess about streams that were cut at the end of a run.
+in each turn of the loop), each by a write of its own, with the time of the monotonic clock in it. Otherwise it is the
+canned JSON. GET /count says how many chunks were written and how many requests were answered so far, this one included,
+as nginx counts; GET /pace?0.01 changes the interval for the streams that begin from then on.
 
 Knows: the two framings, through velox.protocol. Does not know: who asks.
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import ssl
+import time
 from collections.abc import Sequence
 from typing import Final, cast
 
 import uvloop
 
-from bench.payloads import CHAT_REPLY, SSE_CHUNK, SSE_LAST
+from bench.payloads import CHAT_REPLY, MODELS_REPLY, SSE_LAST, SSE_STOP, sse_chunk
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
 from velox.protocol.http2 import Engine, EngineSettings
@@ -28,9 +31,10 @@ from velox.types import Header, RequestHead
 
 _JSON: Final = (b"content-type", b"application/json")
 _SSE: Final = (b"content-type", b"text/event-stream")
-_STREAM: Final = b'"stream":true'
-# Where a body's first fields are; the rest of a large one is not looked at.
-_LOOKED_AT_BYTES: Final = 256
+# A gateway may write the body anew, with spaces, and its fields in another order: then `stream` comes last.
+_STREAM: Final = re.compile(rb'"stream": ?true')
+# All of a short chat; the rest of a large body is not looked at.
+_LOOKED_AT_BYTES: Final = 2048
 
 
 class Pace:
@@ -38,19 +42,21 @@ class Pace:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, n_chunks: int) -> None:
         self.loop: Final = loop
-        self.interval_s: Final = interval_s
+        self.interval_s = interval_s
         self.n_chunks: Final = n_chunks
         self.n_written = 0
+        self.n_answered = 0
 
 
 class Playing:
     """One SSE answer. `outlet` writes its chunks."""
 
-    __slots__ = ("_due_s", "_left", "_outlet", "_pace", "gone")
+    __slots__ = ("_due_s", "_interval_s", "_left", "_outlet", "_pace", "gone")
 
     def __init__(self, pace: Pace, outlet: Http1Client | Http2Stream) -> None:
         self._pace: Final = pace
         self._outlet: Final = outlet
+        self._interval_s: Final = pace.interval_s
         self._left = pace.n_chunks
         self._due_s = pace.loop.time()
         self.gone = False
@@ -60,13 +66,13 @@ class Playing:
         if self.gone:
             return
         if not self._left:
-            self._outlet.write_event(SSE_LAST, last=True)
+            self._outlet.write_event(SSE_STOP + SSE_LAST, last=True)
             return
         self._left -= 1
         self._pace.n_written += 1
-        self._outlet.write_event(SSE_CHUNK, last=False)
-        if self._pace.interval_s:
-            self._due_s += self._pace.interval_s
+        self._outlet.write_event(sse_chunk(time.monotonic_ns()), last=False)
+        if self._interval_s:
+            self._due_s += self._interval_s
             self._pace.loop.call_at(self._due_s, self._step)
         else:
             self._pace.loop.call_soon(self._step)
@@ -109,13 +115,22 @@ class Http1Client(asyncio.Protocol):
         self._transport.write(http1_write.chunk(event) + (http1_write.LAST_CHUNK if last else b""))
 
     def _answer(self, head: RequestHead, start: bytes) -> None:
-        if _STREAM in start:
+        self._pace.n_answered += head.method == b"POST" or head.path == b"/count"
+        if _STREAM.search(start):
             self._transport.write(_reply_head(_SSE, None))
             self._playing = Playing(self._pace, self)
             return
-        body = b'{"chunks":%d}' % self._pace.n_written if head.path == b"/count" else CHAT_REPLY
+        if head.target.startswith(b"/pace?"):
+            self._pace.interval_s = float(head.target.partition(b"?")[2])
+        body = CHAT_REPLY if head.method == b"POST" else self._asked(head.path)
         reply = _reply_head(_JSON, len(body))
         self._transport.write(reply if head.method == b"HEAD" else reply + body)
+
+    def _asked(self, path: bytes) -> bytes:
+        """Return what a GET is answered with: the counts, the models, or nothing that anyone could take for wrong."""
+        if path == b"/count":
+            return b'{"chunks":%d,"requests":%d}' % (self._pace.n_written, self._pace.n_answered)
+        return MODELS_REPLY if path == b"/v1/models" else b"{}"
 
 
 def _reply_head(content_type: Header, length: int | None) -> bytes:
@@ -139,8 +154,9 @@ class Http2Stream:
             self._start += piece[:_LOOKED_AT_BYTES]
 
     def answer(self, pace: Pace) -> None:
+        pace.n_answered += 1
         engine = self._client.engine
-        if _STREAM in self._start:
+        if _STREAM.search(self._start):
             engine.send_response(self._id, [(b":status", b"200"), _SSE], False)
             self.playing = Playing(pace, self)
             return

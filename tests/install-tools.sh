@@ -9,7 +9,7 @@ missing() {
     local tool
     for tool in nginx:nginx-light nghttpd:nghttp2-server h2load:nghttp2-client wrk:wrk \
         chromium:chromium go:golang-go curl:curl openssl:openssl slowhttptest:slowhttptest varnishtest:varnish \
-        redis-server:redis-server; do
+        redis-server:redis-server valgrind:valgrind perf:linux-perf; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
 }

@@ -77,6 +77,9 @@ RUN_BY = {
     ".venv/bin/python -m tests.fuzz --report .fuzz/long.jsonl": f"{FUZZ}::test_report_is_a_row_a_target",
     "make lint": ".ci/run: make --keep-going lint",
     "make bench": ".ci/run: make bench",
+    ".venv/bin/python -m bench.micro": (
+        "tests/unit/test_bench_micro.py::test_command_measures_a_part_and_fills_no_page_when_fast"
+    ),
     ".ci/run": "tests/unit/test_deploy_files.py::test_script_is_executable_and_stops_at_an_unset_variable",
     ".venv/bin/velox serve --sim": f"{EXAMPLES}::test_python_snippet_prints_an_answer",
     "OPENAI_API_KEY=sk-... .venv/bin/velox serve": "tests/e2e/test_forwarding.py::test_own_key_replaces_the_clients",

@@ -1,0 +1,244 @@
+"""Rounds: the cells that share one upstream, one after the other; in each, every gateway once a round, in turn.
+
+Knows: order, which figures count, who drops out and why. Does not know: how a gateway starts, or what is written.
+
+A round's figures are comparable: they were taken within seconds of each other. The first round is dropped. Whoever
+fails requests in a cell has no figures in it, but the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.compare.cells import WARM_UP_S, Cell, Stage, planned_s, refusal
+from bench.compare.progress import Progress
+from bench.compare.subjects import DIRECT, Subject, started
+from bench.large_senders import LargeSender
+from bench.load import LoadError
+from bench.machine import Cores
+from bench.measures import Target, at_rate, saturate, stream
+from bench.open_loop import percentile
+from bench.payloads import chat_body, large_body
+from bench.peers import Origin, PeerError
+from bench.rounds import Figures, rotated
+from bench.servers import Servers, get
+
+__all__ = ["START_S", "Filled", "Runner"]
+
+# What starting one gateway takes, about; the slowest take much longer.
+START_S: Final = 1.5
+_STREAM_SETTLE_S: Final = 0.5
+_N_QUANTILES: Final = 1000
+_N_FOR_P999: Final = 1000
+# Larger bodies are many messages with escapes, as they are in life; smaller ones one text that fills them up.
+_LARGE_BYTES: Final = 16384
+_BESIDE_BYTES: Final = 2_000_000
+_BESIDE_PER_S: Final = 4.0
+
+
+@dataclass
+class Filled:
+    """What came of a cell."""
+
+    cell: Cell
+    rounds: Figures = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)  # ms, of all rounds
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Note why a subject has no figures here."""
+        self.rounds.pop(name, None)
+        self.samples.pop(name, None)
+        self.refused[name] = why
+
+    def document(self) -> dict[str, object]:
+        """Return its part of the document."""
+        quantiles = {name: _quantiles(values) for name, values in self.samples.items() if values}
+        return {
+            "id": self.cell.id,
+            "title": self.cell.title,
+            "workload": self.cell.workload(),
+            "rounds": self.rounds,
+            "latencies_ms": quantiles,
+            "refused": self.refused,
+        }
+
+
+class Runner:
+    """Measures cells. per_s: what each gateway can do at most, filled by the first cell that shows it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cores: Cores,
+        subjects: Sequence[Subject],
+        progress: Progress,
+        *,
+        n_rounds: int,
+        seconds: float,
+    ) -> None:
+        self._folder: Final = folder
+        self._cores: Final = cores
+        self._subjects: Final = subjects
+        self._progress: Final = progress
+        self._n_rounds: Final = n_rounds
+        self._seconds: Final = seconds
+        self.per_s: Final[dict[str, float]] = {}
+
+    def run(self, stage: Stage, cells: Sequence[Cell]) -> list[Filled]:
+        """Start all gateways before the upstream of a stage, and measure its cells."""
+        folder = self._folder / stage
+        folder.mkdir()
+        with Servers(folder, self._cores) as servers:
+            origin = self._upstream(servers, stage)
+            targets, failed = self._start(servers, stage, origin, cells[0])
+            if any(cell.rate for cell in cells) and not any(cell.id == "json-750B" for cell in cells):
+                self._probe(targets)
+            found = []
+            for cell in cells:
+                if stage == "streams":
+                    get(origin.http1, f"/pace?{cell.interval_s}")
+                found.append(self._cell(cell, targets, failed))
+        return found
+
+    def _upstream(self, servers: Servers, stage: Stage) -> Origin:
+        authority = servers.certificate.authority
+        if stage in ("streams", "large"):
+            server, http2, _, tls = servers.tls_upstream(interval_s=0.0)
+            return Origin(server.port, http2, tls, authority)
+        ports = servers.nginx_upstream(is_failing=stage == "errors")
+        return Origin(ports.http1, ports.http2, ports.tls, authority)
+
+    def _start(
+        self, servers: Servers, stage: Stage, origin: Origin, cell: Cell
+    ) -> tuple[dict[str, Target], dict[str, str]]:
+        """Start who takes part; return them, and who did not start, and why."""
+        targets: dict[str, Target] = {}
+        failed: dict[str, str] = {}
+        for subject in self._subjects:
+            if stage == "streams" and subject.streams_by:
+                continue
+            if subject.kind == "direct":
+                targets[subject.name] = Target(origin.http1, None, origin.http1)
+            elif cell.upstream in subject.upstreams:
+                self._progress.step(f"{stage}: start {subject.name}", START_S)
+                try:
+                    server, _ = started(
+                        subject, servers, self._cores, origin, cell.upstream, streaming=stage == "streams"
+                    )
+                except PeerError as error:
+                    failed[subject.name] = str(error)
+                else:
+                    targets[subject.name] = Target(server.port, server, origin.http1)
+        return targets, failed
+
+    def _cell(self, cell: Cell, targets: Mapping[str, Target], failed: dict[str, str]) -> Filled:
+        filled = Filled(cell)
+        for subject in self._subjects:
+            why = failed.get(subject.name) or refusal(cell, subject.upstreams, self.per_s, subject.name)
+            if cell.load == "streams" and subject.streams_by:
+                why = f"is measured by {subject.streams_by}"
+            elif subject.kind == "velox" and cell.upstream not in subject.upstreams:
+                why = "another way in which Velox runs is measured here"
+            if why:
+                filled.refuse(subject.name, why)
+            elif subject.name in targets:
+                filled.rounds[subject.name] = []
+                filled.samples[subject.name] = []
+        n_rounds = max(1, round(self._n_rounds * cell.rounds))
+        seconds = self._seconds * cell.seconds
+        planned = planned_s(cell, self._seconds)
+        warming = planned_s(cell, self._seconds, warm_up=True)
+        # What has other upstreams was never planned.
+        n_out = sum(cell.upstream in each.upstreams for each in self._subjects if each.name in filled.refused)
+        self._progress.skip(n_out * (n_rounds * planned + warming))
+        for turn in range(-1, n_rounds):
+            which = f"round {turn + 1} of {n_rounds}" if turn >= 0 else "warm-up"
+            for name in rotated(list(filled.rounds), max(turn, 0)):
+                self._progress.step(f"{cell.id}, {which}: {name}", planned if turn >= 0 else warming)
+                try:
+                    length = seconds if turn >= 0 else min(seconds, WARM_UP_S)
+                    figures, samples = self._measure(cell, targets[name], length)
+                except LoadError as error:
+                    if turn < 0:
+                        continue  # so short a time may be too short; the first round will tell
+                    filled.refuse(name, f"failed in {which}: {error}")
+                except (RuntimeError, OSError) as error:
+                    # It has ended: nothing can be asked of it any more.
+                    filled.refuse(name, f"ended in {which}: {error}")
+                    failed[name] = f"ended in {cell.id}"
+                else:
+                    if turn >= 0:
+                        filled.rounds[name].append(figures)
+                        filled.samples[name] += samples
+                    if cell.id == "json-750B":
+                        self.per_s[name] = max(self.per_s.get(name, 0.0), figures["per_s"])
+                    continue
+                self._progress.skip((n_rounds - turn - 1) * planned)
+        return filled
+
+    def _measure(self, cell: Cell, target: Target, seconds: float) -> tuple[dict[str, float], list[float]]:
+        core = self._cores.rest
+        match cell.load:
+            case "closed":
+                figures = saturate(
+                    target,
+                    self._body(cell.body_bytes),
+                    connections=cell.connections,
+                    seconds=seconds,
+                    cores=(core,),
+                    tolerant=cell.stage == "errors",
+                )
+                return figures, []
+            case "streams":
+                return (
+                    stream(target, streams=cell.connections, settle_s=_STREAM_SETTLE_S, seconds=seconds, core=core),
+                    [],
+                )
+            case "open" | "mixed":
+                assert cell.rate is not None, "cells at a rate have one"
+                with ExitStack() as stack:
+                    if cell.load == "mixed":
+                        body = self._body(_BESIDE_BYTES).read_bytes()
+                        sender = stack.enter_context(LargeSender(target.port, body, _BESIDE_PER_S))
+                    figures, samples = at_rate(
+                        target, rate=cell.rate, seconds=seconds, connections=cell.connections, core=core
+                    )
+                if cell.load == "mixed":
+                    if sender.failure:
+                        raise LoadError(f"a large request failed: {sender.failure}")
+                    figures["large_per_s"] = sender.n_sent / seconds
+                if len(samples) < _N_FOR_P999:
+                    figures.pop("p999_ms")  # of fewer than a thousand it is the greatest, by another name
+                return figures, samples
+
+    def _probe(self, targets: Mapping[str, Target]) -> None:
+        """Find out what each can do at most, where no cell has shown it."""
+        for name, target in targets.items():
+            if name not in self.per_s and name != DIRECT:
+                self._progress.step(f"how much can {name} do?", 0.0)
+                try:
+                    figures = saturate(
+                        target, self._body(750), connections=32, seconds=WARM_UP_S, cores=(self._cores.rest,)
+                    )
+                except (LoadError, RuntimeError, OSError):
+                    continue  # the cells will say what is wrong with it
+                self.per_s[name] = figures["per_s"]
+
+    def _body(self, n_bytes: int) -> Path:
+        path = self._folder / f"body-{n_bytes}.json"
+        if not path.exists():
+            large = n_bytes >= _LARGE_BYTES
+            path.write_bytes(large_body("text", n_bytes) if large else chat_body(stream=False, size=n_bytes))
+        return path
+
+
+def _quantiles(values: Sequence[float]) -> list[float]:
+    """Return at most a thousand quantiles, in equal steps up to the greatest value."""
+    ordered = sorted(values)
+    n = min(_N_QUANTILES, len(ordered))
+    return [percentile(ordered, (index + 1) / n - 0.5 / len(ordered)) for index in range(n)]

@@ -1,0 +1,125 @@
+"""Who is measured: nothing at all ("direct"), the peers, and Velox in four ways. And how each is started.
+
+Knows: names, what each is started with. Does not know: what is measured.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from bench import peers
+from bench.machine import Cores
+from bench.peers import Origin, PeerError
+from bench.servers import Server, Servers
+
+__all__ = ["DIRECT", "NGINX", "VELOX", "Subject", "install", "started", "subjects"]
+
+DIRECT: Final = "direct"
+NGINX: Final = "nginx"
+VELOX: Final = "Velox"
+_HTTP2: Final = "Velox, HTTP/2 up"
+_TLS: Final = "Velox, HTTP/2 over TLS up"
+_FEATURES: Final = "client key, rate limit that is never reached, metrics, request timing, upstream key; access log off"
+
+_Upstream: TypeAlias = Literal["http1", "http2", "tls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One that is measured. upstreams: in front of which kinds of upstream. workers: processes that serve.
+
+    streams_by: what measures its streams instead; "": this does.
+    """
+
+    name: str
+    kind: Literal["direct", "proxy", "llm", "velox"]
+    package: str
+    features: str
+    upstreams: frozenset[str]
+    workers: int = 1
+    streams_by: str = ""
+
+    def described(self) -> dict[str, str]:
+        """Return what the document says of it."""
+        return {"kind": self.kind, "package": self.package, "features": self.features}
+
+
+def subjects(cores: Cores, only: Sequence[str] = ()) -> list[Subject]:
+    """Return all that are measured. only: the names of peers that are; empty: all. Raises ValueError."""
+    unknown = set(only) - {each.name for each in peers.PEERS}
+    if unknown:
+        raise ValueError(f"no such peer: {', '.join(sorted(unknown))}")
+    package = f"this commit, CPython {platform.python_version()}"
+    n = len(cores.every)
+    everywhere = frozenset(("http1", "http2", "tls"))
+    found = [Subject(DIRECT, "direct", "", "no gateway: the client asks the upstream, without TLS", everywhere)]
+    found += [
+        Subject(each.name, each.kind, each.package, each.features, each.upstreams)
+        for each in peers.PEERS
+        if not only or each.name in only
+    ]
+    found += [
+        Subject(VELOX, "velox", package, f"{_FEATURES}; 1 worker, HTTP/1.1 up", frozenset(("http1", "tls"))),
+        Subject(_HTTP2, "velox", package, f"{_FEATURES}; 1 worker, HTTP/2 up", frozenset(("http1", "http2"))),
+        Subject(
+            _TLS,
+            "velox",
+            package,
+            f"{_FEATURES}; 1 worker, HTTP/2 in TLS 1.3 up",
+            frozenset(("http1", "tls")),
+            streams_by="bench.tls_cost",
+        ),
+    ]
+    if n > 1:
+        shared = f"{n} workers, HTTP/1.1 up, on the cores that load and upstream use too"
+        found.append(
+            Subject(f"Velox, {n} workers", "velox", package, f"{_FEATURES}; {shared}", frozenset(("http1",)), n)
+        )
+    return found
+
+
+def install(chosen: Sequence[Subject], say: Callable[[str], None], store: Path = peers.STORE) -> dict[str, str]:
+    """Install the peers among the subjects; return which could not be, and why."""
+    missing: dict[str, str] = {}
+    for subject in chosen:
+        if subject.kind in ("proxy", "llm"):
+            try:
+                peers.install(subject.name, store, say)
+            except PeerError as error:
+                missing[subject.name] = str(error)
+                say(f"{subject.name} is missing: {error}")
+    return missing
+
+
+def started(
+    subject: Subject, servers: Servers, cores: Cores, origin: Origin, upstream: _Upstream, *, streaming: bool
+) -> tuple[Server, float]:
+    """Start a gateway; return it, and how long it took until it was ready. Raises PeerError.
+
+    origin: with the port for HTTP/2 in TLS as `tls` where Velox asks for HTTP/2.
+    """
+    begin_s = time.monotonic()
+    try:
+        if subject.kind == "velox":
+            server = _velox(subject, servers, cores, origin, upstream)
+        else:
+            server = peers.start(subject.name, servers, origin, upstream=upstream, streaming=streaming)
+    except (RuntimeError, OSError) as error:
+        raise PeerError(f"did not start: {error}") from error
+    return server, time.monotonic() - begin_s
+
+
+def _velox(subject: Subject, servers: Servers, cores: Cores, origin: Origin, upstream: _Upstream) -> Server:
+    own = cores.every[: subject.workers] if subject.workers > 1 else ()
+    if subject.name == _HTTP2:
+        return servers.velox(f"http://127.0.0.1:{origin.http2}", "on")
+    if subject.name == _TLS:
+        return servers.velox(f"https://127.0.0.1:{origin.tls}", "on")
+    if upstream == "tls":
+        return servers.velox(f"https://127.0.0.1:{origin.tls}", "off", cores=own)
+    return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", cores=own)

@@ -1,0 +1,51 @@
+"""The figures as tables: of one comparison, and of all that is kept.
+
+Knows: Markdown, docs/benchmarks/instructions.md. Does not know: how a figure came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.instructions.kept import Figures, Line
+from bench.instructions.kinds import CALIBRATION
+from docs.tables import fill
+
+__all__ = ["PAGE", "fill_page", "kept_table", "table"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "instructions.md"
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return a comparison."""
+    rows = ["| instructions of one | kept | now | difference | |", "|---|---:|---:|---:|---|"]
+    for line in lines:
+        if line.kept:
+            verdict = "" if line.is_kept else "**differs**"
+            rows.append(f"| {line.name} | {line.kept:,} | {line.now:,} | {line.change:+.2%} | {verdict} |")
+        else:
+            rows.append(f"| {line.name} | none | {line.now:,} | | **not kept** |")
+    return "\n".join(rows)
+
+
+def kept_table(kept: Sequence[Figures]) -> str:
+    """Return all figures kept, a column for each place; and where that is."""
+    names = list(dict.fromkeys(name for each in kept for name in each.instructions if name != CALIBRATION.name))
+    names.append(CALIBRATION.name)
+    letters = "ABCDEFGHIJ"[: len(kept)]
+    rows = [f"| instructions of one | {' | '.join(letters)} |", "|---|" + "---:|" * len(kept)]
+    for name in names:
+        figures = (f"{each.instructions[name]:,}" if name in each.instructions else "" for each in kept)
+        rows.append(f"| {name} | {' | '.join(figures)} |")
+    rows.append("")
+    for letter, each in zip(letters, kept, strict=True):
+        parts = ", ".join(f"{name} {version}" for name, version in each.packages.items())
+        rows.append(f"- {letter}: {each.interpreter}\n  {parts}")
+    return "\n".join(rows) + "\n"
+
+
+def fill_page(kept: Sequence[Figures], page: Path = PAGE) -> None:
+    """Write them where the page has them."""
+    page.write_text(fill(page.read_text(), "instructions", kept_table(kept)))

@@ -1,0 +1,82 @@
+"""The few figures that stand in README.md, each out of the same run as the pages.
+
+Knows: which figures, and of whom. Does not know: how they were made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bench.plots.bars import CPU, VELOX, Bar, burst, half_load, json_cell, paced
+from bench.plots.document import Cell, Document
+from bench.plots.figures import DIRECT, NGINX, difference, number, of, shown
+from bench.rounds import spread
+
+__all__ = ["kept", "key_figures"]
+
+
+def key_figures(document: Document) -> str:
+    """Return the table: Velox, nginx, and the LLM gateways from the best to the worst."""
+    rows = [
+        _row(document, "CPU a JSON request", json_cell(document), CPU, "µs"),
+        _row(document, "CPU a streamed chunk, at a model's pace", paced(document), CPU, "µs"),
+        _row(document, "CPU a streamed chunk, as fast as the upstream writes", burst(document), CPU, "µs"),
+        _row(document, "requests/s on one core", json_cell(document), "per_s", ""),
+    ]
+    cell = half_load(document)
+    if cell is not None:
+        for name, key in (("p50", "p50_ms"), ("p99", "p99_ms")):
+            what = f"added to {name} at {cell.rate:,.0f} requests/s (difference of percentiles to direct)"
+            rows.append(_row(document, what, cell, key, "ms", over_direct=True))
+    rows += _of_processes(document)
+    lines = ["| one worker, median (least to greatest) | Velox | nginx | LLM gateways |", "|---|---|---|---|"]
+    return "\n".join(lines + [row for row in rows if row])
+
+
+def kept(bars: Sequence[Bar]) -> str:
+    """Return how many bars are kept, in a sentence."""
+    judged = [each for each in bars if each.is_kept is not None]
+    n_kept = sum(1 for each in judged if each.is_kept)
+    rest = len(bars) - len(judged)
+    not_judged = f"; {rest} could not be judged" if rest else ""
+    return f"Of {len(judged)} bars that were judged {n_kept} are kept and {len(judged) - n_kept} missed{not_judged}"
+
+
+def _row(document: Document, what: str, cell: Cell | None, key: str, unit: str, *, over_direct: bool = False) -> str:
+    """Return a line of the table; empty if Velox has no such figure."""
+    if cell is None:
+        return ""
+    found = {
+        name: difference(cell, name, DIRECT, key) if over_direct else of(cell, name, key)
+        for name in (VELOX, NGINX, *document.of_kind("llm"))
+    }
+    ours, nginx = found.pop(VELOX), found.pop(NGINX)
+    if ours is None:
+        return ""
+    others = {name: each.median for name, each in found.items() if each is not None}
+    return f"| {what} | {shown(ours, unit)} | {shown(nginx, unit)} | {_range(others, unit, key == 'per_s')} |"
+
+
+def _of_processes(document: Document) -> list[str]:
+    """Return the lines of memory and start."""
+    rest = {name: each.rest_mb for name, each in document.memory.items() if not math.isnan(each.rest_mb)}
+    start = {name: spread(each.start_s).median for name, each in document.memory.items() if each.start_s}
+    rows = []
+    for what, values, unit in (("memory at rest", rest, "MB"), ("start to ready", start, "s")):
+        if VELOX in values:
+            others = {name: values[name] for name in document.of_kind("llm") if name in values}
+            ours, nginx = (f"{number(values[name])} {unit}" if name in values else "" for name in (VELOX, NGINX))
+            rows.append(f"| {what} | {ours} | {nginx} | {_range(others, unit)} |")
+    return rows
+
+
+def _range(values: dict[str, float], unit: str, more_is_better: bool = False) -> str:
+    """Return the best and the worst of others by name."""
+    if not values:
+        return ""
+    best, *_ = order = sorted(values, key=lambda name: -values[name] if more_is_better else values[name])
+    worst = order[-1]
+    space = " " if unit else ""
+    first = f"{number(values[best])}{space}{unit} ({best})"
+    return first if best == worst else f"{first} to {number(values[worst])}{space}{unit} ({worst})"

@@ -1,0 +1,104 @@
+"""The guard of instructions: what it lets through, what it refuses and says; and that what is counted is answered."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.instructions import kept
+from bench.instructions.__main__ import compare
+from bench.instructions.calibration import calibrate
+from bench.instructions.count import CountError, count, rig_command
+from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
+from bench.instructions.kinds import CALIBRATION, KINDS, Kind
+from bench.instructions.page import PAGE, kept_table
+from docs.tables import fill
+
+ROOT = Path(__file__).parents[2]
+PARTS = {"uvloop": "1"}
+JSON = KINDS[0].name
+
+
+def figures(json: int, calibration: int = 1000, interpreter: str = "CPython 3.11.2 (main, a)") -> Figures:
+    return Figures(interpreter, PARTS, {JSON: json, CALIBRATION.name: calibration})
+
+
+@pytest.mark.parametrize(("now", "passes"), [(10_200, True), (10_201, False), (9_800, True), (9_799, False)])
+def test_judge_same_place_either_way(now: int, passes: bool) -> None:
+    """More is refused, and so is less: a gain that is not kept could be lost again unseen."""
+    line = judge(figures(10_000), figures(now))[0]
+    assert TOLERANCE == 0.02
+    assert line.is_kept == passes
+
+
+def test_judge_other_interpreter_by_calibration() -> None:
+    """Where nothing is kept, what counts is how a request stands to the calibration."""
+    other = "CPython 3.12.1 (main, b)"
+    assert judge(figures(10_000), figures(20_000, 2_000, other))[0].change == 0
+    assert judge(figures(10_000), figures(20_000, 2_000, other))[0].is_kept
+    worse = figures(round(20_000 * (1 + ELSEWHERE)) + 1, 2_000, other)
+    assert not judge(figures(10_000), worse)[0].is_kept
+
+
+def test_judge_kind_that_is_not_kept_is_refused() -> None:
+    """A new kind has to be accepted: else it would never be guarded."""
+    now = Figures(*("CPython 3.11.2 (main, a)", PARTS), {"new": 1, CALIBRATION.name: 1000})
+    assert [line.is_kept for line in judge(figures(10_000), now)] == [False, True]
+
+
+def test_nearest_same_place_else_same_version_else_first() -> None:
+    """Figures are held against those of the place that is most alike."""
+    first, same = figures(1, interpreter="CPython 3.13.0 (x)"), figures(2, interpreter="CPython 3.11.2 (main, a)")
+    all_kept = (first, same)
+    assert nearest(all_kept, figures(3)) is same
+    assert nearest(all_kept, figures(3, interpreter="CPython 3.11.2 (other)")) is same
+    assert nearest(all_kept, figures(3, interpreter="CPython 3.12.0 (x)")) is first
+    assert nearest((), figures(3)) is None
+
+
+def test_with_figures_replaces_kind_by_kind(tmp_path: Path) -> None:
+    """Accepting some kinds leaves the others of the place, and all other places, as they are."""
+    path = tmp_path / "kept.json"
+    write((figures(1),), path)
+    write(with_figures(load(path), Figures(figures(1).interpreter, PARTS, {JSON: 5})), path)
+    write(with_figures(load(path), figures(7, interpreter="CPython 3.12.0 (x)")), path)
+    assert load(path) == (figures(5), figures(7, interpreter="CPython 3.12.0 (x)"))
+
+
+def test_compare_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """A difference ends with 1, names the kind, and says how it is found or accepted."""
+    assert compare((figures(10_000),), figures(10_100)) == 0
+    capsys.readouterr()
+    assert compare((figures(10_000),), figures(10_300)) == 1
+    printed = capsys.readouterr()
+    assert f"| {JSON} | 10,000 | 10,300 | +3.00% | **differs** |" in printed.out
+    assert all(text in printed.err for text in (JSON, "--profile", "--accept", "reason"))
+    assert compare((), figures(10_000)) == 1
+
+
+def test_count_without_valgrind_names_the_package(tmp_path: Path) -> None:
+    """Where valgrind is missing the message says how it is had."""
+    with pytest.raises(CountError, match="apt-get install valgrind"):
+        count(path=str(tmp_path))
+
+
+def test_calibration_is_what_was_counted() -> None:
+    """It must never change: all figures of other interpreters are compared through it."""
+    assert calibrate(1) == 172
+    assert calibrate(3) == 3 * 172
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_rig_each_kind_is_answered(kind: Kind) -> None:
+    """What is counted is answered requests: a refusal would be cheap, and ends the rig with an error."""
+    command = [*rig_command(ROOT), kind.name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_page_shows_what_is_kept() -> None:
+    """The page and the file say the same."""
+    text = PAGE.read_text()
+    assert fill(text, "instructions", kept_table(load())) == text
+    assert {CALIBRATION.name, JSON} <= json.loads(kept.PATH.read_text())[0]["instructions"].keys()
