@@ -22,7 +22,7 @@ from bench.report import save
 _OUT: Final = Path(__file__).parents[1] / "out"
 _ROUNDS: Final = 5
 # What makes five rounds of all take about ten minutes, and about half an hour.
-_SECONDS: Final[Mapping[Kind, float]] = {"smoke": 0.5, "bench": 0.8, "full": 1.0}
+_SECONDS: Final[Mapping[Kind, float]] = {"smoke": 0.5, "bench": 0.6, "full": 1.0}
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="PARTS", help=f"of {','.join(c.id for c in CELLS)},{','.join(PARTS)}")
     parser.add_argument("--peers", metavar="NAMES", help="only these, commas between them; Velox is always there")
     parser.add_argument("--rounds", type=int, help=f"{_ROUNDS} if not given")
-    parser.add_argument("--seconds", type=float, help="of a measurement; 0.8, or 1 of a full run, if not given")
+    parser.add_argument("--seconds", type=float, help="of a measurement; 0.6, or 1 of a full run, if not given")
     parser.add_argument("--out", type=Path, default=_OUT, metavar="DIR")
     parser.add_argument("--dry", action="store_true", help="change no page: only write what --out gets")
     parser.add_argument("--agree", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two runs")
