@@ -202,11 +202,13 @@ class Servers:
         more: Mapping[str, str] | None = None,
         cores: Sequence[int] = (),
         *,
+        tree: Path = _ROOT,
         within_s: float = _START_S,
     ) -> Server:
         """Start Velox with its features on: key, limit, metrics. more: settings of this one.
 
-        cores: a worker for each; none given: one worker. within_s: how long it may take until it is ready.
+        cores: a worker for each; none given: one worker. tree: the folder that `velox` is in. within_s: how long it may
+        take until it is ready.
         """
         port, admin = free_port(), free_port()
         settings = {
@@ -226,7 +228,7 @@ class Servers:
             **(more or {}),
         }
         command = [sys.executable, "-m", "velox", "serve"]
-        process = self._start(command, cores or self._cores.gateway, settings)
+        process = self._start(command, cores or self._cores.gateway, settings, cwd=tree)
         server = self._keep(Server(process, port, admin))
         _wait_until(server, lambda: answers(admin, "/readyz"), within_s)
         return server
@@ -289,7 +291,12 @@ class Servers:
         return server
 
     def _start(
-        self, command: list[str], cores: int | Sequence[int], settings: Mapping[str, str], file: Path | None = None
+        self,
+        command: list[str],
+        cores: int | Sequence[int],
+        settings: Mapping[str, str],
+        file: Path | None = None,
+        cwd: Path = _ROOT,
     ) -> subprocess.Popen[bytes]:
         allowed = {cores} if isinstance(cores, int) else set(cores)
         # Only what is named here: a VELOX_ variable of the caller's would change what is measured.
@@ -297,7 +304,7 @@ class Servers:
         with (file or self._folder / "servers.log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                cwd=_ROOT,
+                cwd=cwd,
                 env=environment | dict(settings),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

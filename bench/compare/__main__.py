@@ -36,6 +36,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help=f"{_ROUNDS} if not given")
     parser.add_argument("--seconds", type=float, help="of a measurement; 0.6, or 1 of a full run, if not given")
     parser.add_argument("--out", type=Path, default=_OUT, metavar="DIR")
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="measure the `velox` in that folder beside this one"
+    )
     parser.add_argument("--dry", action="store_true", help="change no page: only write what --out gets")
     parser.add_argument("--agree", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two runs")
     parser.add_argument("--allow", type=float, default=ALLOWED, help="the share of figures that may differ")
@@ -77,6 +80,7 @@ def _plan(given: argparse.Namespace) -> Plan:
         peers=peers,
         n_rounds=given.rounds or (1 if given.smoke else _ROUNDS),
         seconds=given.seconds or _SECONDS[kind],
+        against=given.against and given.against.resolve(strict=True),
     )
 
 
@@ -84,7 +88,7 @@ def _why_not(given: argparse.Namespace, plan: Plan) -> str:
     """Return why no page is made of this run; "": there is no reason."""
     if given.dry or plan.kind == "smoke":
         return "--dry" if given.dry else "--smoke"
-    return "only a part was measured" if given.only or given.peers else ""
+    return "another tree was measured, or only a part" if given.only or given.peers or given.against else ""
 
 
 def _publish(path: Path, plan: Plan, *, why_not: str) -> None:

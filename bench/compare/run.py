@@ -18,7 +18,7 @@ from typing import Final
 from bench.compare import memory, workers
 from bench.compare.cells import CELLS, Cell, Kind, planned_s
 from bench.compare.progress import Progress
-from bench.compare.stage import START_S, Runner
+from bench.compare.stage import PASSES, START_S, Runner, turns
 from bench.compare.subjects import Subject, install, subjects
 from bench.load import LoadError
 from bench.machine import Cores, describe, pick_cores
@@ -33,7 +33,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run does. parts: of PARTS. peers: names; empty: all."""
+    """What a run does. parts: of PARTS. peers: names; empty: all. against: another tree of Velox, measured beside."""
 
     kind: Kind
     cells: Sequence[Cell]
@@ -41,13 +41,14 @@ class Plan:
     peers: Sequence[str]
     n_rounds: int
     seconds: float
+    against: Path | None = None
 
 
 def run(plan: Plan, say: Callable[[str], None], document: dict[str, object]) -> None:
     """Measure, and fill the document part by part: what is in it stays of use, whatever ends the run."""
     cores = pick_cores()
     _raise_open_files()
-    chosen = subjects(cores, plan.peers)
+    chosen = subjects(cores, plan.peers, plan.against)
     missing = {} if plan.kind == "smoke" else install(chosen, say)
     chosen = [each for each in chosen if each.name not in missing]
     machine = describe() | {"gateway_core": cores.gateway, "load_core": cores.rest}
@@ -59,6 +60,7 @@ def run(plan: Plan, say: Callable[[str], None], document: dict[str, object]) -> 
         "date": time.strftime("%Y-%m-%d"),
         "seconds": plan.seconds,
         "rounds": plan.n_rounds,
+        "passes": PASSES,
         "subjects": {each.name: each.described() for each in chosen},
         "missing": missing,
         "cells": [],
@@ -69,10 +71,11 @@ def run(plan: Plan, say: Callable[[str], None], document: dict[str, object]) -> 
     progress = Progress(_plan_s(plan, chosen, cores.every), say)
     with tempfile.TemporaryDirectory(prefix="velox-bench-") as folder:
         runner = Runner(Path(folder), cores, chosen, progress, n_rounds=plan.n_rounds, seconds=plan.seconds)
-        filled = []
-        for stage, cells in groupby(sorted(plan.cells, key=_stage_order), key=lambda cell: cell.stage):
-            filled += runner.run(stage, list(cells))
-            document["cells"] = [each.document() for each in filled]
+        cells = sorted(plan.cells, key=_stage_order)
+        for number in range(PASSES):
+            for stage, own in groupby(cells, key=lambda cell: cell.stage):
+                runner.run(stage, list(own), number)
+                document["cells"] = [runner.filled[each.id].document() for each in cells if each.id in runner.filled]
         if "memory" in plan.parts:
             document["memory"], document["memory_refused"] = _memory(chosen, Path(folder), cores, progress)
         if "cores" in plan.parts:
@@ -104,13 +107,15 @@ def _memory(
 def _plan_s(plan: Plan, chosen: Sequence[Subject], cores: Sequence[int]) -> float:
     """Return how long the run takes, about."""
     total_s = 0.0
-    for cell in plan.cells:
-        n = sum(cell.upstream in each.upstreams for each in chosen)
-        n_rounds = max(1, round(plan.n_rounds * cell.rounds))
-        total_s += n * (n_rounds * planned_s(cell, plan.seconds) + planned_s(cell, plan.seconds, warm_up=True))
-    for stage in {cell.stage for cell in plan.cells}:
-        upstream = next(cell.upstream for cell in plan.cells if cell.stage == stage)
-        total_s += START_S * sum(upstream in each.upstreams for each in chosen if each.kind != "direct")
+    for number in range(PASSES):
+        stages = {}
+        for cell in plan.cells:
+            n = sum(cell.upstream in each.upstreams for each in chosen)
+            if own := turns(cell, plan.n_rounds, number):
+                stages[cell.stage] = cell.upstream
+                total_s += n * (len(own) * planned_s(cell, plan.seconds) + planned_s(cell, plan.seconds, warm_up=True))
+        for upstream in stages.values():
+            total_s += START_S * sum(upstream in each.upstreams for each in chosen if each.kind != "direct")
     if "memory" in plan.parts:
         total_s += memory.plan_s(len(chosen) - 1)
     if "cores" in plan.parts:

@@ -1,9 +1,11 @@
-"""Rounds: the cells that share one upstream, one after the other; in each, every gateway once a round, in turn.
+"""Rounds: in each, every gateway once in each of the cells that share an upstream, in turn.
 
 Knows: order, which figures count, who drops out and why. Does not know: how a gateway starts, or what is written.
 
-A round's figures are comparable: they were taken within seconds of each other. The first round is dropped. Whoever
-fails requests in a cell has no figures in it, but the reason.
+A round's figures of one cell are comparable: they were taken within seconds of each other. The rounds of a cell lie as
+far apart as the run allows, in two passes of which each starts everything anew: a machine's speed changes within
+minutes, and so does a program's from start to start, and a spread that has none of that promises too much. The first
+round of a pass is dropped. Whoever fails requests in a cell has no figures in it, but the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from bench.peers import Origin, PeerError
 from bench.rounds import Figures, rotated
 from bench.servers import Servers, get
 
-__all__ = ["START_S", "Filled", "Runner"]
+__all__ = ["PASSES", "START_S", "Filled", "Runner", "turns"]
+
+PASSES: Final = 2
 
 # What starting one gateway takes, about; the slowest take much longer.
 START_S: Final = 1.5
@@ -48,6 +52,7 @@ class Filled:
     rounds: Figures = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)  # ms, of all rounds
     refused: dict[str, str] = field(default_factory=dict)
+    n_begun: int = 0  # rounds, without those that are dropped
 
     def refuse(self, name: str, why: str) -> None:
         """Note why a subject has no figures here."""
@@ -69,7 +74,7 @@ class Filled:
 
 
 class Runner:
-    """Measures cells. per_s: what each gateway can do at most, filled by the first cell that shows it."""
+    """Measures cells. filled: what came of them, by id. per_s: what each gateway can do at most, if it is known."""
 
     def __init__(
         self,
@@ -87,23 +92,27 @@ class Runner:
         self._progress: Final = progress
         self._n_rounds: Final = n_rounds
         self._seconds: Final = seconds
+        self.filled: Final[dict[str, Filled]] = {}
         self.per_s: Final[dict[str, float]] = {}
 
-    def run(self, stage: Stage, cells: Sequence[Cell]) -> list[Filled]:
-        """Start all gateways before the upstream of a stage, and measure its cells."""
-        folder = self._folder / stage
+    def run(self, stage: Stage, cells: Sequence[Cell], number: int) -> None:
+        """Start all gateways before the upstream of a stage, and measure those rounds of its cells that a pass has."""
+        plan = [(cell, [-1, *own]) for cell in cells if (own := turns(cell, self._n_rounds, number))]
+        if not plan:
+            return
+        folder = self._folder / f"{stage}-{number}"
         folder.mkdir()
         with Servers(folder, self._cores) as servers:
             origin = self._upstream(servers, stage)
             targets, failed = self._start(servers, stage, origin, cells[0])
             if any(cell.rate for cell in cells) and not any(cell.id == "json-750B" for cell in cells):
                 self._probe(targets)
-            found = []
-            for cell in cells:
-                if stage == "streams":
-                    get(origin.http1, f"/pace?{cell.interval_s}")
-                found.append(self._cell(cell, targets, failed))
-        return found
+            for at in range(max(len(own) for _, own in plan)):
+                for cell, own in plan:
+                    if at < len(own):
+                        if stage == "streams":
+                            get(origin.http1, f"/pace?{cell.interval_s}")
+                        self._round(cell, own[at], targets, failed)
 
     def _upstream(self, servers: Servers, stage: Stage) -> Origin:
         authority = servers.certificate.authority
@@ -136,7 +145,8 @@ class Runner:
                     targets[subject.name] = Target(server.port, server, origin.http1)
         return targets, failed
 
-    def _cell(self, cell: Cell, targets: Mapping[str, Target], failed: dict[str, str]) -> Filled:
+    def _begin(self, cell: Cell, targets: Mapping[str, Target], failed: Mapping[str, str]) -> Filled:
+        """Find out who takes part in a cell."""
         filled = Filled(cell)
         for subject in self._subjects:
             why = failed.get(subject.name) or refusal(cell, subject.upstreams, self.per_s, subject.name)
@@ -146,40 +156,48 @@ class Runner:
                 why = "another way in which Velox runs is measured here"
             if why:
                 filled.refuse(subject.name, why)
+                if cell.upstream in subject.upstreams:  # what has other upstreams was never planned
+                    self._skip(filled)
             elif subject.name in targets:
                 filled.rounds[subject.name] = []
                 filled.samples[subject.name] = []
-        n_rounds = max(1, round(self._n_rounds * cell.rounds))
-        seconds = self._seconds * cell.seconds
-        planned = planned_s(cell, self._seconds)
-        warming = planned_s(cell, self._seconds, warm_up=True)
-        # What has other upstreams was never planned.
-        n_out = sum(cell.upstream in each.upstreams for each in self._subjects if each.name in filled.refused)
-        self._progress.skip(n_out * (n_rounds * planned + warming))
-        for turn in range(-1, n_rounds):
-            which = f"round {turn + 1} of {n_rounds}" if turn >= 0 else "warm-up"
-            for name in rotated(list(filled.rounds), max(turn, 0)):
-                self._progress.step(f"{cell.id}, {which}: {name}", planned if turn >= 0 else warming)
-                try:
-                    length = seconds if turn >= 0 else min(seconds, WARM_UP_S)
-                    figures, samples = self._measure(cell, targets[name], length)
-                except LoadError as error:
-                    if turn < 0:
-                        continue  # so short a time may be too short; the first round will tell
-                    filled.refuse(name, f"failed in {which}: {error}")
-                except (RuntimeError, OSError) as error:
-                    # It has ended: nothing can be asked of it any more.
-                    filled.refuse(name, f"ended in {which}: {error}")
-                    failed[name] = f"ended in {cell.id}"
-                else:
-                    if turn >= 0:
-                        filled.rounds[name].append(figures)
-                        filled.samples[name] += samples
-                    if cell.id == "json-750B":
-                        self.per_s[name] = max(self.per_s.get(name, 0.0), figures["per_s"])
-                    continue
-                self._progress.skip((n_rounds - turn - 1) * planned)
         return filled
+
+    def _round(self, cell: Cell, turn: int, targets: Mapping[str, Target], failed: dict[str, str]) -> None:
+        """Measure every gateway once. turn: of all rounds of the cell; below 0: it is dropped."""
+        filled = self.filled.get(cell.id)
+        if filled is None:
+            filled = self.filled[cell.id] = self._begin(cell, targets, failed)
+        which = f"round {turn + 1} of {_n_rounds(cell, self._n_rounds)}" if turn >= 0 else "warm-up"
+        seconds = self._seconds * cell.seconds if turn >= 0 else min(self._seconds * cell.seconds, WARM_UP_S)
+        filled.n_begun += turn >= 0
+        for name in rotated(list(filled.rounds), max(turn, 0)):
+            self._progress.step(f"{cell.id}, {which}: {name}", planned_s(cell, self._seconds, warm_up=turn < 0))
+            try:
+                if name in failed:
+                    raise LoadError(failed[name])
+                figures, samples = self._measure(cell, targets[name], seconds)
+            except LoadError as error:
+                if turn < 0 and name not in failed:
+                    continue  # so short a time may be too short; the first round will tell
+                filled.refuse(name, f"failed in {which}: {error}")
+            except (RuntimeError, OSError) as error:
+                # It has ended: nothing can be asked of it any more.
+                filled.refuse(name, f"ended in {which}: {error}")
+                failed[name] = f"ended in {cell.id}"
+            else:
+                if turn >= 0:
+                    filled.rounds[name].append(figures)
+                    filled.samples[name] += samples
+                if cell.id == "json-750B":
+                    self.per_s[name] = max(self.per_s.get(name, 0.0), figures["per_s"])
+                continue
+            self._skip(filled)
+
+    def _skip(self, filled: Filled) -> None:
+        """Note that one gateway's rounds that are left will not be measured."""
+        cell = filled.cell
+        self._progress.skip((_n_rounds(cell, self._n_rounds) - filled.n_begun) * planned_s(cell, self._seconds))
 
     def _measure(self, cell: Cell, target: Target, seconds: float) -> tuple[dict[str, float], list[float]]:
         core = self._cores.rest
@@ -235,6 +253,15 @@ class Runner:
             large = n_bytes >= _LARGE_BYTES
             path.write_bytes(large_body("text", n_bytes) if large else chat_body(stream=False, size=n_bytes))
         return path
+
+
+def turns(cell: Cell, n_rounds: int, number: int) -> list[int]:
+    """Return which of a cell's rounds a pass has: every second one. n_rounds: of the run. number: 0 or 1."""
+    return list(range(number, _n_rounds(cell, n_rounds), PASSES))
+
+
+def _n_rounds(cell: Cell, n_rounds: int) -> int:
+    return max(1, round(n_rounds * cell.rounds))
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Who is measured: nothing at all ("direct"), the peers, and Velox in four ways. And how each is started.
+"""Who is measured: nothing at all ("direct"), the peers, and Velox in several ways. And how each is started.
 
 Knows: names, what each is started with. Does not know: what is measured.
 """
@@ -33,7 +33,7 @@ _Upstream: TypeAlias = Literal["http1", "http2", "tls"]
 class Subject:
     """One that is measured. upstreams: in front of which kinds of upstream. workers: processes that serve.
 
-    streams_by: what measures its streams instead; "": this does.
+    streams_by: what measures its streams instead; "": this does. tree: the folder of another Velox; None: this one.
     """
 
     name: str
@@ -43,14 +43,18 @@ class Subject:
     upstreams: frozenset[str]
     workers: int = 1
     streams_by: str = ""
+    tree: Path | None = None
 
     def described(self) -> dict[str, str]:
         """Return what the document says of it."""
         return {"kind": self.kind, "package": self.package, "features": self.features}
 
 
-def subjects(cores: Cores, only: Sequence[str] = ()) -> list[Subject]:
-    """Return all that are measured. only: the names of peers that are; empty: all. Raises ValueError."""
+def subjects(cores: Cores, only: Sequence[str] = (), against: Path | None = None) -> list[Subject]:
+    """Return all that are measured. only: the names of peers that are; empty: all. against: another tree of Velox.
+
+    Raises ValueError.
+    """
     unknown = set(only) - {each.name for each in peers.PEERS}
     if unknown:
         raise ValueError(f"no such peer: {', '.join(sorted(unknown))}")
@@ -75,6 +79,10 @@ def subjects(cores: Cores, only: Sequence[str] = ()) -> list[Subject]:
             streams_by="bench.tls_cost",
         ),
     ]
+    if against is not None:
+        found.append(
+            Subject(f"Velox in {against.name}", "velox", str(against), _FEATURES, frozenset(("http1",)), tree=against)
+        )
     if n > 1:
         shared = f"{n} workers, HTTP/1.1 up, on the cores that load and upstream use too"
         found.append(
@@ -122,4 +130,6 @@ def _velox(subject: Subject, servers: Servers, cores: Cores, origin: Origin, ups
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "on")
     if upstream == "tls":
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "off", cores=own)
+    if subject.tree is not None:
+        return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", tree=subject.tree)
     return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", cores=own)

@@ -7,7 +7,7 @@ import pytest
 from bench.compare.agree import compare, report
 from bench.compare.cells import CELLS, Cell, chosen, planned_s, refusal
 from bench.compare.progress import Progress
-from bench.compare.stage import Filled
+from bench.compare.stage import PASSES, Filled, turns
 from bench.compare.subjects import subjects
 from bench.compare.workers import shares
 from bench.cpu import memory_bytes, user_share
@@ -77,6 +77,16 @@ def test_workload_says_what_the_document_promises() -> None:
     assert cell("json-tls").workload()["upstream"] == "tls"
 
 
+@pytest.mark.parametrize(
+    ("n_rounds", "cell_id"), [(5, "json-750B"), (4, "json-750B"), (1, "sse-burst"), (5, "json-tls")]
+)
+def test_turns_of_all_passes_are_all_rounds(n_rounds: int, cell_id: str) -> None:
+    """Each once, and every pass has about as many; a cell of the full run has three of five."""
+    passes = [turns(cell(cell_id), n_rounds, number) for number in range(PASSES)]
+    assert sorted(turn for each in passes for turn in each) == list(range(3 if cell_id == "json-tls" else n_rounds))
+    assert max(map(len, passes)) - min(map(len, passes)) <= 1
+
+
 # -- who is measured ----------------------------------------------------------------------------------------------
 
 
@@ -97,6 +107,12 @@ def test_subjects_velox_and_direct_are_always_there() -> None:
         "Velox, 2 workers",
     ]
     assert "Velox, 1 workers" not in [each.name for each in subjects(Cores(0, 0, (0,)), ["nginx"])]
+
+
+def test_subjects_another_tree_is_measured_beside_this_one() -> None:
+    """It goes by its folder's name, and runs from there."""
+    (other,) = [each for each in subjects(CORES, ["nginx"], Path("/some/earlier")) if each.tree]
+    assert (other.name, other.kind, other.tree) == ("Velox in earlier", "velox", Path("/some/earlier"))
 
 
 def test_shares_load_gets_what_is_left_or_the_last_core() -> None:
