@@ -147,7 +147,8 @@ def test_conversation_finds_its_prompt_in_the_cache() -> None:
                 talks[n] += f" And turn {turn}? " * 8
 
     assert {len(names) for names in went.values()} == {1}
-    assert len(set().union(*went.values())) == 4
+    # Each goes first to any of four idle servers, by chance: one in eight times none of twelve goes to some server.
+    assert len(set().union(*went.values())) > 1
     assert n_cached > 0.7 * n_prompt
 
 
