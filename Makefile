@@ -23,7 +23,7 @@ fuzz-tools: $(INSTALLED)
 	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
 		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
 
-bench: $(INSTALLED)  ## Side by side with other gateways, which are installed first: about 10 minutes; ARGS=--smoke: nginx only
+bench: $(INSTALLED)  ## Side by side with other gateways, which are installed first: about 11 minutes; ARGS=--smoke: nginx only
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare $(ARGS)
 
 bench-full: $(INSTALLED)  ## The same with more sizes, connections and kinds of upstreams: about half an hour

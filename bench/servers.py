@@ -202,13 +202,13 @@ class Servers:
         more: Mapping[str, str] | None = None,
         cores: Sequence[int] = (),
         *,
-        tree: Path = _ROOT,
+        tree: Path | None = None,
         within_s: float = _START_S,
     ) -> Server:
         """Start Velox with its features on: key, limit, metrics. more: settings of this one.
 
-        cores: a worker for each; none given: one worker. tree: the folder that `velox` is in. within_s: how long it may
-        take until it is ready.
+        cores: a worker for each; none given: one worker. tree: the folder that `velox` is in; None: this one. within_s:
+        how long it may take until it is ready.
         """
         port, admin = free_port(), free_port()
         settings = {
@@ -228,7 +228,7 @@ class Servers:
             **(more or {}),
         }
         command = [sys.executable, "-m", "velox", "serve"]
-        process = self._start(command, cores or self._cores.gateway, settings, cwd=tree)
+        process = self._start(command, cores or self._cores.gateway, settings, cwd=tree or _ROOT)
         server = self._keep(Server(process, port, admin))
         _wait_until(server, lambda: answers(admin, "/readyz"), within_s)
         return server

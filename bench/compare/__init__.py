@@ -1,6 +1,6 @@
 """All gateways side by side: `make bench` and `make bench-full`.
 
-python -m bench.compare                       # about 10 minutes, after the peers are installed
+python -m bench.compare                       # about 11 minutes, after the peers are installed
 python -m bench.compare --full                # 25 to 30 minutes
 python -m bench.compare --smoke               # nginx and Velox, under a minute: does it run?
 python -m bench.compare --agree A.json B.json # do two runs say the same?

@@ -21,7 +21,7 @@ from bench.report import save
 
 _OUT: Final = Path(__file__).parents[1] / "out"
 _ROUNDS: Final = 5
-# What makes five rounds of all take about ten minutes, and about half an hour.
+# What makes five rounds of all take about eleven minutes, and about half an hour.
 _SECONDS: Final[Mapping[Kind, float]] = {"smoke": 0.5, "bench": 0.6, "full": 1.0}
 
 

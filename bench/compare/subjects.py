@@ -130,6 +130,4 @@ def _velox(subject: Subject, servers: Servers, cores: Cores, origin: Origin, ups
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "on")
     if upstream == "tls":
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "off", cores=own)
-    if subject.tree is not None:
-        return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", tree=subject.tree)
-    return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", cores=own)
+    return servers.velox(f"http://127.0.0.1:{origin.http1}", "off", cores=own, tree=subject.tree)
