@@ -21,7 +21,7 @@ from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import VeloxError
 from velox.protocol.chunked import ChunkedDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
-from velox.protocol.http1_response import ResponseDecoder, ResponseError
+from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http1_write import reply_head
 from velox.types import NO_BODY_STATUSES, Headers, ReplyHead
@@ -163,12 +163,16 @@ def _is_stricter(in_pieces: _Reply | None, whole: _Reply | None, data: bytes) ->
 
 def _reply(pieces: Pieces, heads: ReplyHeads, *, head_request: bool) -> _Reply | None:
     """Return head, body, whole, whole at the end, keep-alive, more to come; None: refused."""
-    decoder, body = ResponseDecoder(heads, head_request=head_request), b""
+    decoder, body, at = ResponseDecoder(heads, head_request=head_request), b"", 0
     try:
         for piece in pieces:
+            at = lone_chunk(piece) if decoder.between and len(piece) <= LONE_CHUNK_BYTES else 0
             decoder.feed(memoryview(piece))
-            body += decoder.take_body()
+            data = decoder.take_body()
+            assert not at or (data == piece[at:-2] and decoder.between), "llhttp reads another chunk"
+            body += data
     except ResponseError:
+        assert not at, "llhttp refuses a chunk that is whole"
         return None
     complete, keep_alive = decoder.complete, decoder.complete and decoder.keep_alive
     return decoder.head, body, complete, decoder.eof(), keep_alive, decoder.surplus

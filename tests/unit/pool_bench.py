@@ -153,6 +153,9 @@ class Sink:
 
     def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None: ...
 
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        return False
+
     def on_failure(self, failure: UpstreamFailure) -> None:
         self.failure = failure
 

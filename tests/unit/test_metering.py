@@ -30,6 +30,7 @@ class Client:
     """A client that notes each write."""
 
     is_write_paused = False
+    chunk_writer = None
 
     def __init__(self) -> None:
         self.length: int | None = None

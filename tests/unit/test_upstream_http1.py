@@ -30,8 +30,8 @@ class Line:
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
 
-    def open(self, body: bytes | None = None) -> Sink:
-        sink = Sink()
+    def open(self, body: bytes | None = None, sink: Sink | None = None) -> Sink:
+        sink = sink or Sink()
         self.connection.open(asked(body), sink)
         return sink
 

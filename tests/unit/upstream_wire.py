@@ -11,6 +11,7 @@ from velox.net.upstream.http2 import Http2Connection
 from velox.net.upstream.http2_stream import Http2Stream
 from velox.net.upstream.interface import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.observe.series import ConnectionEnd
+from velox.protocol import http1_write
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.http2_engines import engine_factory
 from velox.types import Header, ReplyHead
@@ -64,9 +65,11 @@ class Owner:
 
 
 class Sink:
-    """The gateway's place."""
+    """The gateway's place. takes_chunks: also without their being decoded."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_chunks: bool = False) -> None:
+        self.takes_chunks: Final = takes_chunks
+        self.n_chunks = 0  # taken so
         self.head: ReplyHead | None = None
         self.body = b""
         self.n_calls = 0
@@ -81,6 +84,15 @@ class Sink:
         self.body += data
         self.n_calls += 1
         self.ended = end
+
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        assert not self.ended and self.failure is None and not self.is_deaf, "told after the end"
+        assert self.head is not None, "a head comes first of all"
+        if self.takes_chunks:
+            assert chunk == http1_write.chunk(chunk[at:-2])
+            self.body += chunk[at:-2]
+            self.n_chunks += 1
+        return self.takes_chunks
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         assert not self.ended and self.failure is None and not self.is_deaf, "told after the end"

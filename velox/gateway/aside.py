@@ -226,6 +226,9 @@ class _Sink:
         if end and not self.done.done():
             self.done.set_result(None)
 
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        return False
+
     def _take(self, data: bytes) -> None:
         if not self._n_bytes and self._listener is not None:
             self._listener.on_first(self.loop.time() - self._sent_s)

@@ -167,6 +167,10 @@ class HeldReply:
             self._is_paused = True
             self._stream.pause()
 
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        """Pass it on as it is, once nothing is held any more."""
+        return self.passes and self._reply.on_chunk(chunk, at)
+
     def on_failure(self, failure: VeloxError) -> None:
         """It will not become whole. No effect on one that is."""
         if self.passes:

@@ -77,6 +77,7 @@ class Reply:
         "_until_close",
         "_verdict",
         "_watch",
+        "_write_chunk",
         "bytes_in",
         "bytes_out",
         "close_code",
@@ -120,6 +121,7 @@ class Reply:
         self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
+        self._write_chunk: Callable[[bytes], None] | None = None  # of an event stream that is passed on unread
         self._comment_s = 0.0
         self._error: ErrorBody | None = None  # of an error reply that could show our key
         self._stream: UpstreamStream | None = None
@@ -213,6 +215,19 @@ class Reply:
         self._write_body(data, end)
         if end:
             self.done.set_result(None)
+
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        """Pass a chunk on as it is, if it is an event like most and nothing else is to be done with it."""
+        write, watch = self._write_chunk, self._watch
+        end = len(chunk) - 2
+        if write is None or watch is None or self._on_first is not None or self.done.done():
+            return False
+        if not watch.passes(chunk, at, end):
+            return False
+        self.last_s = self._loop.time()
+        self.bytes_out += end - at
+        write(chunk)
+        return True
 
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
@@ -334,6 +349,8 @@ class Reply:
             return False
         self._may_add = has_body and length is None
         self._watch = watch
+        if watch is not None and self._meter is None and self._error is None:
+            self._write_chunk = self._client.chunk_writer
         self._until_close = watch is not None and head.until_close
         self.bytes_out = len(data)
         self.status = status

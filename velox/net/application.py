@@ -51,6 +51,10 @@ class Client(Protocol):
     def may_run_ahead(self) -> bool:
         """True when a whole window of the reply may be under way to this client whatever it reads (flow-control.md)."""
 
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """What sends one chunk of HTTP/1.1 with its framing; None where the reply that has begun leaves otherwise."""
+
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
     ) -> None:

@@ -3,11 +3,13 @@
 Knows: where the head ends, interim replies, the body's end. Does not know: what a head says (http1_response_head.py),
 sockets, pools.
 One decoder is for one exchange. The head is held until it is whole, so that its limits are exact and no field is joined
-byte by byte. A body with a length is counted here; chunks are read by llhttp (strict, through httptools).
+byte by byte. A body with a length is counted here; chunks are read by llhttp (strict, through httptools). It need not
+see a chunk that comes alone (lone_chunk()): it stands before the next one as it stood before that one.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import httptools
@@ -15,7 +17,7 @@ import httptools
 from velox.protocol.http1_response_head import ReplyHeads, ResponseError, read_fields
 from velox.types import Headers, ReplyHead
 
-__all__ = ["ResponseDecoder", "ResponseError"]
+__all__ = ["LONE_CHUNK_BYTES", "ResponseDecoder", "ResponseError", "lone_chunk"]
 
 # Providers send under 4 KiB and 40 fields. HTTP/2's list limit is the same 64 KiB.
 _HEAD_BYTES: Final = 64 * 1024
@@ -26,7 +28,26 @@ _SILENT_BYTES: Final = 64 * 1024
 
 _STARTS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ONE: Final = ord("1")
+_LF: Final = ord("\n")
 _CHUNKED: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"  # all that llhttp need know of a head
+
+# What is around a chunk's data, where its size has two digits; with three it is one more. The events of models are
+# within that: 16 to 4095 bytes.
+_FRAME_BYTES: Final = 6
+_THREE_DIGITS: Final = 0x100 + _FRAME_BYTES + 1
+LONE_CHUNK_BYTES: Final = 0xFFF + _FRAME_BYTES + 1
+
+
+def lone_chunk(data: bytes) -> int:
+    """Return where the data of a chunk begins if these bytes are it and nothing else; else 0.
+
+    data: at most LONE_CHUNK_BYTES, from between two chunks on. Only a size as http1_write.chunk() writes it is known.
+    """
+    n_bytes = len(data)
+    size = n_bytes - _FRAME_BYTES if n_bytes < _THREE_DIGITS else n_bytes - _FRAME_BYTES - 1
+    line = b"%x\r\n" % size
+    at = len(line)
+    return at if at + size + 2 == n_bytes and data.startswith(line) and data.endswith(b"\r\n") else 0
 
 
 class _SurplusError(Exception):
@@ -39,10 +60,14 @@ class _ChunkCollector:
     Trailers (R-H1-4) are asked for by nobody.
     """
 
-    __slots__ = ("complete", "on_body")
+    __slots__ = ("complete", "ended", "on_body", "on_chunk_complete", "on_chunk_header")
 
     def __init__(self, parts: list[bytes]) -> None:
-        self.on_body = parts.append  # called by llhttp without a Python frame
+        # These three are called by llhttp without a Python frame.
+        self.on_body = parts.append
+        self.ended: Final[list[None]] = []  # empty from a chunk's size to its end
+        self.on_chunk_header = self.ended.clear
+        self.on_chunk_complete = partial(self.ended.append, None)
         self.complete = False
 
     def on_message_begin(self) -> None:
@@ -57,6 +82,7 @@ class ResponseDecoder:
     """One reply: feed() what arrives, look at head, take_body() and complete; eof() when the upstream closes.
 
     heads: of the worker. head: the final head, None until it is whole; interim replies (1xx) are skipped.
+    between: the next byte begins a chunk, or the end of a body in chunks; where that can't be said at once, False.
     complete: the reply is whole. keep_alive: once complete, whether another exchange may follow.
     surplus: more came than the reply; the next one would begin with it.
     switched: the fields of a 101, where the request asked for one; rest: what came after it, which is HTTP no more.
@@ -73,6 +99,7 @@ class ResponseDecoder:
         "_parts",
         "_silent",
         "_upgrade",
+        "between",
         "complete",
         "head",
         "keep_alive",
@@ -92,6 +119,7 @@ class ResponseDecoder:
         self._parser: httptools.HttpResponseParser | None = None  # of a body in chunks
         self._collector: _ChunkCollector | None = None
         self._silent = 0
+        self.between = False
         self.surplus = False
         self.switched: Headers | None = None
         self.rest = b""
@@ -210,6 +238,8 @@ class ResponseDecoder:
                 raise ResponseError("reply is malformed") from None
             self._spoil()
         self.complete = collector.complete
+        # After a chunk's end llhttp tells of a size line when it is whole. One that has begun does not end with LF.
+        self.between = bool(collector.ended) and not self.complete and data[-1] == _LF
         if self._parts or self.complete:
             self._silent = 0
             return

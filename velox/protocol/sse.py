@@ -85,6 +85,19 @@ class EventWatch:
                 return True
         return self._look_at(data)
 
+    def passes(self, data: bytes, at: int, end: int) -> bool:
+        """Return True if data[at:end], at least one byte, is a usual event, of which feed() would note nothing.
+
+        False says nothing: feed() decides.
+        """
+        start = at if data[at] == _D else data.find(b"\n", at) + 1
+        return (
+            self._tail is _BLANK
+            and data.startswith(_USUAL, start)
+            and data.find(b"\n", start) == end - 2
+            and data[end - 1] == _LF
+        )
+
     @property
     def between(self) -> bool:
         """True when an event may be written here without touching another one."""

@@ -7,6 +7,7 @@ A base class and not a part of the connection: another call for each chunk would
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from velox.net.application import Successor
@@ -64,6 +65,11 @@ class Http1Replies(ReplyCarrier):
         if end and chunked:
             out += http1_write.LAST_CHUNK
         self.write(out)
+
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """See Client."""
+        return self.write if self._chunked else None
 
     def body(self, data: bytes, end: bool) -> None:
         """See Client."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from velox.errors import Reason, VeloxError
 from velox.net.application import ClientExchange, Successor
 from velox.net.client.http2_room import held_bytes
+from velox.net.client.refusals import body_too_late, body_too_slow
 from velox.policy.pace import Pace
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
 from velox.protocol.http2_head import MalformedError
@@ -43,6 +44,7 @@ class _State(enum.IntEnum):
 class ClientHttp2Stream:
     """One stream. deadline_s: loop time, by when something must have moved; 0: nothing is waited for."""
 
+    chunk_writer: Final = None  # chunks are HTTP/1.1's
     __slots__ = (
         "_body",
         "_caller",
@@ -343,11 +345,8 @@ class ClientHttp2Stream:
         ingress = self._connection.ingress
         self.deadline_s = 0.0
         if self._state is _State.BODY:
-            message = f"no byte of the request's body came for {ingress.timeouts.body_s:g} s"
-            if self._pace is not None and self._pace.is_trickle(now_s):
-                rate = ingress.pace.rate
-                message = f"the request's body came slower than {rate} bytes a second (VELOX_CLIENT_MIN_RATE)"
-            self._refuse(VeloxError(Reason.BODY_TIMEOUT, message))
+            is_trickle = self._pace is not None and self._pace.is_trickle(now_s)
+            self._refuse(body_too_slow(ingress.pace.rate) if is_trickle else body_too_late(ingress.timeouts.body_s))
             return
         n_taken = self._n_given - self._connection.engine.queued_bytes(self.id)
         if self._connection.is_write_paused or n_taken - self._n_mark >= max(1, ingress.least_taken_bytes):

@@ -77,6 +77,12 @@ class ReplySink(Protocol):
     def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None:
         """Take what one read brought: the head once, body bytes, and whether the reply is whole."""
 
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        """Take a read that brought one chunk of HTTP/1.1, or leave it: then False, and on_reply() brings its data.
+
+        chunk: with its framing, as http1_write.chunk() writes it; the data is chunk[at:-2]. Not before the head.
+        """
+
     def on_failure(self, failure: UpstreamFailure) -> None:
         """The reply will not be completed. Nothing is called after this."""
 

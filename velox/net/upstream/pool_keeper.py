@@ -212,6 +212,9 @@ class _WarmupSink:
         if end and not self.done.done():
             self.done.set_result(None)
 
+    def on_chunk(self, chunk: bytes, at: int) -> bool:
+        return False
+
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():
             self.done.set_exception(failure)
