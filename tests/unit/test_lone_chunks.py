@@ -98,6 +98,16 @@ def test_chunks_at_a_models_pace_are_taken_alone() -> None:
     assert sink.ended and sink.body == b"x" * (30 + 31 + 64 + 33 + 34 + 300) and line.connection.has_room
 
 
+def test_read_of_nothing_says_nothing() -> None:
+    """Where it stands is not known any more, and known again with the next chunk."""
+    decoder = ResponseDecoder(ReplyHeads(), head_request=False)
+    seen = []
+    for data in (HEAD, alone(30), b"", alone(31)):
+        decoder.feed(memoryview(data))
+        seen.append(decoder.between)
+    assert seen == [False, True, False, True] and decoder.take_body() == b"x" * 61
+
+
 def test_chunk_that_is_not_taken_is_decoded() -> None:
     """A sink may leave it: nothing is lost, and nothing comes twice."""
     line = Line()

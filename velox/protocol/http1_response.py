@@ -28,7 +28,6 @@ _SILENT_BYTES: Final = 64 * 1024
 
 _STARTS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ONE: Final = ord("1")
-_LF: Final = ord("\n")
 _CHUNKED: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"  # all that llhttp need know of a head
 
 # What is around a chunk's data, where its size has two digits; with three it is one more. The events of models are
@@ -239,7 +238,7 @@ class ResponseDecoder:
             self._spoil()
         self.complete = collector.complete
         # After a chunk's end llhttp tells of a size line when it is whole. One that has begun does not end with LF.
-        self.between = bool(collector.ended) and not self.complete and data[-1] == _LF
+        self.between = bool(collector.ended) and not self.complete and data[-1:] == b"\n"
         if self._parts or self.complete:
             self._silent = 0
             return
