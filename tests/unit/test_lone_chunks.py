@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.test_upstream_http1 import Line
 from tests.unit.upstream_wire import Sink
 from velox.protocol import http1_write
-from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
+from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, lone_chunk
 from velox.protocol.http1_response_head import ReplyHeads
 
 HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -77,12 +77,10 @@ def test_all_else_is_the_parsers(data: bytes) -> None:
 )
 def test_what_only_looks_like_a_chunk_is_not_taken_for_one(before: bytes, then: bytes) -> None:
     """The read before decides where a chunk may begin (R-H1-4)."""
-    line = Line()
-    sink = line.open(sink=Sink(takes_chunks=True))
-    for data in (HEAD, alone(30), before, then):
-        line.give(data)
-    assert sink.body == by_parser([HEAD, alone(30), before, then])[0]
+    pieces = [HEAD, alone(30), before, then]
+    sink = read(pieces, takes_chunks=True)
     assert sink.n_chunks == 0
+    assert sink.body == read(pieces, takes_chunks=False).body
 
 
 def test_chunks_at_a_models_pace_are_taken_alone() -> None:
@@ -117,16 +115,14 @@ def test_chunk_that_is_not_taken_is_decoded() -> None:
     assert sink.ended and sink.n_chunks == 0 and sink.body == b"x" * (30 + 31 + 32)
 
 
-def by_parser(pieces: list[bytes]) -> tuple[bytes, bool, bool]:
-    """Read a reply with llhttp alone: its body, is it whole, is it refused."""
-    decoder, body = ResponseDecoder(ReplyHeads(), head_request=False), b""
-    try:
-        for piece in pieces:
-            decoder.feed(piece)
-            body += decoder.take_body()
-    except ResponseError:
-        return body, False, True
-    return body, decoder.complete, False
+def read(pieces: list[bytes], *, takes_chunks: bool) -> Sink:
+    """Let a connection read these, to the end of its reply or its own."""
+    line = Line()
+    sink = line.open(sink=Sink(takes_chunks=takes_chunks))
+    for piece in pieces:
+        if piece and not line.transport.is_closed and not sink.ended:
+            line.give(piece)
+    return sink
 
 
 def cut(wire: bytes, at: list[int]) -> list[bytes]:
@@ -152,9 +148,7 @@ def test_the_short_way_and_the_parser_read_the_same(
     parts = [*parts, http1_write.LAST_CHUNK] if has_end else parts
     # In reads as the chunks are, or anyhow.
     pieces = [HEAD, *(parts if by_part else cut(b"".join(parts), cuts))]
-    line = Line()
-    sink = line.open(sink=Sink(takes_chunks=True))
-    for piece in pieces:
-        if piece and not line.transport.is_closed and not sink.ended:
-            line.give(piece)
-    assert (sink.body, sink.ended, sink.failure is not None) == by_parser([piece for piece in pieces if piece])
+    short, parsed = (read(pieces, takes_chunks=takes) for takes in (True, False))
+    assert parsed.n_chunks == 0
+    assert (short.body, short.ended) == (parsed.body, parsed.ended)
+    assert (short.failure is None) == (parsed.failure is None)

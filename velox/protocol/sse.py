@@ -74,7 +74,8 @@ class EventWatch:
     def feed(self, data: bytes) -> bool:
         """Note bytes that were passed on, at least one. True when some are of a line that is no comment (F-19)."""
         if self._tail is _BLANK:
-            # The usual chunk is one whole event, of which the last line begins as usual.
+            # The usual chunk is one whole event, of which the last line begins as usual. As passes() has it, and not a
+            # call of it, which would take 2 % of a chunk over HTTP/2.
             start = 0 if data[0] == _D else data.find(b"\n") + 1
             if data.startswith(_USUAL, start) and data.find(b"\n", start) == len(data) - 2 and data[-1] == _LF:
                 return True
