@@ -24,7 +24,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
-from tests.sockets.core_ingress import App, eventually
+from tests.sockets.core_ingress import App, eventually, sweep
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
@@ -212,7 +212,7 @@ async def serve(
     )
     server = Server(ingress)
     loop.set_exception_handler(lambda _loop, context: server.crashes.append(context))
-    ingress.start()
+    sweeping = asyncio.create_task(sweep(ingress))
     listening = await loop.create_server(lambda: ingress.connection(alpn), "127.0.0.1", 0)
     server.address = listening.sockets[0].getsockname()
     try:
@@ -221,6 +221,7 @@ async def serve(
     finally:
         for sock in server.socks:
             sock.close()
+        sweeping.cancel()
         ingress.stop()
         listening.close()
         for _ in range(5):

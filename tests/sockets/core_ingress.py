@@ -118,6 +118,13 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def sweep(ingress: Ingress) -> None:
+    """Look at the connections' deadlines as often as a worker does, until cancelled."""
+    while True:
+        await asyncio.sleep(0.25)
+        asyncio.get_running_loop().call_soon(ingress.sweep)
+
+
 @asynccontextmanager
 async def serve(
     app: App,
@@ -138,13 +145,14 @@ async def serve(
 @asynccontextmanager
 async def listening(server: Server, make: Callable[[], asyncio.BaseProtocol]) -> AsyncIterator[None]:
     """Listen while the block runs; nothing may have been raised in the loop. make: a connection's protocol."""
-    server.ingress.start()
+    sweeping = asyncio.create_task(sweep(server.ingress))
     listener = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     server.address = listener.sockets[0].getsockname()
     try:
         async with asyncio.timeout(30):
             yield
     finally:
+        sweeping.cancel()
         server.ingress.stop()
         listener.close()
     assert server.crashes == [], "no callback may raise"

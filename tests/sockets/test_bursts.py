@@ -16,7 +16,7 @@ import uvloop
 
 from tests.sockets.core_attempts import SILENT, run, status_of, submit, until
 from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gateway
-from tests.sockets.core_ingress import App, Server, eventually
+from tests.sockets.core_ingress import App, Server, eventually, sweep
 from velox.runtime.entrance import Entrance
 from velox.runtime.listeners import bind_one
 from velox.settings import Address
@@ -34,7 +34,7 @@ async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, Ent
     server = Server(app, write_s=5.0, budget=1 << 20, max_connections=2 * N, min_rate=0)
     server.address = listener.getsockname()
     entrance = Entrance([listener], server.ingress, None)
-    server.ingress.start()
+    sweeping = asyncio.create_task(sweep(server.ingress))
     await entrance.open()
     try:
         async with asyncio.timeout(30):
@@ -42,6 +42,7 @@ async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, Ent
     finally:
         if listener.fileno() >= 0:  # the test has not closed it
             await entrance.close()
+        sweeping.cancel()
         server.ingress.stop()
         await asyncio.sleep(0)
     assert server.crashes == [], "no callback may raise"

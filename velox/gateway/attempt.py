@@ -2,7 +2,7 @@
 
     run()        a stream on a warm connection; the reply passes through reply.py
     _refuses()   asked with each reply's head: is it the client's, or is there another attempt (retries.py)?
-    overdue()    asked every 0.3 s: is it time to give this upstream up?
+    overdue()    asked every 0.25 s: is it time to give this upstream up?
 
 Knows: which member, since when, how far the request's body has got, who is told how it ended. Does not know: what
 comes before and after it in the life of the request (exchange.py), or when another is allowed (retries.py).

@@ -373,7 +373,7 @@ class Exchange:
         return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
-        """End what takes too long (R-TIME-1). Called every 0.3 s."""
+        """End what takes too long (R-TIME-1). Called every 0.25 s."""
         reply = self.reply
         if now_s >= self.deadline_s:
             self.on_deadline()

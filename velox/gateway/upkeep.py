@@ -1,6 +1,6 @@
 """What a worker asks its members by itself: whether they are well, and how busy they are.
 
-    tick()      every 0.1 s: asks those whose turn it is
+    tick()      every 0.25 s: asks those whose turn it is
     replace()   at a reload: a member that stays goes on as it was
 
 Knows: when which member is asked what, and who is told of the answer. Does not know: how a question is sent (aside.py),
@@ -39,7 +39,7 @@ _LOAD_PATH: Final = "/metrics"
 _LOAD_TIMEOUT_S: Final = 2.0  # a server that is slow to say how busy it is says it all the same
 _LOAD_BYTES: Final = 4 * 1024 * 1024  # pages have 50 to 500 KB
 # Questions that one tick begins: after a stop of the loop all may be due.
-_PER_TICK: Final = 32
+_PER_TICK: Final = 80
 
 
 def load_every_s(n_workers: int) -> float:

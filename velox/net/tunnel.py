@@ -93,7 +93,7 @@ class Tunnel:
         self.upstream.start()
 
     def check(self, now_s: float) -> None:
-        """End what takes too long. Called every 0.3 s; now_s: the loop's time."""
+        """End what takes too long. Called every 0.25 s; now_s: the loop's time."""
         limits = self._limits
         if self.client.is_stalled(now_s, limits.client_write_s):
             message = f"the client took nothing of the tunnel's bytes for {limits.client_write_s:g} s"

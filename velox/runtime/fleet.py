@@ -139,7 +139,7 @@ class Fleet:
         return self.routing
 
     def tick(self, now_s: float) -> None:
-        """Look after the connections; every 0.3 s or so. now_s: the loop's time."""
+        """Look after the connections; every 0.25 s or so. now_s: the loop's time."""
         self._ticks.begin(self.members)
         n_retired = len(self._retired)
         for retired in tuple(self._retired):

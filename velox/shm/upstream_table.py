@@ -47,7 +47,7 @@ __all__ = ["LEAVING_S", "InflightOf", "Label", "RowTotals", "TableFullError", "U
 # The name of an upstream, and one of its origins.
 Label: TypeAlias = tuple[str, str]
 
-# A worker looks for another configuration every 0.1 s; one that has not moved for 10 s is replaced.
+# A worker looks for another configuration every 0.25 s; one that has not moved for 10 s is replaced.
 LEAVING_S: Final = 30.0
 # Names and origins come from a file of 1 MiB; a name stands there once for each origin, and two files' may be here.
 _TEXT_BYTES: Final = 1 << 25

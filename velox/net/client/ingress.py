@@ -25,7 +25,6 @@ from velox.protocol.http2_heads import Http2HeadReader
 
 __all__ = ["Ingress", "PausedConnection", "WatchedConnection"]
 
-_SWEEP_S: Final = 0.25
 # Connections that are ended in one turn of the loop. One takes 40 us if it was idle, and up to 350 us with an exchange,
 # an upstream's connection, and megabytes that the kernel holds for both.
 _ENDS_PER_TURN: Final = 4
@@ -88,7 +87,6 @@ class Ingress:
         self.http2: Final = http2
         self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False
-        self._sweeper: asyncio.TimerHandle | None = None
         self._overdue: Final[InTurns[WatchedConnection]] = InTurns(self._end_overdue, _ENDS_PER_TURN, loop)
         self._left: Final[InTurns[PausedConnection]] = InTurns(self._end_left, _ENDS_PER_TURN, loop)
 
@@ -106,14 +104,8 @@ class Ingress:
             return ClientConnection(self)
         return ClientHttp2Connection(self, self.http2)
 
-    def start(self) -> None:
-        """Begin to watch the connections' deadlines."""
-        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
-
     def stop(self) -> None:
-        """Stop watching, and abort what is still open."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        """Abort what is still open."""
         self._overdue.stop()
         self._left.stop()
         for connection in tuple(self.connections):
@@ -125,10 +117,11 @@ class Ingress:
         for connection in tuple(self.connections):
             connection.close_if_idle()
 
-    def _sweep(self) -> None:
-        # One timer for all connections: arming one per request would cost each request about a microsecond.
-        # Armed first: an error in one connection must not end all time-outs.
-        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+    def sweep(self) -> None:
+        """Look at the connections' deadlines; every 0.25 s.
+
+        One timer for all of them: arming one per request would cost each request about a microsecond.
+        """
         now = self.loop.time()
         self._overdue.begin([each for each in self.connections if each.deadline_s and now >= each.deadline_s])
         self.budget.expire()

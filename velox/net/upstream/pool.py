@@ -307,7 +307,7 @@ class UpstreamPool:
     # -- upkeep -----------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Look after the connections; every 0.3 s or so. now_s: the loop's time."""
+        """Look after the connections; every 0.25 s or so. now_s: the loop's time."""
         if self._closing:
             return
         self._leaving = {connection for connection in self._leaving if connection.n_streams}
