@@ -85,15 +85,22 @@ class Wire(asyncio.Transport):
     def __init__(self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__({"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8080)})
         self._protocol = protocol
+        self._give_bytes: Callable[[bytes], None] | None = None  # to a protocol that lends no buffer
         self._loop: Final = loop
 
     def say(self, data: bytes) -> None:
         """Let the gateway read this."""
+        if self._give_bytes is not None:
+            self._give_bytes(data)
+            return
         self._protocol.get_buffer(-1)[: len(data)] = data
         self._protocol.buffer_updated(len(data))
 
-    def set_protocol(self, protocol: BufferedProtocol) -> None:  # type: ignore[override]
-        self._protocol = protocol
+    def set_protocol(self, protocol: BufferedProtocol | asyncio.Protocol) -> None:  # type: ignore[override]
+        if isinstance(protocol, asyncio.Protocol):
+            self._give_bytes = protocol.data_received
+        else:
+            self._give_bytes, self._protocol = None, protocol
 
     def get_write_buffer_size(self) -> int:
         return 0

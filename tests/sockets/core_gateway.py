@@ -19,6 +19,7 @@ from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import (
     ConnectionOwner,
@@ -68,6 +69,10 @@ class FakeClient(Http1Replies):
         self.written = b""
         self.finished: Final = asyncio.Event()
         self.cuts: Final[list[tuple[bytes, bool]]] = []
+
+    @property
+    def direct_write(self) -> ChunkWriter | None:
+        return None if self.is_write_paused else self.write
 
     def write(self, data: bytes) -> None:
         self.written += data

@@ -23,6 +23,7 @@ from velox.gateway.limiter import Limiter
 from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.routes import Routes
+from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import ConnectionOwner
 from velox.observe.access_log import AccessLog
@@ -47,6 +48,10 @@ class FakeClient(Http1Replies):
         super().__init__()
         self.written = b""
         self.finished = 0
+
+    @property
+    def direct_write(self) -> ChunkWriter | None:
+        return self.write
 
     def write(self, data: bytes) -> None:
         self.written += data

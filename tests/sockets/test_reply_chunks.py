@@ -172,6 +172,48 @@ def test_nothing_follows_what_ended_the_reply() -> None:
     on_a_loop(test)
 
 
+def test_client_that_reads_slowly_is_written_to_in_the_usual_way() -> None:
+    """What waits for it is counted there. Once it has caught up the short way is open again."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        client.is_write_paused = True
+        reply.on_reply(head(200, SSE), EVENT, False)
+        reply.pause()
+        assert not give(reply, EVENT), "it was behind before the reply began"
+        for _ in range(2):
+            client.is_write_paused = False
+            reply.resume()
+            assert give(reply, EVENT)
+            client.is_write_paused = True
+            reply.pause()
+            assert not give(reply, EVENT)
+        assert body_of(client) == EVENT * 6
+
+    on_a_loop(test)
+
+
+def test_catching_up_opens_no_way_that_was_closed() -> None:
+    """Tokens are counted, errors are looked through, and who waits for the first bytes hears of them, all the same."""
+
+    async def test(client: FakeClient) -> None:
+        metered = Reply(client, reply_for(client)._request, b"vx-1", asyncio.get_running_loop(), Meter(is_stream=True))
+        metered.begin()
+        metered.on_reply(head(200, SSE), EVENT, False)
+        guarded = reply_for(client)
+        guarded.begin(secret=KEY)
+        guarded.on_reply(head(401, SSE), EVENT * 1100, False)
+        waited_for = reply_for(client)
+        waited_for.begin(on_first=lambda: None)
+        waited_for.on_reply(head(200, SSE), b"", False)
+        for reply in (metered, guarded, waited_for):
+            reply.pause()
+            reply.resume()
+            assert not give(reply, EVENT)
+
+    on_a_loop(test)
+
+
 PIECES: Final = st.one_of(
     st.sampled_from([EVENT, ANTHROPIC, ERROR, sse.COMMENT, b"data: [DONE]\n\n", EVENT * 2, EVENT[:20], EVENT[20:]]),
     st.text('d:at {"ier\r\n', min_size=1, max_size=30).map(str.encode),

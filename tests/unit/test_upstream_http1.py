@@ -20,12 +20,13 @@ OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
 class Line:
     """A connection, its loop, its owner and its transport."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: Transport | None = None, buffer: ReadBuffer | None = None) -> None:
         self.loop: Final = Loop()
         self.owner: Final = Owner()
-        self.transport: Final = Transport()
+        self.transport: Final = transport or Transport()
+        self.buffer: Final = buffer or ReadBuffer()
         self.connection: Final = Http1Connection(
-            self.owner, ReadBuffer(), b"api.example", cast(asyncio.AbstractEventLoop, self.loop)
+            self.owner, self.buffer, b"api.example", cast(asyncio.AbstractEventLoop, self.loop)
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
@@ -36,8 +37,7 @@ class Line:
         return sink
 
     def give(self, data: bytes) -> None:
-        self.connection.get_buffer(-1)[: len(data)] = data
-        self.connection.buffer_updated(len(data))
+        self.transport.read(data)
 
     def lose(self) -> None:
         self.transport.is_closed = True

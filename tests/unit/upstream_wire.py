@@ -111,7 +111,7 @@ class Transport:
         self.is_closed = False
         self.is_reading = True
         self.n_writes = 0
-        self.protocol: asyncio.BufferedProtocol
+        self.protocol: asyncio.BaseProtocol
         self._is_paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -143,6 +143,18 @@ class Transport:
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def read(self, data: bytes) -> None:
+        """Give the protocol what one read brings, as a loop does."""
+        if isinstance(self.protocol, asyncio.BufferedProtocol):
+            self.protocol.get_buffer(-1)[: len(data)] = data
+            self.protocol.buffer_updated(len(data))
+        else:
+            assert isinstance(self.protocol, asyncio.Protocol)
+            self.protocol.data_received(data)
 
     def abort(self) -> None:
         self.is_closed = True

@@ -19,7 +19,7 @@ from velox.gateway.error_body import ErrorBody
 from velox.gateway.metering import Meter
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import ReplyFields
-from velox.net.application import Client
+from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
@@ -121,7 +121,7 @@ class Reply:
         self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
-        self._write_chunk: Callable[[bytes], None] | None = None  # of an event stream that is passed on unread
+        self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
         self._comment_s = 0.0
         self._error: ErrorBody | None = None  # of an error reply that could show our key
         self._stream: UpstreamStream | None = None
@@ -200,6 +200,7 @@ class Reply:
             self.last_s = self._loop.time()
             if self._on_first is not None and data:
                 self._tell_first(self._on_first)
+                self._pass_chunks()
         else:
             self._comment_s = self._loop.time()
         # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
@@ -220,9 +221,7 @@ class Reply:
         """Pass a chunk on as it is, if it is an event like most and nothing else is to be done with it."""
         write, watch = self._write_chunk, self._watch
         end = len(chunk) - 2
-        if write is None or watch is None or self._on_first is not None or self.done.done():
-            return False
-        if not watch.passes(chunk, at, end):
+        if write is None or watch is None or not watch.passes(chunk, at, end):
             return False
         self.last_s = self._loop.time()
         self.bytes_out += end - at
@@ -231,6 +230,7 @@ class Reply:
 
     def on_failure(self, failure: VeloxError) -> None:
         """The reply will not become whole. No effect on one that is."""
+        self._write_chunk = None
         if not self.done.done():
             self.done.set_exception(failure)
             self.done.exception()  # its exchange may just have been cancelled: then nobody else asks
@@ -239,12 +239,14 @@ class Reply:
 
     def pause(self) -> None:
         """The client reads too slowly: hold the upstream."""
+        self._write_chunk = None
         if self._stream is not None:
             self._stream.pause()
 
     def resume(self) -> None:
         """The client has caught up."""
         self.last_s = self._loop.time()
+        self._pass_chunks()
         if self._stream is not None:
             self._stream.resume()
 
@@ -349,8 +351,8 @@ class Reply:
             return False
         self._may_add = has_body and length is None
         self._watch = watch
-        if watch is not None and self._meter is None and self._error is None:
-            self._write_chunk = self._client.chunk_writer
+        if watch is not None:
+            self._pass_chunks()
         self._until_close = watch is not None and head.until_close
         self.bytes_out = len(data)
         self.status = status
@@ -362,6 +364,11 @@ class Reply:
     def _tell_first(self, on_first: Callable[[], None]) -> None:
         self._on_first = None
         on_first()
+
+    def _pass_chunks(self) -> None:
+        """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""
+        if self._watch is not None and self._meter is None and self._error is None and self._on_first is None:
+            self._write_chunk = self._client.chunk_writer
 
     def _write_body(self, data: bytes, end: bool) -> None:
         if self._has_body:  # else the client would take it for the begin of its next reply

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from velox.errors import VeloxError
 from velox.types import Caller, Headers, RequestHead
 
-__all__ = ["Application", "Client", "ClientExchange", "ClientTimeouts", "Successor"]
+__all__ = ["Application", "ChunkWriter", "Client", "ClientExchange", "ClientTimeouts", "Successor"]
+
+# Sends a chunk of HTTP/1.1, with its framing.
+ChunkWriter: TypeAlias = Callable[[bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,11 @@ class Client(Protocol):
         """True when a whole window of the reply may be under way to this client whatever it reads (flow-control.md)."""
 
     @property
-    def chunk_writer(self) -> Callable[[bytes], None] | None:
-        """What sends one chunk of HTTP/1.1 with its framing; None where the reply that has begun leaves otherwise."""
+    def chunk_writer(self) -> ChunkWriter | None:
+        """What sends chunks that are framed already, until the client is paused.
+
+        None while it is, and where the reply that has begun leaves otherwise.
+        """
 
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool

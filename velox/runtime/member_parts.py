@@ -72,6 +72,7 @@ class MemberMaker:
         self._max_connections: Final = max_connections
         self._on_change: Final = on_change
         self._sim_origin: Final = sim_origin
+        self._buffer: Final = ReadBuffer()
         self.changes: Final = Changes()  # of the health of all that are made here
 
     def entries(self, settings: Settings) -> tuple[UpstreamEntry, ...]:
@@ -92,7 +93,7 @@ class MemberMaker:
             on_result=self._metrics.count_dns_refresh,
             on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
         )
-        more = (resolver, ReadBuffer(), self._loop, engine_factory(settings.http2_engine))
+        more = (resolver, self._buffer, self._loop, engine_factory(settings.http2_engine))
         dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, entry, origin))
         health = self._health(entry, keys, is_new=is_new)
 

@@ -35,6 +35,9 @@ _TLS: Final = 80 * _KIB + 2 * 88 * _KIB
 _UNSENT: Final = 64 * _KIB
 _UPSTREAM_READ: Final = 128 * _KIB
 _UPSTREAM_TLS_READ: Final = 256 * _KIB
+# Where a reply's chunks have come alone a read may be larger, on so many connections (net/upstream/http1.py).
+_LARGER_READ: Final = (250 - 128) * _KIB
+_LARGER_READS: Final = 512
 # Over HTTP/2 all streams of a connection together (client/http2_room.py), beside the transport's 64 KiB and the slice
 # that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
 # each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
@@ -133,6 +136,9 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
     if records:
         rows.append(MemoryRow("TLS records of upstreams that are held", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
+    if any(not is_tls and http2 != "on" for http2, is_tls in kinds):
+        n_larger = min(upstream, exchanges, _LARGER_READS)
+        rows.append(MemoryRow("larger reads of replies whose chunks came alone", _LARGER_READ, n_larger))
     if is_always_http1:
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM, min(upstream, exchanges)))
     else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from velox.errors import VeloxError
 from velox.net import resets
-from velox.net.application import ClientExchange, Successor
+from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import Backlog, discard_unread, is_sending
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.client.refusals import body_too_late, body_too_slow, head_too_late, no_room
@@ -95,6 +95,11 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def will_close(self) -> bool:
         head = self._request.head
         return self._ingress.draining or head is None or not head.keep_alive
+
+    @property
+    def direct_write(self) -> ChunkWriter | None:
+        """See Http1Replies. A transport that is closed takes what comes in that turn, and does nothing with it."""
+        return None if self._transport is None or self._write_paused else self._transport.write
 
     def write(self, data: bytes) -> None:
         """Send bytes of the reply. Nothing happens when the client has left."""
@@ -267,8 +272,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
         request = self._request
         head = request.head
         assert head is not None, "a request is submitted after its head was read"
-        self._state = _ANSWERING
-        self.deadline_s = 0.0
+        self._state, self.deadline_s = _ANSWERING, 0.0
         body, request.body = request.body, None
         exchange = self._ingress.app.submit(self, head, body, self._caller)
         # submit() may have answered already, and the connection may be on to the next request.
@@ -278,8 +282,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
     def _refuse(self, error: VeloxError) -> None:
         """Answer an error before there is an exchange. A body that was not read makes the connection unusable."""
         request = self._request
-        self._state = _ANSWERING
-        self.deadline_s = 0.0
+        self._state, self.deadline_s = _ANSWERING, 0.0
         request.leave_line(self)
         request.body = None
         if request.head is not None and (error.close or not request.body_complete):
@@ -311,11 +314,8 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
             self.abort()
 
     def _close(self) -> None:
-        """Close after what was written has left.
-
-        Our side first, then the client's: bytes that it still sends would otherwise be answered by a reset, which can
-        overtake the reply (RFC 9112 §9.6).
-        """
+        """Close after what was written has left; our side first, then the client's (RFC 9112 §9.6)."""
+        # Bytes that it still sends would otherwise be answered by a reset, which can overtake the reply.
         transport = self._transport
         if transport is None or self._state >= _LINGER:
             return

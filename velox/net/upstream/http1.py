@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason
 from velox.net.upstream.interface import (
+    MOST_PASSING_BY,
     SLICE_BYTES,
     Address,
     ConnectionOwner,
@@ -53,11 +54,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         """heads: of all connections to the same upstream; None: of this one only."""
         self.queued = False
         self._owner: Final = owner
+        self._buffer: Final = buffer
         self._view: Final = buffer.view
         self._host: Final = host
         self._heads: Final = heads or ReplyHeads()
         self._loop: Final = loop
         self._transport: asyncio.Transport | None = None
+        self._is_tls = False
+        self._passes_by = False  # reads come as bytes, not in the buffer
         self._sink: ReplySink | None = None
         self._decoder: ResponseDecoder | None = None
         self._unsent: memoryview | None = None
@@ -136,6 +140,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def pause(self) -> None:
         if self._transport is not None:
             self._transport.pause_reading()
+            self._use_buffer()
 
     def resume(self) -> None:
         if self._transport is not None:
@@ -165,7 +170,8 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if hasattr(transport, "set_read_buffer_limits"):
+        self._is_tls = hasattr(transport, "set_read_buffer_limits")
+        if self._is_tls:
             # While reading is paused uvloop's TLS reads on, up to 512 KiB; and when it comes to the end of the
             # connection it throws away what it has read. With 1 byte it stops with the next read.
             cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
@@ -175,20 +181,26 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         sink, decoder = self._sink, self._decoder
-        if sink is None or decoder is None:
-            # Bytes that nobody asked for would be read as the answer to the next request.
-            self.abort(ConnectionEnd.EXTRA_DATA)
-            return
-        if decoder.between and nbytes <= LONE_CHUNK_BYTES:
+        if sink is not None and decoder is not None and decoder.between and nbytes <= LONE_CHUNK_BYTES:
             # As most chunks of a model come: there is a way with fewer steps (docs/decisions/0027-a-chunks-way.md).
             chunk = self._view[:nbytes].tobytes()
             at = lone_chunk(chunk)
             if at and sink.on_chunk(chunk, at):
+                self._pass_by(sink, decoder)
                 return
+        self._take(self._view[:nbytes])
+
+    def _take(self, read: bytes | memoryview) -> None:
+        """Go through what one read has brought."""
+        sink, decoder = self._sink, self._decoder
+        if sink is None or decoder is None:
+            # Bytes that nobody asked for would be read as the answer to the next request.
+            self.abort(ConnectionEnd.EXTRA_DATA)
+            return
         self._got_bytes = True
         had_head = decoder.head is not None
         try:
-            decoder.feed(self._view[:nbytes])
+            decoder.feed(read)
         except ResponseError as exc:
             self._fail(Reason.UPSTREAM_PROTOCOL, f"the upstream's reply broke HTTP/1.1: {exc}")
             return
@@ -256,6 +268,29 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._unsent is not None and not self._write_paused:
             self._loop.call_soon(self._pump)
 
+    def _pass_by(self, sink: ReplySink, decoder: ResponseDecoder) -> None:
+        """Have the rest of this reply come as bytes: its chunks come alone, and each would be copied anyway."""
+        buffer, transport = self._buffer, self._transport
+        if transport is None or self._is_tls or buffer.n_passing_by == MOST_PASSING_BY:
+            return
+        buffer.n_passing_by += 1
+        self._passes_by = True
+        transport.set_protocol(_BytesReader(self, sink, decoder))
+
+    def take_bytes(self, read: bytes) -> None:
+        """Go through a read that did not come in the buffer."""
+        if len(read) > len(self._view):
+            self._use_buffer()
+        self._take(read)
+
+    def _use_buffer(self) -> None:
+        """Undo _pass_by(): for what may be much, and for a client that takes nothing."""
+        if self._passes_by:
+            self._passes_by = False
+            self._buffer.n_passing_by -= 1
+            if self._transport is not None:
+                self._transport.set_protocol(self)
+
     def _switch(self, fields: Headers, rest: bytes) -> None:
         """Give the connection away: it is a WebSocket's from here on."""
         sink, transport = self._sink, self._transport
@@ -275,6 +310,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         # An answer that came before the whole request was sent leaves the upstream reading a body: not usable.
         elif not decoder.keep_alive or n_unsent or self.end is not None:
             self.abort(ConnectionEnd.LAST)
+        elif self._passes_by:
+            self._use_buffer()
 
     def _offer_room(self) -> None:
         if self.has_room:
@@ -295,9 +332,42 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _ended(self, cause: ConnectionEnd) -> None:
         self._transport = None
         self._unsent = None
+        self._use_buffer()
         self._take_no_more(cause)
 
     def _take_no_more(self, cause: ConnectionEnd) -> None:
         if self.end is None:
             self.end = cause
             self._owner.on_closed(self)
+
+
+class _BytesReader(asyncio.Protocol):
+    """The protocol of a connection while the chunks of a reply come alone.
+
+    It saves two calls and a copy a chunk. But the loop reads up to 250 KiB so, where the buffer has 128 KiB.
+    """
+
+    def __init__(self, connection: Http1Connection, sink: ReplySink, decoder: ResponseDecoder) -> None:
+        """sink, decoder: of the reply that is under way, with whose end this one goes."""
+        self._connection: Final = connection
+        self._sink: Final = sink
+        self._decoder: Final = decoder
+
+    def data_received(self, data: bytes) -> None:
+        if self._decoder.between and len(data) <= LONE_CHUNK_BYTES:
+            at = lone_chunk(data)
+            if at and self._sink.on_chunk(data, at):
+                return
+        self._connection.take_bytes(data)
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
