@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import websockets.sync.client
 import websockets.sync.server
@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tests.e2e.harness import KEY, VeloxProcess, until
+from tests.e2e.tls_turns import TurnTaking
 from tests.e2e.upstreams import Certificates
 from tests.secret_watch import WATCH
 
@@ -170,15 +171,15 @@ def connect(
     context: ssl.SSLContext | None = None,
     authorization: str | None = f"Bearer {KEY}",
 ) -> websockets.sync.client.ClientConnection:
-    """Open a WebSocket through a gateway."""
+    """Open a WebSocket through a gateway. context: over TLS."""
+    if context is not None:
+        sock = cast(socket.socket, TurnTaking(context.wrap_socket(velox.connect(), server_hostname="127.0.0.1")))
     given = {} if authorization is None else {"authorization": authorization}
     given |= headers or {}
     WATCH.request(target, given, None)
-    scheme = "wss" if context is not None else "ws"
     return websockets.sync.client.connect(  # type: ignore[misc] # too many unions
-        f"{scheme}://127.0.0.1:{1 if sock is not None else velox.port}{target}",
+        f"ws://127.0.0.1:{1 if sock is not None else velox.port}{target}",
         sock=sock,
-        ssl=context,
         additional_headers=given,
         subprotocols=subprotocols,  # type: ignore[arg-type]
         compression=compression,
