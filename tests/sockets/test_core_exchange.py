@@ -16,6 +16,8 @@ from velox.errors import Reason
 from velox.gateway.reply import Reply
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import ConnectionEnd, Retry
+from velox.protocol import http1_write
+from velox.protocol.http1_response import lone_chunk
 from velox.types import ANYONE, Header, ReplyHead
 
 
@@ -219,6 +221,32 @@ def test_client_that_leaves_with_its_whole_answer_was_served() -> None:
             async with asyncio.timeout(5):
                 await client.finished.wait()
             assert client.written.endswith(b"ok")
+            assert made.n_active == 0
+
+    uvloop.run(main())
+
+
+def test_chunk_that_comes_in_the_turn_in_which_its_client_left_is_not_written() -> None:
+    """The exchange ends a turn later, and the client's transport is closed already: uvloop's raises."""
+
+    async def main() -> None:
+        event = b'data: {"id":"1","choices":[]}\n\n'
+        chunk = http1_write.chunk(event)
+        sse = ReplyHead(200, [(b"content-type", b"text/event-stream")], None)
+        with gateway(Upstream((sse, event, False)).dial) as made:
+            client = FakeClient()
+            exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), ANYONE)
+            assert exchange is not None
+            async with asyncio.timeout(5):
+                while not client.written:
+                    await asyncio.sleep(0)
+            assert exchange.reply is not None
+            assert exchange.reply.on_chunk(chunk, lone_chunk(chunk))
+            written = client.written
+            exchange.client_gone()
+            assert not exchange.reply.on_chunk(chunk, lone_chunk(chunk)) and client.written == written
+            for _ in range(5):
+                await asyncio.sleep(0)
             assert made.n_active == 0
 
     uvloop.run(main())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -73,6 +75,29 @@ def test_all_ways_of_reading_follow_each_other() -> None:
                 await say(writer, http1_write.LAST_CHUNK, sink, body)
                 await eventually(lambda: sink.ended)  # noqa: B023 - awaited in the turn
                 assert connection.n_rooms == 1 and not connection._passes_by
+
+    run(test())
+
+
+def test_idle_connection_keeps_nothing_of_the_reply_before() -> None:
+    """uvloop holds on to what it was given: a pool's idle connections would each hold a dead reply."""
+
+    async def test() -> None:
+        async with connected() as (connection, reader, writer):
+            sink = Sink(takes_chunks=True)
+            connection.open(asked(), sink)
+            await reader.readuntil(b"\r\n\r\n")
+            body = b""
+            for n, data in enumerate((HEAD + alone(0), alone(1), alone(2))):
+                body += alone(n)[4:-2]
+                await say(writer, data, sink, body)
+            assert connection._passes_by
+            await say(writer, http1_write.LAST_CHUNK, sink, body)
+            await eventually(lambda: connection.n_rooms == 1)
+            kept = weakref.ref(sink)
+            del sink
+            gc.collect()
+            assert kept() is None
 
     run(test())
 

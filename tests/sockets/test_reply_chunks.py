@@ -214,6 +214,34 @@ def test_catching_up_opens_no_way_that_was_closed() -> None:
     on_a_loop(test)
 
 
+def test_client_that_has_left_is_not_written_to() -> None:
+    """Its transport is closed, and uvloop's raises; the exchange ends a turn later, and a chunk may come before."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, SSE), EVENT, False)
+        reply.client_gone()
+        chunk = http1_write.chunk(EVENT)
+        assert not reply.on_chunk(chunk, lone_chunk(chunk))
+
+    on_a_loop(test)
+
+
+def test_catching_up_does_not_revive_a_reply_that_has_failed() -> None:
+    """Its exchange may need some turns to end it."""
+
+    async def test(client: FakeClient) -> None:
+        reply = reply_for(client)
+        reply.on_reply(head(200, SSE), EVENT, False)
+        reply.pause()
+        reply.on_failure(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut"))
+        reply.resume()
+        written = client.written
+        assert not give(reply, EVENT) and client.written == written
+
+    on_a_loop(test)
+
+
 PIECES: Final = st.one_of(
     st.sampled_from([EVENT, ANTHROPIC, ERROR, sse.COMMENT, b"data: [DONE]\n\n", EVENT * 2, EVENT[:20], EVENT[20:]]),
     st.text('d:at {"ier\r\n', min_size=1, max_size=30).map(str.encode),

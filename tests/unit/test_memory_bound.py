@@ -44,7 +44,6 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert memory_bound._NARROW_WINDOW == http2_stream.NARROW_WINDOW_BYTES
     assert memory_bound._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
-    assert memory_bound._LARGER_READS == interface.MOST_PASSING_BY
     assert memory_bound._KEPT == limiter._KEPT_SETS
     assert memory_bound._OVERFLOW_ROWS == quota_memory.OVERFLOW_ROWS
     assert memory_bound._MIRRORED == mirror._MOST
@@ -129,5 +128,5 @@ def test_bound_names_its_largest_parts_first() -> None:
     """As `velox check` prints it."""
     shown = str(memory_of(load(SMALL, cores=1, memory_bytes=0), PLENTY))
 
-    assert shown.startswith("at most 1.1 GiB a worker: request bodies 288 MiB, WebSockets 250 MiB, ")
+    assert shown.startswith("at most 1.1 GiB a worker: replies that are not read 307 MiB, request bodies 288 MiB, ")
     assert "the process itself 48 MiB" in shown

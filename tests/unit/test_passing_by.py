@@ -10,7 +10,6 @@ import pytest
 from tests.unit.test_lone_chunks import HEAD, alone
 from tests.unit.test_upstream_http1 import Line
 from tests.unit.upstream_wire import KIB, Sink, Transport
-from velox.net.upstream.interface import MOST_PASSING_BY, ReadBuffer
 from velox.observe.series import ConnectionEnd
 from velox.protocol import http1_write
 
@@ -29,7 +28,7 @@ def passing(line: Line) -> Sink:
     for data in (HEAD, alone(30), alone(31)):
         assert not passes(line)
         line.give(data)
-    assert passes(line) and line.buffer.n_passing_by == 1
+    assert passes(line)
     return sink
 
 
@@ -51,7 +50,7 @@ def test_reply_of_lone_chunks_passes_by_up_to_its_end() -> None:
         assert sink.n_chunks == 3
         line.give(LAST)
         assert sink.ended and sink.body == b"x" * (30 + 31 + 100)
-        assert not passes(line) and line.buffer.n_passing_by == 0 and line.connection.n_rooms == 1
+        assert not passes(line) and line.connection.n_rooms == 1
         assert line.owner.n_room == n
 
 
@@ -62,7 +61,7 @@ def test_large_read_goes_back_to_the_buffer() -> None:
     line.give(alone(128 * KIB - 9))
     assert passes(line), "as much as the buffer has"
     line.give(alone(250 * KIB))
-    assert not passes(line) and line.buffer.n_passing_by == 0
+    assert not passes(line)
     assert sink.body == b"x" * (30 + 31 + 128 * KIB - 9 + 250 * KIB)
     line.give(alone(20))
     assert passes(line), "the upstream is slow again"
@@ -82,8 +81,8 @@ def test_paused_connection_reads_into_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "given up", "cut", "closed in order", "garbage", "the last one"])
-def test_connection_that_ends_gives_its_place_back(how: str) -> None:
-    """However it ends, and it is told as ever."""
+def test_connection_that_ends_is_told_as_ever(how: str) -> None:
+    """However it ends."""
     line = Line()
     sink = passing(line)
     protocol = line.transport.protocol
@@ -104,7 +103,7 @@ def test_connection_that_ends_gives_its_place_back(how: str) -> None:
         case "the last one":
             line.connection.retire(ConnectionEnd.LAST)
             line.give(LAST)
-    assert line.buffer.n_passing_by == 0 and line.connection.is_closed
+    assert not line.connection._passes_by and line.connection.is_closed
     assert sink.ended is (how == "the last one")
     assert (sink.failure is not None) is (how not in ("cancelled", "the last one"))
     assert len(line.owner.ends) == 1
@@ -135,23 +134,22 @@ def test_tls_and_chunks_that_are_looked_at_stay_with_the_buffer() -> None:
         assert not passes(line) and sink.body == b"x" * (30 + 31 + 32)
 
 
-def test_only_so_many_pass_by() -> None:
-    """The bound on a worker's memory counts them; who comes later reads into the buffer."""
-    buffer = ReadBuffer()
-    lines = [Line(buffer=buffer) for _ in range(MOST_PASSING_BY + 1)]
-    for line in lines:
-        sink = line.open(sink=Sink(takes_chunks=True))
-        for data in (HEAD, alone(30), alone(31)):
-            line.give(data)
-        assert len(sink.body) == 61
-    assert [passes(line) for line in lines] == [True] * MOST_PASSING_BY + [False]
-    assert buffer.n_passing_by == MOST_PASSING_BY
-    lines[0].give(LAST)
-    lines[-1].give(alone(32))
-    assert passes(lines[-1]) and buffer.n_passing_by == MOST_PASSING_BY
-    for line in lines[1:]:
-        line.give(LAST)
-    assert buffer.n_passing_by == 0
+def test_chunk_that_pauses_its_client_is_the_last_of_its_kind() -> None:
+    """The pause comes from inside the sink: what is paused must not pass by."""
+
+    class Pausing(Sink):
+        def on_chunk(self, chunk: bytes, at: int) -> bool:
+            line.connection.pause()
+            return super().on_chunk(chunk, at)
+
+    line = Line()
+    sink = line.open(sink=Pausing(takes_chunks=True))
+    for data in (HEAD, alone(30), alone(31)):
+        line.give(data)
+    assert sink.n_chunks == 1 and not line.transport.is_reading and not passes(line)
+    line.connection.resume()
+    line.give(alone(20) * 2)
+    assert not passes(line) and len(sink.body) == 30 + 31 + 40
 
 
 def test_protocol_tells_the_connection_of_its_writes() -> None:

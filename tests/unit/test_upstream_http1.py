@@ -20,13 +20,12 @@ OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
 class Line:
     """A connection, its loop, its owner and its transport."""
 
-    def __init__(self, transport: Transport | None = None, buffer: ReadBuffer | None = None) -> None:
+    def __init__(self, transport: Transport | None = None) -> None:
         self.loop: Final = Loop()
         self.owner: Final = Owner()
         self.transport: Final = transport or Transport()
-        self.buffer: Final = buffer or ReadBuffer()
         self.connection: Final = Http1Connection(
-            self.owner, self.buffer, b"api.example", cast(asyncio.AbstractEventLoop, self.loop)
+            self.owner, ReadBuffer(), b"api.example", cast(asyncio.AbstractEventLoop, self.loop)
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))

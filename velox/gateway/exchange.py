@@ -110,8 +110,10 @@ class Exchange:
 
     def client_gone(self, *, stalled: bool = False) -> None:
         """Stop at once, in whichever phase (R-CANCEL-1)."""
-        if self.reply is not None and self.reply.is_whole:
-            return  # it left with its answer, which _run() is about to account
+        if self.reply is not None:
+            if self.reply.is_whole:
+                return  # it left with its answer, which _run() is about to account
+            self.reply.client_gone()
         self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
             self._cancel()

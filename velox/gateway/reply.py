@@ -250,6 +250,10 @@ class Reply:
         if self._stream is not None:
             self._stream.resume()
 
+    def client_gone(self) -> None:
+        """Write to the client's transport no more: the loop has closed it."""
+        self._write_chunk = None
+
     def keep_alive(self, now_s: float, silence_s: float) -> None:
         """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3)."""
         watch = self._watch
@@ -367,7 +371,8 @@ class Reply:
 
     def _pass_chunks(self) -> None:
         """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""
-        if self._watch is not None and self._meter is None and self._error is None and self._on_first is None:
+        is_read = self._meter is not None or self._error is not None or self._on_first is not None
+        if self._watch is not None and not is_read and not self.done.done():
             self._write_chunk = self._client.chunk_writer
 
     def _write_body(self, data: bytes, end: bool) -> None:

@@ -56,7 +56,7 @@ class Client(Protocol):
 
     @property
     def chunk_writer(self) -> ChunkWriter | None:
-        """What sends chunks that are framed already, until the client is paused.
+        """What sends chunks that are framed already, until the client is paused or gone.
 
         None while it is, and where the reply that has begun leaves otherwise.
         """

@@ -35,9 +35,8 @@ _TLS: Final = 80 * _KIB + 2 * 88 * _KIB
 _UNSENT: Final = 64 * _KIB
 _UPSTREAM_READ: Final = 128 * _KIB
 _UPSTREAM_TLS_READ: Final = 256 * _KIB
-# Where a reply's chunks have come alone a read may be larger, on so many connections (net/upstream/http1.py).
-_LARGER_READ: Final = (250 - 128) * _KIB
-_LARGER_READS: Final = 512
+# The loop's own, of a reply whose chunks have come alone until then (net/upstream/http1.py); uvloop has it fixed.
+_UPSTREAM_LARGE_READ: Final = 250 * _KIB
 # Over HTTP/2 all streams of a connection together (client/http2_room.py), beside the transport's 64 KiB and the slice
 # that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
 # each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
@@ -116,7 +115,8 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     is_always_http1 = all(http2 == "off" or (http2 == "auto" and not is_tls) for http2, is_tls in kinds)
     streams = clients * _STREAMS if settings.listen_http2 else clients
     exchanges = min(streams, inflight + queued)
-    reply = _UNSENT + max(_UPSTREAM_READ, window)
+    passes_by = any(not is_tls and http2 != "on" for http2, is_tls in kinds)
+    reply = _UNSENT + max(_UPSTREAM_LARGE_READ if passes_by else _UPSTREAM_READ, window)
     if settings.listen_http2:
         windows = _STREAMS_AHEAD * window + (_STREAMS - _STREAMS_AHEAD) * _NARROW_WINDOW
         more = _UPSTREAM_READ if is_always_http1 else windows
@@ -136,9 +136,6 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
     if records:
         rows.append(MemoryRow("TLS records of upstreams that are held", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
-    if any(not is_tls and http2 != "on" for http2, is_tls in kinds):
-        n_larger = min(upstream, exchanges, _LARGER_READS)
-        rows.append(MemoryRow("larger reads of replies whose chunks came alone", _LARGER_READ, n_larger))
     if is_always_http1:
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM, min(upstream, exchanges)))
     else:

@@ -98,7 +98,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
 
     @property
     def direct_write(self) -> ChunkWriter | None:
-        """See Http1Replies. A transport that is closed takes what comes in that turn, and does nothing with it."""
+        """See Http1Replies. Not after connection_lost(): uvloop's raises then."""
         return None if self._transport is None or self._write_paused else self._transport.write
 
     def write(self, data: bytes) -> None:

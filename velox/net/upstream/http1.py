@@ -11,7 +11,6 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason
 from velox.net.upstream.interface import (
-    MOST_PASSING_BY,
     SLICE_BYTES,
     Address,
     ConnectionOwner,
@@ -54,13 +53,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         """heads: of all connections to the same upstream; None: of this one only."""
         self.queued = False
         self._owner: Final = owner
-        self._buffer: Final = buffer
         self._view: Final = buffer.view
         self._host: Final = host
         self._heads: Final = heads or ReplyHeads()
         self._loop: Final = loop
         self._transport: asyncio.Transport | None = None
         self._is_tls = False
+        self._is_paused = False
         self._passes_by = False  # reads come as bytes, not in the buffer
         self._sink: ReplySink | None = None
         self._decoder: ResponseDecoder | None = None
@@ -138,11 +137,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self
 
     def pause(self) -> None:
+        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
             self._use_buffer()
 
     def resume(self) -> None:
+        self._is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -270,26 +271,26 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _pass_by(self, sink: ReplySink, decoder: ResponseDecoder) -> None:
         """Have the rest of this reply come as bytes: its chunks come alone, and each would be copied anyway."""
-        buffer, transport = self._buffer, self._transport
-        if transport is None or self._is_tls or buffer.n_passing_by == MOST_PASSING_BY:
-            return
-        buffer.n_passing_by += 1
-        self._passes_by = True
-        transport.set_protocol(_BytesReader(self, sink, decoder))
-
-    def take_bytes(self, read: bytes) -> None:
-        """Go through a read that did not come in the buffer."""
-        if len(read) > len(self._view):
-            self._use_buffer()
-        self._take(read)
+        if self._transport is not None and not self._is_tls and not self._is_paused:
+            self._passes_by = True
+            self._transport.set_protocol(_BytesReader(self, sink, decoder))
 
     def _use_buffer(self) -> None:
         """Undo _pass_by(): for what may be much, and for a client that takes nothing."""
         if self._passes_by:
             self._passes_by = False
-            self._buffer.n_passing_by -= 1
             if self._transport is not None:
                 self._transport.set_protocol(self)
+
+    def data_received(self, read: bytes) -> None:
+        """Go through a read that did not come in the buffer.
+
+        By this name because uvloop keeps the last protocol's: without one here it would keep the reader, and with it
+        the reply, for as long as the connection is idle.
+        """
+        if len(read) > len(self._view):
+            self._use_buffer()
+        self._take(read)
 
     def _switch(self, fields: Headers, rest: bytes) -> None:
         """Give the connection away: it is a WebSocket's from here on."""
@@ -332,7 +333,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _ended(self, cause: ConnectionEnd) -> None:
         self._transport = None
         self._unsent = None
-        self._use_buffer()
+        self._passes_by = False
         self._take_no_more(cause)
 
     def _take_no_more(self, cause: ConnectionEnd) -> None:
@@ -358,7 +359,7 @@ class _BytesReader(asyncio.Protocol):
             at = lone_chunk(data)
             if at and self._sink.on_chunk(data, at):
                 return
-        self._connection.take_bytes(data)
+        self._connection.data_received(data)
 
     def eof_received(self) -> bool:
         return self._connection.eof_received()

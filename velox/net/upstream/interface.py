@@ -15,7 +15,6 @@ from velox.observe.series import ConnectionEnd, Retry
 from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [
-    "MOST_PASSING_BY",
     "SLICE_BYTES",
     "Address",
     "ConnectionOwner",
@@ -32,9 +31,6 @@ __all__ = [
 # The most that one stream writes in one turn of the loop: about 0.1 ms of copying into the kernel, so that a large
 # upload never holds up the small requests beside it.
 SLICE_BYTES: Final = 256 * 1024
-
-# Each of these connections may hold one read of 250 KiB, where the buffer lets it be 128 (settings/memory_bound.py).
-MOST_PASSING_BY: Final = 512
 
 # An IP address (a host's may change while it runs), or the path of a unix socket.
 Address: TypeAlias = str
@@ -191,11 +187,10 @@ class ReadBuffer:
 
     A read is parsed before the next one begins (the loop calls get_buffer and buffer_updated back to back), and the
     parsers copy what they keep, so one buffer serves all connections. 128 KiB takes all TLS records that have arrived.
-    n_passing_by: connections whose reads do not go through it at the moment (http1.py); at most MOST_PASSING_BY.
+    Chunks that come alone pass it by (http1.py).
     """
 
-    __slots__ = ("n_passing_by", "view")
+    __slots__ = ("view",)
 
     def __init__(self, size_bytes: int = 128 * 1024) -> None:
         self.view: Final = memoryview(bytearray(size_bytes))
-        self.n_passing_by = 0
