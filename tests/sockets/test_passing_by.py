@@ -42,6 +42,18 @@ async def say(writer: asyncio.StreamWriter, data: bytes, sink: Sink, body: bytes
     assert sink.body == body
 
 
+async def begun(connection: Http1Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Sink:
+    """Begin a reply, and bring it to where its reads come as bytes."""
+    sink, body = Sink(takes_chunks=True), b""
+    connection.open(asked(), sink)
+    await reader.readuntil(b"\r\n\r\n")
+    for n, data in enumerate((HEAD + alone(0), alone(1), alone(2))):
+        body += alone(n)[4:-2]
+        await say(writer, data, sink, body)
+    assert connection._passes_by
+    return sink
+
+
 def test_all_ways_of_reading_follow_each_other() -> None:
     """Pieces that come alone, hundreds of kilobytes at once, a pause with a backlog, the end, and the next reply."""
 
@@ -84,15 +96,8 @@ def test_idle_connection_keeps_nothing_of_the_reply_before() -> None:
 
     async def test() -> None:
         async with connected() as (connection, reader, writer):
-            sink = Sink(takes_chunks=True)
-            connection.open(asked(), sink)
-            await reader.readuntil(b"\r\n\r\n")
-            body = b""
-            for n, data in enumerate((HEAD + alone(0), alone(1), alone(2))):
-                body += alone(n)[4:-2]
-                await say(writer, data, sink, body)
-            assert connection._passes_by
-            await say(writer, http1_write.LAST_CHUNK, sink, body)
+            sink = await begun(connection, reader, writer)
+            await say(writer, http1_write.LAST_CHUNK, sink, sink.body)
             await eventually(lambda: connection.n_rooms == 1)
             kept = weakref.ref(sink)
             del sink
@@ -107,14 +112,7 @@ def test_upstream_that_cuts_its_reply_is_heard() -> None:
 
     async def test() -> None:
         async with connected() as (connection, reader, writer):
-            sink = Sink(takes_chunks=True)
-            connection.open(asked(), sink)
-            await reader.readuntil(b"\r\n\r\n")
-            body = b""
-            for n, data in enumerate((HEAD + alone(0), alone(1), alone(2))):
-                body += alone(n)[4:-2]
-                await say(writer, data, sink, body)
-            assert connection._passes_by
+            sink = await begun(connection, reader, writer)
             writer.transport.abort()
             await eventually(lambda: sink.failure is not None)
             assert not sink.ended and not connection._passes_by and connection.is_closed
@@ -127,13 +125,7 @@ def test_memory_of_a_reply_that_is_read_by_nobody() -> None:
 
     async def test() -> None:
         async with connected() as (connection, reader, writer):
-            sink = Sink(takes_chunks=True)
-            connection.open(asked(), sink)
-            await reader.readuntil(b"\r\n\r\n")
-            body = b""
-            for n, data in enumerate((HEAD + alone(0), alone(1), alone(2))):
-                body += alone(n)[4:-2]
-                await say(writer, data, sink, body)
+            sink = await begun(connection, reader, writer)
             writer.write(b"".join(alone(n) for n in range(100_000)))
             while len(sink.body) < 128 * KIB:
                 before = len(sink.body)
