@@ -168,7 +168,9 @@ class Http2Machine(RuleBasedStateMachine):
             case "lose":
                 wire.lose()
             case "eof":
-                wire.connection.eof_received()
+                keeps_open = wire.connection.eof_received()
+                if not keeps_open and not wire.is_closed:
+                    wire.lose()  # as the loop does then
             case "abort":
                 wire.connection.abort(ConnectionEnd.SHUTDOWN)
             case _:
