@@ -108,6 +108,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def is_reading(self) -> bool:
+        return True
+
     def abort(self) -> None:
         raise RuntimeError("the gateway gave a connection up")
 

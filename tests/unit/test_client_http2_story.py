@@ -217,11 +217,11 @@ class Story:
                 self.give(piece)
 
     def give(self, data: bytes) -> None:
-        if self.transport.is_reading and not self.transport.is_closed:
+        if self.transport.is_reading() and not self.transport.is_closed:
             self.connection.data_received(data)
         elif not self.transport.is_closed:
             self.transport.unread += data
-        if self.transport.is_reading and self.transport.unread and not self.transport.is_closed:
+        if self.transport.is_reading() and self.transport.unread and not self.transport.is_closed:
             unread, self.transport.unread = self.transport.unread, b""
             self.connection.data_received(unread)
 
@@ -344,7 +344,7 @@ def test_stream_is_not_late_while_its_whole_connection_is_slow(engine: Name) -> 
         told.act("begin", bytes(WINDOW))
     for _ in range(5):
         story.loop.turn()
-    assert not story.transport.is_reading, "more than the transport's 64 KiB wait"
+    assert not story.transport.is_reading(), "more than the transport's 64 KiB wait"
     story.transport.make_room(1000)
     story.sweep(20.0)
     assert not held.is_over, "its time was over, its connection's was not"

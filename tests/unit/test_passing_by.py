@@ -72,7 +72,7 @@ def test_paused_connection_reads_into_the_buffer() -> None:
     line = Line()
     sink = passing(line)
     line.connection.pause()
-    assert not passes(line) and not line.transport.is_reading
+    assert not passes(line) and not line.transport.is_reading()
     line.connection.resume()
     line.give(alone(20) * 3)
     assert not passes(line)
@@ -146,7 +146,7 @@ def test_chunk_that_pauses_its_client_is_the_last_of_its_kind() -> None:
     sink = line.open(sink=Pausing(takes_chunks=True))
     for data in (HEAD, alone(30), alone(31)):
         line.give(data)
-    assert sink.n_chunks == 1 and not line.transport.is_reading and not passes(line)
+    assert sink.n_chunks == 1 and not line.transport.is_reading() and not passes(line)
     line.connection.resume()
     line.give(alone(20) * 2)
     assert not passes(line) and len(sink.body) == 30 + 31 + 40

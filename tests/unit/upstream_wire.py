@@ -109,7 +109,7 @@ class Transport:
         self.sent: Final = bytearray()
         self.waiting: Final = bytearray()
         self.is_closed = False
-        self.is_reading = True
+        self._is_reading = True
         self.n_writes = 0
         self.protocol: asyncio.BaseProtocol
         self._is_paused = False
@@ -160,11 +160,14 @@ class Transport:
         self.is_closed = True
         self.waiting.clear()
 
+    def is_reading(self) -> bool:
+        return self._is_reading
+
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self._is_reading = True
 
     def _push(self) -> None:
         n_bytes = min(self.room, len(self.waiting))

@@ -56,8 +56,8 @@ from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 
 __all__ = ["run_worker"]
 
-# R-MEM-4 asks for four looks at the memory a second. Nothing else of a worker wakes up while it rests: each time costs
-# about 0.25 ms, as all that is touched has left the caches.
+# R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
+# rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25
 _FLUSH_S: Final = 0.5
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.

@@ -1,7 +1,7 @@
 """The client side of a worker: its connections, and what they share.
 
-Knows: how many connections there are, when to look at their deadlines, how they drain. Does not know: what goes over
-one (client/connection.py, client/http2.py).
+Knows: how many connections there are, whose deadline has passed, how they drain. Does not know: when it is asked
+to look (runtime/worker.py), or what goes over one (client/connection.py, client/http2.py).
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._loop: Final = loop
         self._transport: asyncio.Transport | None = None
         self._is_tls = False
-        self._is_paused = False
         self._passes_by = False  # reads come as bytes, not in the buffer
         self._sink: ReplySink | None = None
         self._decoder: ResponseDecoder | None = None
@@ -137,13 +136,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         return self
 
     def pause(self) -> None:
-        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
             self._use_buffer()
 
     def resume(self) -> None:
-        self._is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -271,9 +268,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _pass_by(self, sink: ReplySink, decoder: ResponseDecoder) -> None:
         """Have the rest of this reply come as bytes: its chunks come alone, and each would be copied anyway."""
-        if self._transport is not None and not self._is_tls and not self._is_paused:
+        transport = self._transport
+        # Not if the chunk has just paused its client.
+        if transport is not None and not self._is_tls and transport.is_reading():
             self._passes_by = True
-            self._transport.set_protocol(_BytesReader(self, sink, decoder))
+            transport.set_protocol(_BytesReader(self, sink, decoder))
 
     def _use_buffer(self) -> None:
         """Undo _pass_by(): for what may be much, and for a client that takes nothing."""
