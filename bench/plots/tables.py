@@ -170,9 +170,9 @@ def _times_of(cell: Cell, name: str, reference: str, key: str) -> str:
 
 
 def _percent(cell: Cell, name: str, key: str) -> str:
-    """Return a share as percent; nothing if there is none."""
+    """Return a share as percent; nothing if it was not measured."""
     value = of(cell, name, key)
-    return f"{number(value.median * 100)} %" if value and value.median else ""
+    return "" if value is None else f"{number(value.median * 100)} %"
 
 
 def _errors(cell: Cell, name: str) -> str:

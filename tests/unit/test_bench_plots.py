@@ -268,6 +268,22 @@ def test_figures_of_a_round_that_is_lacking_are_not_compared() -> None:
     assert cells[2] and cells[3] and not cells[4]
 
 
+def test_share_of_errors_is_a_share_where_most_rounds_had_none() -> None:
+    """Not their number, which among shares would be taken for one."""
+    document = run()
+    shares = {"HAProxy": (0.0, 0.0, 0.0, 0.0, 0.0003), "Velox": (0.0001, 0.0002, 0.0003, 0.0, 0.0)}
+    for name, found in shares.items():
+        for figures, share in zip(document["cells"][0]["rounds"][name], found, strict=True):
+            figures |= {"errors": round(share * 10_000), "error_share": share}
+
+    lines = sections(read(small(document)))["cells"].split("### ")[1].splitlines()
+
+    at = next(line for line in lines if "errors" in line).split("|").index(" errors ")
+    assert [
+        line.split("|")[at].strip() for line in lines if line.startswith(("| nginx", "| HAProxy", "| **Velox** "))
+    ] == ["", "0.00 %", "0.010 %"]
+
+
 def test_machine_of_the_run_stands_on_its_page() -> None:
     """And how many rounds there were, and how the interpreter was built."""
     text = " ".join(sections(read(small(run())))["run"].split())
