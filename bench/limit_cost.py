@@ -38,7 +38,7 @@ from velox.policy.fair_queue import FairQueue, Outcome
 from velox.settings.limits import LimitRule
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
-from velox.types import Caller, Peek, Priority, Rates, RequestHead, Route, Scope
+from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, RequestHead, Scope
 
 __all__ = ["main"]
 
@@ -47,7 +47,7 @@ _RUNS: Final = 9
 _ROUNDS: Final = 5
 _TRIES: Final = 5
 _BODY: Final = chat_body(stream=False)
-_PEEK: Final = Peek(model="gpt-bench", max_tokens=256)
+_PEEK: Final = BodyFields(model="gpt-bench", max_tokens=256)
 _HEAD: Final = RequestHead(b"POST", CHAT_PATH.encode(), CHAT_PATH.encode(), b"", False, [], True, None, False, False)
 _CALLER: Final = Caller("bench", id=b"benchkey")
 # Never reached: a refusal costs something else.
@@ -113,10 +113,10 @@ def _limiter(case: Case) -> _Work:
     def work(n: int) -> None:
         for _ in range(n):
             limits = limiter.limits(_CALLER, _HEAD, _PEEK.model)
-            tokens = estimator.estimate(Route.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
+            tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
             grant = limiter.admit(limits, tokens, time.monotonic_ns())
             if tokens is not NO_TOKENS:
-                grant.measure(_BODY, _PEEK, Route.CHAT)
+                grant.measure(_BODY, _PEEK, Endpoint.CHAT)
                 assert grant.meter is not None, "it was made just now"
                 grant.meter.begin(200, is_sse=False, is_plain=True, has_length=True)
                 grant.meter.feed(CHAT_REPLY, True)

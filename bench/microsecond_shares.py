@@ -91,7 +91,7 @@ _STEPS: Final = (
     ("accept, decode", "velox.protocol.chunked"),
     ("who, and where to (check of the head)", "velox.gateway.intake.Gateway.check_head"),
     ("who, and where to (check of the head)", "velox.gateway.auth"),
-    ("who, and where to (check of the head)", "velox.gateway.routes."),
+    ("who, and where to (check of the head)", "velox.gateway.endpoints."),
     ("who, and where to (check of the head)", "velox.policy.deadline"),
     (_ACCOUNT, "velox.gateway.intake.Gateway.account"),
     ("queue", "velox.gateway.intake"),

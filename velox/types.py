@@ -13,15 +13,15 @@ __all__ = [
     "ANYONE",
     "NO_BODY_STATUSES",
     "NO_RATES",
+    "BodyFields",
     "Caller",
+    "Endpoint",
     "Header",
     "Headers",
-    "Peek",
     "Priority",
     "Rates",
     "ReplyHead",
     "RequestHead",
-    "Route",
     "Scope",
     "WebSocketOffer",
 ]
@@ -98,7 +98,7 @@ class ReplyHead:
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request
-class Peek:
+class BodyFields:
     """What Velox reads of a request's body: plain values only, never a parser's object.
 
     n: answers asked for. include_usage: what its stream_options ask for; None: it has none.
@@ -176,7 +176,7 @@ class Caller:
 ANYONE: Final = Caller("")
 
 
-class Route(enum.IntEnum):
+class Endpoint(enum.IntEnum):
     """What a path is for. Labels of metrics come from this closed list, never from a request."""
 
     OTHER = 0

@@ -15,14 +15,14 @@ import orjson
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed, calls
 from velox.errors import VeloxError
 from velox.protocol.body import BodyReader
-from velox.types import Peek
+from velox.types import BodyFields
 
 if TYPE_CHECKING:
     import msgspec
 
 __all__ = ["SIZES", "SUBJECT", "chat"]
 
-_Read: TypeAlias = Callable[[bytes], Peek]
+_Read: TypeAlias = Callable[[bytes], BodyFields]
 
 SIZES: Final = {"48 B": 48, "4 KB": 4096, "64 KB": 65536}
 _SENTENCE: Final = 'It said: "one café, two teas"\nand the model went on reading what it was told, word by word. '
@@ -80,7 +80,7 @@ def _asked(read: _Read, body: bytes) -> object:
         return "refused"
 
 
-def _peek(document: object) -> Peek:
+def _peek(document: object) -> BodyFields:
     """Return what is asked for of a parsed document, in the usual way. Raises ValueError."""
     if not isinstance(document, dict):
         raise ValueError("no object")
@@ -96,7 +96,7 @@ def _peek(document: object) -> Peek:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ValueError(name)
             tokens = value if tokens is None else tokens
-    peek = Peek(
+    peek = BodyFields(
         model, stream or False, tokens, user if isinstance(user, str) and 1 <= len(user) <= _NAME_CHARS else None
     )
     if "n" in document or "best_of" in document:
@@ -155,7 +155,7 @@ def _by_msgspec() -> _Read:
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Asked", fields))
     unset = msgspec.UNSET
 
-    def read(body: bytes) -> Peek:
+    def read(body: bytes) -> BodyFields:
         asked = decoder.decode(body)
         model = None if asked.model is unset else asked.model
         if model is not None and not model.isprintable():
@@ -164,7 +164,7 @@ def _by_msgspec() -> _Read:
         if tokens is None:
             tokens = asked.max_tokens if asked.max_output_tokens is None else asked.max_output_tokens
         user = asked.user if isinstance(asked.user, str) and 1 <= len(asked.user) <= _NAME_CHARS else None
-        peek = Peek(model, asked.stream or False, tokens, user)
+        peek = BodyFields(model, asked.stream or False, tokens, user)
         if asked.n is not unset or asked.best_of is not unset:
             peek.n = max(1, _count(asked.n), _count(asked.best_of))
         options = asked.stream_options

@@ -21,7 +21,7 @@ from velox.observe import series
 from velox.observe.buckets import DURATION_NS
 from velox.observe.metrics import WorkerMetrics
 from velox.shm.segment import Segment
-from velox.types import Route
+from velox.types import Endpoint
 
 __all__ = ["SUBJECT"]
 
@@ -48,17 +48,17 @@ class _Velox:
         self._metrics: Final = WorkerMetrics(self._cells)
 
     def count(self) -> None:
-        self._metrics.count_request(Route.CHAT, 200, None)
-        self._metrics.duration[Route.CHAT].observe(_SAMPLE_NS)
+        self._metrics.count_request(Endpoint.CHAT, 200, None)
+        self._metrics.duration[Endpoint.CHAT].observe(_SAMPLE_NS)
 
     def refused(self) -> None:
-        self._metrics.count_request(Route.CHAT, 429, Reason.RATE_LIMITED)
+        self._metrics.count_request(Endpoint.CHAT, 429, Reason.RATE_LIMITED)
 
     def read(self) -> tuple[float, float, float, float]:
         family, reasons = series.REQUESTS.series(), (Reason.RATE_LIMITED.code,)
         counts = dict(zip(family, self._cells[series.REQUESTS.first : series.REQUESTS.end].tolist(), strict=True))
         good = sum(n for labels, n in counts.items() if not set(reasons) & set(labels))
-        first = series.DURATION.first + Route.CHAT * series.DURATION.stride
+        first = series.DURATION.first + Endpoint.CHAT * series.DURATION.stride
         buckets = self._cells[first : first + series.DURATION.stride].tolist()
         within = sum(n for bound, n in zip(DURATION_NS, buckets, strict=False) if bound <= _bucket_ns())
         return good, sum(counts.values()) - good, within, buckets[-1] / 1e9

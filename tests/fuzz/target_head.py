@@ -15,14 +15,14 @@ import h11
 
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import Reason, VeloxError
+from velox.gateway.endpoints import Routes
 from velox.gateway.forward import Forwarder
-from velox.gateway.routes import Routes
 from velox.policy.deadline import client_terms
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
 from velox.protocol.http1_write import request_head
 from velox.providers.openai import OPENAI
-from velox.types import Peek, RequestHead
+from velox.types import BodyFields, RequestHead
 
 __all__ = ["check_forwarded", "run"]
 
@@ -128,7 +128,7 @@ def check_forwarded(head: RequestHead) -> None:
         OPENAI, base_path="", root_path="/v1/chat/completions", key="sk-ours", client_keys_are_ours=True
     )
     body = b"" if head.has_body else None
-    requests = [forwarder.build(head, Peek(stream=is_stream), body) for is_stream in (False, True)]
+    requests = [forwarder.build(head, BodyFields(stream=is_stream), body) for is_stream in (False, True)]
     for request in requests if head.offer is None else [forwarder.build_upgrade(head)]:
         length = None if request.body is None else len(request.body)
         wire = request_head(request.method, request.target, b"up.test", request.lines, length)

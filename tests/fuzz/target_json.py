@@ -16,7 +16,7 @@ from velox.errors import VeloxError
 from velox.protocol.body import BodyReader
 from velox.protocol.model_rewrite import with_model
 from velox.protocol.usage import ask_for_usage
-from velox.types import Peek
+from velox.types import BodyFields
 
 __all__ = ["run"]
 
@@ -55,7 +55,7 @@ def run(data: bytes) -> None:
         _check_as_upstream(body, peek)
 
 
-def _read(reader: BodyReader, body: bytes | bytearray) -> Peek | None:
+def _read(reader: BodyReader, body: bytes | bytearray) -> BodyFields | None:
     try:
         return reader.read(body)
     except VeloxError as error:
@@ -63,13 +63,13 @@ def _read(reader: BodyReader, body: bytes | bytearray) -> Peek | None:
         return None
 
 
-def _read_in_steps(reader: BodyReader, body: bytes) -> Peek | None:
+def _read_in_steps(reader: BodyReader, body: bytes) -> BodyFields | None:
     steps = reader.read_in_steps(body)
     try:
         while True:
             next(steps)
     except StopIteration as end:
-        peek: Peek = end.value
+        peek: BodyFields = end.value
         return peek
     except VeloxError as error:
         _check_message(error, body)
@@ -108,7 +108,7 @@ _OURS = tuple(
 )
 
 
-def _check_as_upstream(body: bytes, peek: Peek) -> None:
+def _check_as_upstream(body: bytes, peek: BodyFields) -> None:
     try:
         document = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_Pairs)
     except RecursionError:
@@ -135,7 +135,7 @@ def _asks(options: object) -> bool:
     return isinstance(options, _Pairs) and dict(options).get("include_usage") is True
 
 
-def _check_asking(body: bytes, document: _Pairs, peek: Peek) -> None:
+def _check_asking(body: bytes, document: _Pairs, peek: BodyFields) -> None:
     """What goes up instead of a body has the same fields in the same order, and once the options, that ask."""
     asking = ask_for_usage(body, peek)
     assert ask_for_usage(bytearray(body), peek) == asking, "a bytearray is changed in another way"
@@ -149,7 +149,7 @@ def _check_asking(body: bytes, document: _Pairs, peek: Peek) -> None:
     assert others[0] == others[1], "asking changed another field"
 
 
-def _check_model(body: bytes, document: _Pairs, peek: Peek) -> None:
+def _check_model(body: bytes, document: _Pairs, peek: BodyFields) -> None:
     """With another model it is the same text, but for that one's name in the document itself."""
     try:
         changed = with_model(body, _OTHER_MODEL)

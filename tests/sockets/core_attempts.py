@@ -14,7 +14,7 @@ from velox.errors import Reason
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.health.member import EJECTION, MemberHealth, State
 from velox.policy.health.verdict import Verdict
 from velox.policy.retry import RetryRules

@@ -12,13 +12,13 @@ from typing import Final
 
 from tests.sockets.core_routing import TIMEOUTS, Dial, in_order, member_of
 from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import Limiter
 from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
-from velox.gateway.routes import Routes
 from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import (
@@ -29,7 +29,8 @@ from velox.net.upstream.interface import (
 )
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import CELLS, ConnectionEnd
+from velox.observe.series import CELLS
+from velox.outcomes import ConnectionEnd
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue

@@ -26,7 +26,8 @@ from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
-from velox.observe.series import HEDGES, Hedged, Retry
+from velox.observe.series import HEDGES
+from velox.outcomes import Hedged, Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
 from velox.policy.health.group import GroupRules

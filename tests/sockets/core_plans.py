@@ -23,7 +23,7 @@ from velox.policy.health.verdict import Verdict
 from velox.policy.route_match import RouteTable
 from velox.policy.split import CanarySplit
 from velox.settings.entries import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
-from velox.types import ANYONE, Caller, Headers, Peek
+from velox.types import ANYONE, BodyFields, Caller, Headers
 
 __all__ = [
     "Asked",
@@ -214,7 +214,7 @@ def plan(
     """Return the way of a request."""
     head = request_head(path=path)
     head.headers += headers or []
-    return routing.plan(head, Peek(model=model, user=user), caller, body)
+    return routing.plan(head, BodyFields(model=model, user=user), caller, body)
 
 
 def fail(broken: Member) -> None:

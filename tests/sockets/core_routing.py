@@ -12,7 +12,7 @@ from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.keys import Keys
@@ -61,7 +61,7 @@ class Counted:
     def inflight_of(self, rows: Sequence[int]) -> Sequence[int]:
         return _Running(self, rows)
 
-    def count_attempt(self, row: int, outcome: Attempt) -> None: ...
+    def count_attempt(self, row: int, outcome: AttemptOutcome) -> None: ...
 
     def count_ejection(self, row: int) -> None:
         self.n_ejections += 1

@@ -16,7 +16,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.aside import Answer, ask, ask_status
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 
 LONG_S: Final = 60.0
 SHORT_S: Final = 0.1

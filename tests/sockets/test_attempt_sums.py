@@ -16,7 +16,7 @@ from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import FixedLimit

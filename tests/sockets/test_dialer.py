@@ -19,7 +19,7 @@ from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.resolver import Place
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 
 
 @contextlib.asynccontextmanager

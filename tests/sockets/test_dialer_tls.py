@@ -22,7 +22,7 @@ from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure
 from velox.net.upstream.tls import UpstreamContext, upstream_context
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 
 HOST = "upstream.test"
 

@@ -17,12 +17,12 @@ from tests.sockets.core_gateway import LIMITS, NO_RETRIES, full_in_minutes, one_
 from tests.sockets.core_routing import in_order, member_of
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import Limiter
 from velox.gateway.parts import Parts
 from velox.gateway.recorder import Recorder
-from velox.gateway.routes import Routes
 from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import ConnectionOwner

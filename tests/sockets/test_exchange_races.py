@@ -33,7 +33,7 @@ from tests.sockets.core_gateway import (
 from velox.errors import Reason, VeloxError
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.breaker import PROBE_EVERY_S
 from velox.policy.health.member import MemberHealth, State
 from velox.types import ANYONE, ReplyHead

@@ -26,13 +26,13 @@ from velox.gateway.group import Group
 from velox.gateway.retries import Retries
 from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import EJECTION
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
-from velox.types import ANYONE, Header, Peek, ReplyHead
+from velox.types import ANYONE, BodyFields, Header, ReplyHead
 
 
 @pytest.mark.parametrize(("cause", "most"), [(Retry.REFUSED, 10), (Retry.GOAWAY, 10), (Retry.STALE, 2)])
@@ -58,14 +58,14 @@ def test_connection_that_was_waited_for_in_vain_is_not_waited_for_again() -> Non
         failure = UpstreamFailure(Reason.UPSTREAM_CONNECT, "time-out", unprocessed=Retry.CONNECT)
         lone, other = ScriptedUpstream(whole()), ScriptedUpstream(whole())
         with gateway(lone.dial) as made:
-            plan = made.routing.plan(request_head(), Peek(), ANYONE, None)
+            plan = made.routing.plan(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
             retries = Retries(made.parts, plan, ClientTerms(), math.inf)
             assert retries.after_failure(failure, pick, 100.0, 100.1) is not None
             assert retries.after_failure(failure, pick, 100.1, 103.1) is None
         with gateway(lone.dial, other.dial) as made:
-            plan = made.routing.plan(request_head(), Peek(), ANYONE, None)
+            plan = made.routing.plan(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
             again = Retries(made.parts, plan, ClientTerms(), math.inf).after_failure(failure, pick, 100.0, 103.0)

@@ -11,7 +11,7 @@ from tests.sockets.core_gateway import FakeClient
 from tests.sockets.core_hedging import COMMENT, EVENT, NEVER, event_head, race, turns
 from velox.errors import Reason
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import State

@@ -29,12 +29,12 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
 from velox.policy.token_bucket import BucketRate
 from velox.settings.keys import KeyEntry
 from velox.settings.limits import LimitRule
-from velox.types import ANYONE, Caller, Header, Peek, Priority, Rates, ReplyHead, Scope, WebSocketOffer
+from velox.types import ANYONE, BodyFields, Caller, Header, Priority, Rates, ReplyHead, Scope, WebSocketOffer
 
 # So slow that nothing fills up while a test runs; 10,000 tokens, of which a request of BODY is taken to need 107.
 TOKENS, PROMPT, ANSWER = 10_000, 7, 100
@@ -223,7 +223,7 @@ def test_request_that_can_not_be_read_takes_nothing(body: bytes) -> None:
 class BrokenEstimator(Estimator):
     """A bug in the gate."""
 
-    def estimate(self, route: object, n_bytes: int, peek: Peek) -> NoReturn:
+    def estimate(self, route: object, n_bytes: int, peek: BodyFields) -> NoReturn:
         raise ZeroDivisionError
 
 

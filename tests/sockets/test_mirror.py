@@ -15,7 +15,7 @@ from tests.sockets.core_routing import member_of
 from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.routing import RouteParts, Routing
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.retry import RetryRules
 from velox.policy.route_match import RouteTable

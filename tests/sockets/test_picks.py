@@ -15,7 +15,7 @@ from tests.sockets.core_routing import Counted
 from velox.errors import Reason
 from velox.gateway.group import Group, Pick
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.health.verdict import SILENT_S
 

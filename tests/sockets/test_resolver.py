@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.sockets.dialing import local, run
 from velox.net.upstream.resolver import Place, Resolver, in_turn
-from velox.observe.series import DnsResult
+from velox.outcomes import DnsResult
 
 A, B = local(443, "192.0.2.1"), local(443, "192.0.2.2")
 SIX: Place = (socket.AF_INET6, ("2001:db8::1", 443, 0, 0))

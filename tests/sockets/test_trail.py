@@ -13,7 +13,7 @@ from tests.sockets.core_attempts import RULES, SILENT, Step, ask, broken, run, w
 from tests.sockets.core_fleet import Bed, bed, lines_of, settings_of, upstream
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, gateway
 from velox.errors import Reason
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.types import ReplyHead
 
 

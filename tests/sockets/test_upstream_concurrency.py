@@ -10,7 +10,7 @@ from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, ru
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.intake import Gateway
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.settings.limits import LimitRule
 from velox.types import ANYONE, Rates, ReplyHead, Scope

@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.balance.prefix_table import PrefixTable
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
@@ -87,7 +87,7 @@ def test_killed_worker_leaves_nothing_in_flight() -> None:
         for _ in range(3 + block):
             cells.began(row)
         cells.ended(row)
-        cells.count_attempt(row, Attempt.OK)
+        cells.count_attempt(row, AttemptOutcome.OK)
         cells.set_state(row, State.OUT)
         yield
         assert cells.inflight(row) == 3, "the dead one's are gone"
@@ -103,7 +103,7 @@ def test_killed_worker_leaves_nothing_in_flight() -> None:
         assert table.reclaim(1) == 3
     assert table.inflight(row) == 0
     cells = table.totals()[1].cells
-    assert (cells[ATTEMPTS + Attempt.OK], cells[STATES + State.OUT]) == (2, 0)
+    assert (cells[ATTEMPTS + AttemptOutcome.OK], cells[STATES + State.OUT]) == (2, 0)
 
 
 def test_successor_counts_in_another_block_than_the_one_that_leaves() -> None:
@@ -139,7 +139,7 @@ def test_running_worker_sees_members_that_are_enrolled_later() -> None:
         yield
         row = table.row(*LATER)
         cells.began(row)
-        cells.count_attempt(row, Attempt.RESET)
+        cells.count_attempt(row, AttemptOutcome.RESET)
         PrefixTable(table.prefixes("chat")).sent(5, [1, 2, 3], 10.0)
         assert [(upstream, origin) for _, upstream, origin in table.labels()] == [ONE, TWO, LATER]
         yield
@@ -149,7 +149,7 @@ def test_running_worker_sees_members_that_are_enrolled_later() -> None:
         table.enroll([ONE, TWO, LATER], groups=["code", "chat"])
         child.go_on()
         found = next(each for each in table.totals() if each.upstream == "later")
-        assert (found.origin, found.inflight, found.cells[ATTEMPTS + Attempt.RESET]) == (LATER[1], 1, 1)
+        assert (found.origin, found.inflight, found.cells[ATTEMPTS + AttemptOutcome.RESET]) == (LATER[1], 1, 1)
         assert PrefixTable(table.prefixes("chat")).holders(3) == [5]
         assert PrefixTable(table.prefixes("code")).holders(3) == []
 
@@ -188,7 +188,7 @@ def test_counts_of_two_workers_are_exact() -> None:
         yield
         for _ in range(20_000):
             cells.began(0)
-            cells.count_attempt(0, Attempt.OK)
+            cells.count_attempt(0, AttemptOutcome.OK)
             cells.ended(0)
         yield
 
@@ -199,7 +199,7 @@ def test_counts_of_two_workers_are_exact() -> None:
         for child in workers:
             child.wait()
         (found,) = table.totals()
-    assert (found.inflight, found.cells[ATTEMPTS + Attempt.OK]) == (0, 40_000)
+    assert (found.inflight, found.cells[ATTEMPTS + AttemptOutcome.OK]) == (0, 40_000)
 
 
 def test_worker_killed_at_any_instant_leaves_nothing_after_reclaim() -> None:

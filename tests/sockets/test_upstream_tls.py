@@ -18,7 +18,7 @@ from tests.unit.upstream_wire import KIB, MIB, Owner, Sink, asked
 from velox.errors import Reason
 from velox.net.upstream.http1 import Http1Connection
 from velox.net.upstream.interface import ReadBuffer
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 
 Script = Callable[[ssl.SSLSocket], None]
 TIMEOUT_S: Final = 10.0

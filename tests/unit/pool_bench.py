@@ -9,7 +9,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import Upkeep, UpstreamPool
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.types import ReplyHead
 
 __all__ = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body import BodyReader
-from velox.types import Peek
+from velox.types import BodyFields
 
 # A value that simdjson refuses and the standard library reads: with it, the tolerant way reads the same body.
 SURROGATE = b'"x":"\\ud83d"'
@@ -31,35 +31,35 @@ def tolerant(body: bytes) -> bytes:
 
 
 GOOD = [
-    (b"{}", Peek()),
-    (b'{"model":"gpt-4o","messages":[{"model":"inner","stream":true}]}', Peek(model="gpt-4o")),
-    (b'{"stream":true,"model":"m","user":"u1"}', Peek(model="m", stream=True, user="u1")),
-    (b'{"stream":null,"max_tokens":null,"user":null}', Peek()),
-    (b'{"stream":false,"max_tokens":0}', Peek(max_tokens=0)),
-    (b'{"max_tokens":1,"max_output_tokens":2,"max_completion_tokens":3}', Peek(max_tokens=3)),
-    (b'{"max_tokens":1,"max_output_tokens":2}', Peek(max_tokens=2)),
-    (b'{"max_tokens":1,"max_output_tokens":null}', Peek(max_tokens=1)),
-    (b'{"max_tokens":18446744073709551615}', Peek(max_tokens=2**64 - 1)),
-    (b'{"mod\\u0065l":"m"}', Peek(model="m")),
-    (b'{"model":"../x"}', Peek(model="../x")),
-    (b'{"model":"a\\"\\u202eb {\'}"}', Peek(model='a"\u202eb {\'}')),
-    ('{"model":"modèle\u00a0☃"}'.encode(), Peek(model="modèle\u00a0☃")),
-    (b'{"model":"' + b"m" * 256 + b'"}', Peek(model="m" * 256)),
-    (b'{"user":["a"],"n":-1,"a":1,"a":2}', Peek()),
-    (b'{"user":{"model":1}}', Peek()),
-    (b' \r\n\t{"model" : "m"} \n', Peek(model="m")),
+    (b"{}", BodyFields()),
+    (b'{"model":"gpt-4o","messages":[{"model":"inner","stream":true}]}', BodyFields(model="gpt-4o")),
+    (b'{"stream":true,"model":"m","user":"u1"}', BodyFields(model="m", stream=True, user="u1")),
+    (b'{"stream":null,"max_tokens":null,"user":null}', BodyFields()),
+    (b'{"stream":false,"max_tokens":0}', BodyFields(max_tokens=0)),
+    (b'{"max_tokens":1,"max_output_tokens":2,"max_completion_tokens":3}', BodyFields(max_tokens=3)),
+    (b'{"max_tokens":1,"max_output_tokens":2}', BodyFields(max_tokens=2)),
+    (b'{"max_tokens":1,"max_output_tokens":null}', BodyFields(max_tokens=1)),
+    (b'{"max_tokens":18446744073709551615}', BodyFields(max_tokens=2**64 - 1)),
+    (b'{"mod\\u0065l":"m"}', BodyFields(model="m")),
+    (b'{"model":"../x"}', BodyFields(model="../x")),
+    (b'{"model":"a\\"\\u202eb {\'}"}', BodyFields(model='a"\u202eb {\'}')),
+    ('{"model":"modèle\u00a0☃"}'.encode(), BodyFields(model="modèle\u00a0☃")),
+    (b'{"model":"' + b"m" * 256 + b'"}', BodyFields(model="m" * 256)),
+    (b'{"user":["a"],"n":-1,"a":1,"a":2}', BodyFields()),
+    (b'{"user":{"model":1}}', BodyFields()),
+    (b' \r\n\t{"model" : "m"} \n', BodyFields(model="m")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "peek"), GOOD)
-def test_body_fields_read(body: bytes, peek: Peek) -> None:
+def test_body_fields_read(body: bytes, peek: BodyFields) -> None:
     """Top-level fields come out as plain values, from bytes and bytearray alike; nested ones don't count."""
     assert BodyReader().read(body) == peek
     assert BodyReader().read(bytearray(body)) == peek
 
 
 @pytest.mark.parametrize(("body", "peek"), [(body, peek) for body, peek in GOOD if body.startswith(b"{")])
-def test_body_fields_read_the_same_tolerantly(body: bytes, peek: Peek) -> None:
+def test_body_fields_read_the_same_tolerantly(body: bytes, peek: BodyFields) -> None:
     """B-34: a lone surrogate elsewhere in the body changes nothing about what is read."""
     assert BodyReader().read(tolerant(body)) == peek
 
@@ -110,14 +110,14 @@ def test_body_bom_accepted_by_both_parsers() -> None:
     """B-33: a UTF-8 byte order mark passes."""
     bom = b"\xef\xbb\xbf"
 
-    assert BodyReader().read(bom + b'{"model":"m"}') == Peek(model="m")
-    assert BodyReader().read(bom + tolerant(b'{"model":"m"}')) == Peek(model="m")
+    assert BodyReader().read(bom + b'{"model":"m"}') == BodyFields(model="m")
+    assert BodyReader().read(bom + tolerant(b'{"model":"m"}')) == BodyFields(model="m")
 
 
 @pytest.mark.parametrize("value", [b'"\\ud800"', b"1e400", b"-1e999", b"9" * 30, b"-" + b"9" * 30, b"9" * 5000])
 def test_body_that_simdjson_refuses_and_upstreams_accept_read(value: bytes) -> None:
     """B-34: lone surrogates and huge numbers are for the upstream to judge."""
-    assert BodyReader().read(b'{"model":"m","x":%b,"stream":true}' % value) == Peek(model="m", stream=True)
+    assert BodyReader().read(b'{"model":"m","x":%b,"stream":true}' % value) == BodyFields(model="m", stream=True)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_body_deep_refused(depth: int, opening: bytes, closing: bytes) -> None:
 
 def test_body_moderately_deep_read() -> None:
     """Depth that simdjson takes is no trouble: the document is never walked."""
-    assert BodyReader().read(b'{"a":' + b"[" * 900 + b"]" * 900 + b',"model":"m"}') == Peek(model="m")
+    assert BodyReader().read(b'{"a":' + b"[" * 900 + b"]" * 900 + b',"model":"m"}') == BodyFields(model="m")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_body_large_read_within_bound(body: bytes) -> None:
     """B-35: at most 100 ms of CPU per MB."""
     started = time.process_time()
 
-    assert BodyReader().read(body) == Peek(model="m")
+    assert BodyReader().read(body) == BodyFields(model="m")
 
     assert time.process_time() - started < 0.1 * len(body) / 1e6 + 0.05
 
@@ -195,9 +195,9 @@ def test_body_over_tolerant_limit_must_be_strict() -> None:
         body = tolerant(b'{"a":"","model":"m"}')
         return body.replace(b'"a":"', b'"a":"' + b"x" * (n - len(body)))
 
-    assert BodyReader().read(wire(2**20 - 1)) == BodyReader().read(wire(2**20)) == Peek(model="m")
+    assert BodyReader().read(wire(2**20 - 1)) == BodyReader().read(wire(2**20)) == BodyFields(model="m")
     assert "1 MiB" in refusal(wire(2**20 + 1)).message
-    assert BodyReader().read(b'{"a":"' + b"x" * 2**23 + b'","model":"m"}') == Peek(model="m")
+    assert BodyReader().read(b'{"a":"' + b"x" * 2**23 + b'","model":"m"}') == BodyFields(model="m")
 
 
 def test_body_large_not_utf_8_refused_with_place() -> None:
@@ -224,7 +224,7 @@ def test_body_reader_works_on_while_an_error_is_held() -> None:
         # simdjson would raise RuntimeError here if one of its objects were alive.
         reader._parser.parse(b"[]")
 
-    assert reader.read(b'{"model":"m"}') == Peek(model="m")
+    assert reader.read(b'{"model":"m"}') == BodyFields(model="m")
 
 
 json_values = st.recursive(
@@ -246,7 +246,7 @@ FIELD_NAMES = ["model", "stream", "max_tokens", "max_completion_tokens", "max_ou
 def test_body_both_parsers_agree(document: dict[str, object], ascii_only: bool) -> None:
     """Strict or tolerant, the same body gives the same fields or the same refusal."""
 
-    def outcome(body: bytes) -> Peek | tuple[Reason, str | None]:
+    def outcome(body: bytes) -> BodyFields | tuple[Reason, str | None]:
         try:
             return BodyReader().read(body)
         except VeloxError as error:
@@ -266,4 +266,4 @@ def test_body_random_raises_only_refusals(body: bytes) -> None:
         assert error.reason in (Reason.INVALID_JSON, Reason.DUPLICATE_KEY, Reason.BAD_REQUEST)
     else:
         assert isinstance(json.loads(body.decode("utf-8-sig")), dict)
-        assert isinstance(peek, Peek)
+        assert isinstance(peek, BodyFields)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from velox.errors import Reason, VeloxError
 from velox.protocol.body import BodyReader
 from velox.protocol.body_skim import skim
-from velox.types import Peek
+from velox.types import BodyFields
 
 T = TypeVar("T")
 LONG = 3_000_000
@@ -30,7 +30,7 @@ def run(steps: Generator[None, None, T]) -> tuple[T, int]:
         turns += 1
 
 
-def read(body: bytes | bytearray) -> Peek:
+def read(body: bytes | bytearray) -> BodyFields:
     return run(BodyReader().read_in_steps(body))[0]
 
 
@@ -62,7 +62,7 @@ def test_large_body_is_read_as_a_small_one(content: bytes) -> None:
     body = chat(content, b',"max_tokens":7,"user":"u"')
 
     assert json.loads(body)["max_tokens"] == 7
-    assert read(body) == read(bytearray(body)) == Peek(model="m", stream=True, max_tokens=7, user="u")
+    assert read(body) == read(bytearray(body)) == BodyFields(model="m", stream=True, max_tokens=7, user="u")
 
 
 def test_texts_that_count_are_read_in_slices_as_at_once() -> None:
@@ -72,7 +72,7 @@ def test_texts_that_count_are_read_in_slices_as_at_once() -> None:
     for user, wanted in ((longest, longest), (longer, None)):
         body = b'{"model":"%b","user":"%b","a":"%b"}' % (model.encode(), user.encode(), CONTENTS["base64"])
 
-        assert read(body) == BodyReader().read(body) == Peek(model="\U0001f30d" * 256, user=wanted)
+        assert read(body) == BodyReader().read(body) == BodyFields(model="\U0001f30d" * 256, user=wanted)
 
 
 def test_long_string_is_walked_in_slices_and_left_out() -> None:
@@ -132,7 +132,7 @@ def test_body_of_short_strings_is_left_as_it_is() -> None:
     skimmed, _ = run(skim(body, lambda _data, _offset: None))
 
     assert skimmed.data is body
-    assert read(body) == Peek(model="m")
+    assert read(body) == BodyFields(model="m")
 
 
 PIECES = st.lists(

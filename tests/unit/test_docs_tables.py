@@ -12,11 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.life_of_a_request import PICTURE, STEPS, draw
 from docs.tables import MEANING, TABLES, fill
 from tests.markdown import ROOT
+from velox import outcomes
 from velox.admin import metrics_page
 from velox.errors import Reason
 from velox.observe import series
 from velox.shm.segment import Segment
-from velox.types import Route
+from velox.types import Endpoint
 
 METRICS = (ROOT / "docs/metrics.md").read_text()
 
@@ -99,6 +100,6 @@ def test_metrics_documentation_names_every_label_value() -> None:
     """The values of short closed lists are all there, and the routes."""
     short = [counter for counter in series.COUNTERS if counter is not series.REQUESTS]
     values = {value for counter in short for _, names in counter.labels for value in names}
-    values |= {phase.name.lower() for phase in series.Phase} | {route.name.lower() for route in Route}
+    values |= {phase.name.lower() for phase in outcomes.Phase} | {route.name.lower() for route in Endpoint}
 
     assert {value for value in values if f"`{value}`" not in METRICS} == set()

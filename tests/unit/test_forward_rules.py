@@ -8,7 +8,7 @@ from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
 from velox.providers.openai import OPENAI
 from velox.settings.entries import HeaderRules
-from velox.types import Headers, Peek, RequestHead
+from velox.types import BodyFields, Headers, RequestHead
 
 KEY: Headers = [(b"authorization", b"Bearer sk-ours")]
 
@@ -28,7 +28,7 @@ def forwarder(*added: tuple[bytes, bytes], kept_heads: int = 512) -> Forwarder:
 def sent(made: Forwarder, fields: Headers, rules: HeaderRules | None = None, *, stream: bool = False) -> Headers:
     """Return what goes up of these fields of a client, without our key."""
     more = {} if rules is None else {"rules": rules}
-    request = made.build(head(b"POST", b"/v1/chat/completions", fields), Peek(stream=stream), b"{}", **more)
+    request = made.build(head(b"POST", b"/v1/chat/completions", fields), BodyFields(stream=stream), b"{}", **more)
     assert request.headers[-1:] == KEY
     assert b"".join(b"%b: %b\r\n" % field for field in request.headers) == request.lines
     return request.headers[:-1]
@@ -79,7 +79,7 @@ def test_heads_that_are_known_go_by_their_rules() -> None:
     one.key = b"the same"
     gold, none = HeaderRules(set=((b"x-tier", b"gold"),)), HeaderRules()
 
-    headers = [made.build(one, Peek(), b"{}", rules=rules).headers[:-1] for rules in (gold, none, gold)]
+    headers = [made.build(one, BodyFields(), b"{}", rules=rules).headers[:-1] for rules in (gold, none, gold)]
 
     assert headers == [[(b"x-a", b"1"), (b"x-tier", b"gold")], [(b"x-a", b"1")], [(b"x-a", b"1"), (b"x-tier", b"gold")]]
 
@@ -90,6 +90,6 @@ def test_heads_are_kept_up_to_a_number() -> None:
     for n in range(100):
         one: RequestHead = head(b"POST", b"/v1/chat/completions", [(b"x-a", b"%d" % n)])
         one.key = b"%d" % n
-        made.build(one, Peek(), b"{}")
+        made.build(one, BodyFields(), b"{}")
 
     assert len(made._built) <= 16

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
 from velox.providers.openai import OPENAI
-from velox.types import Headers, Peek
+from velox.types import BodyFields, Headers
 
 
 def forwarder(*, base_path: str = "", key: str | None = None, ours: bool = False) -> Forwarder:
@@ -23,21 +23,21 @@ CLIENT_CREDENTIALS: Headers = [
 
 def test_client_credential_passes_without_a_key_of_our_own() -> None:
     """Without OPENAI_API_KEY the client's own credential and account headers go up."""
-    request = forwarder().build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+    request = forwarder().build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), BodyFields(), None)
 
     assert request.headers == CLIENT_CREDENTIALS
 
 
 def test_own_key_replaces_every_client_credential() -> None:
     """R-SEC-1: with OPENAI_API_KEY nothing of the client's credential or account goes up."""
-    request = forwarder(key="sk-ours").build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+    request = forwarder(key="sk-ours").build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), BodyFields(), None)
 
     assert request.headers == [(b"authorization", b"Bearer sk-ours")]
 
 
 def test_key_of_ours_never_goes_up() -> None:
     """A client that presents a key of Velox does not present it to the upstream."""
-    request = forwarder(ours=True).build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), Peek(), None)
+    request = forwarder(ours=True).build(head(b"GET", b"/v1/models", CLIENT_CREDENTIALS), BodyFields(), None)
 
     assert request.headers == []
 
@@ -58,7 +58,7 @@ def test_key_of_ours_never_goes_up() -> None:
 )
 def test_claims_about_the_way_are_dropped(name: bytes, value: bytes) -> None:
     """B-26: a client can't claim where it came from, nor speak as Velox."""
-    request = forwarder().build(head(b"GET", b"/v1/models", [(name, value)]), Peek(), None)
+    request = forwarder().build(head(b"GET", b"/v1/models", [(name, value)]), BodyFields(), None)
 
     assert request.headers == []
 
@@ -76,15 +76,15 @@ def test_claims_about_the_way_are_dropped(name: bytes, value: bytes) -> None:
 )
 def test_other_headers_pass_unchanged(header: tuple[bytes, bytes]) -> None:
     """What a provider may know of, and Velox does not, goes through."""
-    assert forwarder().build(head(b"GET", b"/v1/models", [header]), Peek(), None).headers == [header]
+    assert forwarder().build(head(b"GET", b"/v1/models", [header]), BodyFields(), None).headers == [header]
 
 
 def test_stream_asks_for_no_compression() -> None:
     """R-BODY-3: accept-encoding of a stream is identity; elsewhere it is the client's."""
     wanted: Headers = [(b"accept-encoding", b"gzip")]
 
-    streamed = forwarder().build(head(b"POST", b"/v1/responses", wanted), Peek(stream=True), b"{}")
-    plain = forwarder().build(head(b"POST", b"/v1/responses", wanted), Peek(), b"{}")
+    streamed = forwarder().build(head(b"POST", b"/v1/responses", wanted), BodyFields(stream=True), b"{}")
+    plain = forwarder().build(head(b"POST", b"/v1/responses", wanted), BodyFields(), b"{}")
 
     assert streamed.headers == [(b"accept-encoding", b"identity")]
     assert plain.headers == wanted
@@ -102,7 +102,7 @@ def test_stream_asks_for_no_compression() -> None:
 )
 def test_target_goes_below_the_origins_path(base_path: str, method: bytes, path: bytes, target: bytes) -> None:
     """The path goes up as it came; a bare POST / goes to VELOX_UPSTREAM_REQUEST_PATH."""
-    assert forwarder(base_path=base_path).build(head(method, path), Peek(), None).target == target
+    assert forwarder(base_path=base_path).build(head(method, path), BodyFields(), None).target == target
 
 
 def test_secret_is_the_key_as_it_goes_up() -> None:
@@ -110,7 +110,7 @@ def test_secret_is_the_key_as_it_goes_up() -> None:
     ours = forwarder(key="sk-ours")
 
     assert (ours.secret, forwarder().secret) == (b"sk-ours", None)
-    assert ours.build(head(b"GET", b"/v1/models", []), Peek(), None).headers[0][1].endswith(b" sk-ours")
+    assert ours.build(head(b"GET", b"/v1/models", []), BodyFields(), None).headers[0][1].endswith(b" sk-ours")
 
 
 def test_warmup_carries_the_credential() -> None:

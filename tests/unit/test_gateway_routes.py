@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.routes import Routes, reads_body
-from velox.types import Headers, RequestHead, Route
+from velox.gateway.endpoints import Routes, reads_body
+from velox.types import Endpoint, Headers, RequestHead
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
@@ -30,32 +30,32 @@ JSON: Headers = [(b"content-type", b"application/json")]
 @pytest.mark.parametrize(
     ("path", "route", "reads"),
     [
-        (b"/v1/chat/completions", Route.CHAT, True),
-        (b"/chat/completions", Route.CHAT, True),
-        (b"/openai/deployments/x/chat/completions", Route.CHAT, True),
-        (b"/v1/chat/completions/chatcmpl-1", Route.CHAT, False),
-        (b"/v1/chat/c%6Fmpletions", Route.CHAT, True),  # else its model and its tokens would count for nothing
-        (b"/v1%2fchat%2Fcompletions", Route.CHAT, True),
-        (b"/v1/responses", Route.RESPONSES, True),
-        (b"/v1/responses/resp_1/cancel", Route.RESPONSES, False),
-        (b"/v1/completions", Route.COMPLETIONS, True),
-        (b"/v1/embeddings", Route.EMBEDDINGS, True),
-        (b"/v1/moderations", Route.MODERATIONS, True),
-        (b"/v1/images/generations", Route.IMAGES, True),
-        (b"/v1/audio/speech", Route.AUDIO, True),
-        (b"/v1/audio/transcriptions", Route.AUDIO, False),
-        (b"/v1/messages", Route.MESSAGES, True),
-        (b"/v1/messages/count_tokens", Route.MESSAGES, True),
-        (b"/v1/models", Route.MODELS, False),
-        (b"/v1/models/completions", Route.MODELS, False),
-        (b"/v1/files/file-1/content", Route.FILES, False),
-        (b"/v1/batches", Route.BATCHES, False),
-        (b"/v1/vector_stores/vs_1/files", Route.VECTOR_STORES, False),
-        (b"/something/new", Route.OTHER, False),
-        (b"/", Route.OTHER, False),
+        (b"/v1/chat/completions", Endpoint.CHAT, True),
+        (b"/chat/completions", Endpoint.CHAT, True),
+        (b"/openai/deployments/x/chat/completions", Endpoint.CHAT, True),
+        (b"/v1/chat/completions/chatcmpl-1", Endpoint.CHAT, False),
+        (b"/v1/chat/c%6Fmpletions", Endpoint.CHAT, True),  # else its model and its tokens would count for nothing
+        (b"/v1%2fchat%2Fcompletions", Endpoint.CHAT, True),
+        (b"/v1/responses", Endpoint.RESPONSES, True),
+        (b"/v1/responses/resp_1/cancel", Endpoint.RESPONSES, False),
+        (b"/v1/completions", Endpoint.COMPLETIONS, True),
+        (b"/v1/embeddings", Endpoint.EMBEDDINGS, True),
+        (b"/v1/moderations", Endpoint.MODERATIONS, True),
+        (b"/v1/images/generations", Endpoint.IMAGES, True),
+        (b"/v1/audio/speech", Endpoint.AUDIO, True),
+        (b"/v1/audio/transcriptions", Endpoint.AUDIO, False),
+        (b"/v1/messages", Endpoint.MESSAGES, True),
+        (b"/v1/messages/count_tokens", Endpoint.MESSAGES, True),
+        (b"/v1/models", Endpoint.MODELS, False),
+        (b"/v1/models/completions", Endpoint.MODELS, False),
+        (b"/v1/files/file-1/content", Endpoint.FILES, False),
+        (b"/v1/batches", Endpoint.BATCHES, False),
+        (b"/v1/vector_stores/vs_1/files", Endpoint.VECTOR_STORES, False),
+        (b"/something/new", Endpoint.OTHER, False),
+        (b"/", Endpoint.OTHER, False),
     ],
 )
-def test_path_is_named_and_read_as_its_endpoint(path: bytes, route: Route, reads: bool) -> None:
+def test_path_is_named_and_read_as_its_endpoint(path: bytes, route: Endpoint, reads: bool) -> None:
     """A path's label and whether its body names a model follow from its last words, with or without /v1."""
     facts = Routes(("*",)).facts(path)
 

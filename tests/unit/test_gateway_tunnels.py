@@ -8,14 +8,14 @@ import pytest
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
 from velox.gateway.forward import Forwarder
-from velox.gateway.routes import Routes
 from velox.gateway.tunnel import model_of
 from velox.gateway.tunnels import Tunnels
 from velox.net.tunnel import Tunnel
 from velox.providers.openai import OPENAI
 from velox.settings.keys import parse_key
-from velox.types import Header, RequestHead, Route, WebSocketOffer
+from velox.types import Endpoint, Header, RequestHead, WebSocketOffer
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 PROTOCOLS = (b"realtime", b"openai-insecure-api-key.sk-page", b"openai-organization.org-1", b"openai-project.p1", b"v1")
@@ -126,7 +126,7 @@ def test_paths_that_take_a_websocket(path: bytes, upgrades: bool) -> None:
     routes = Routes(("*",))
 
     assert routes.facts(path).upgrades is upgrades
-    assert (routes.facts(path).route is Route.REALTIME) == (b"realtime" in path.split(b"/"))
+    assert (routes.facts(path).route is Endpoint.REALTIME) == (b"realtime" in path.split(b"/"))
     if upgrades:
         routes.check(head(path))
     else:

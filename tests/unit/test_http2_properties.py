@@ -20,7 +20,7 @@ from tests.unit.upstream_wire import KIB, OK, Sink, Wire, asked
 from velox.gateway.reply import Reply
 from velox.net.upstream.http2_stream import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 from velox.protocol.http1_response import ResponseDecoder
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineSettings

@@ -17,12 +17,12 @@ from velox.gateway.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
 from velox.gateway.limiter import Limiter, QuotaTable
 from velox.gateway.metering import Usage
 from velox.gateway.rate_headers import duration_text
-from velox.observe.series import Decision, Unit
+from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.settings.limits import LimitRule
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
-from velox.types import ANYONE, Caller, Peek, Rates, RequestHead, Route, Scope
+from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, RequestHead, Scope
 
 NOW = 10**12
 MINUTE_NS = 60 * 10**9
@@ -518,20 +518,20 @@ def test_duration_is_written_as_openai_does(ns: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("route", "n_bytes", "peek", "wanted"),
     [
-        (Route.CHAT, 400, Peek(), (100, 1024)),
-        (Route.CHAT, 401, Peek(max_tokens=7), (101, 7)),
-        (Route.CHAT, 4, Peek(max_tokens=7, n=3), (1, 21)),
-        (Route.COMPLETIONS, 4, Peek(n=2), (1, 2048)),
-        (Route.RESPONSES, 4, Peek(max_tokens=0), (1, 0)),
-        (Route.MESSAGES, 4, Peek(max_tokens=9), (1, 9)),
-        (Route.EMBEDDINGS, 40, Peek(max_tokens=9, n=2), (10, 0)),
-        (Route.MODERATIONS, 40, Peek(), (10, 0)),
-        (Route.AUDIO, 40, Peek(), (10, 0)),
-        (Route.CHAT, 4, Peek(max_tokens=10**400, n=128), (1, 2**40)),
+        (Endpoint.CHAT, 400, BodyFields(), (100, 1024)),
+        (Endpoint.CHAT, 401, BodyFields(max_tokens=7), (101, 7)),
+        (Endpoint.CHAT, 4, BodyFields(max_tokens=7, n=3), (1, 21)),
+        (Endpoint.COMPLETIONS, 4, BodyFields(n=2), (1, 2048)),
+        (Endpoint.RESPONSES, 4, BodyFields(max_tokens=0), (1, 0)),
+        (Endpoint.MESSAGES, 4, BodyFields(max_tokens=9), (1, 9)),
+        (Endpoint.EMBEDDINGS, 40, BodyFields(max_tokens=9, n=2), (10, 0)),
+        (Endpoint.MODERATIONS, 40, BodyFields(), (10, 0)),
+        (Endpoint.AUDIO, 40, BodyFields(), (10, 0)),
+        (Endpoint.CHAT, 4, BodyFields(max_tokens=10**400, n=128), (1, 2**40)),
     ],
 )
 def test_estimate_is_bytes_of_the_prompt_and_the_longest_answers(
-    route: Route, n_bytes: int, peek: Peek, wanted: tuple[int, int]
+    route: Endpoint, n_bytes: int, peek: BodyFields, wanted: tuple[int, int]
 ) -> None:
     """Prompt by its bytes, answer by max_tokens or the default, n of them; what has no answer of tokens costs none."""
     assert Estimator(4, 1024).estimate(route, n_bytes, peek) == wanted

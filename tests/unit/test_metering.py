@@ -15,7 +15,7 @@ from velox.gateway.reply import Reply
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
-from velox.types import Header, Headers, ReplyHead, RequestHead, Route
+from velox.types import Endpoint, Header, Headers, ReplyHead, RequestHead
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
 JSON: Final[Header] = (b"content-type", b"application/json")
@@ -173,16 +173,16 @@ def test_second_attempt_s_head_starts_over() -> None:
 @pytest.mark.parametrize(
     ("route", "body", "asks"),
     [
-        (Route.CHAT, b'{"stream":true}', True),
-        (Route.COMPLETIONS, b'{"stream":true}', True),
-        (Route.CHAT, b'{"stream":false}', False),
-        (Route.CHAT, b'{"stream":true,"stream_options":{"include_usage":true}}', False),
-        (Route.RESPONSES, b'{"stream":true}', False),
-        (Route.MESSAGES, b'{"stream":true}', False),
-        (Route.EMBEDDINGS, b"{}", False),
+        (Endpoint.CHAT, b'{"stream":true}', True),
+        (Endpoint.COMPLETIONS, b'{"stream":true}', True),
+        (Endpoint.CHAT, b'{"stream":false}', False),
+        (Endpoint.CHAT, b'{"stream":true,"stream_options":{"include_usage":true}}', False),
+        (Endpoint.RESPONSES, b'{"stream":true}', False),
+        (Endpoint.MESSAGES, b'{"stream":true}', False),
+        (Endpoint.EMBEDDINGS, b"{}", False),
     ],
 )
-def test_usage_is_asked_for_where_it_would_not_be_told(route: Route, body: bytes, asks: bool) -> None:
+def test_usage_is_asked_for_where_it_would_not_be_told(route: Endpoint, body: bytes, asks: bool) -> None:
     """And taken out only where Velox asked."""
     meter, sent = metered(body, BodyReader().read(body), route)
 
@@ -191,7 +191,7 @@ def test_usage_is_asked_for_where_it_would_not_be_told(route: Route, body: bytes
 
 
 def test_exchange_without_a_body_has_a_meter() -> None:
-    meter, sent = metered(None, BodyReader().read(b"{}"), Route.CHAT)
+    meter, sent = metered(None, BodyReader().read(b"{}"), Endpoint.CHAT)
 
     assert sent is None and meter.usage(is_whole=False) == Usage(None, None, False)
 

@@ -14,15 +14,19 @@ from velox.admin.metrics_page import CONTENT_TYPE, render
 from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
-from velox.observe.metrics import Attempt, Decision, Phase, StreamEnd, WorkerMetrics
-from velox.observe.series import (
+from velox.observe.metrics import WorkerMetrics
+from velox.outcomes import (
+    AttemptOutcome,
     ConnectionEnd,
+    Decision,
     DnsResult,
     Hedged,
     LeaseResult,
     Mirrored,
+    Phase,
     Retry,
     RetryDenied,
+    StreamEnd,
     TokenCount,
     Unit,
 )
@@ -31,7 +35,7 @@ from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
-from velox.types import Priority, Route, Scope
+from velox.types import Endpoint, Priority, Scope
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -57,13 +61,13 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def count_everything(metrics: WorkerMetrics) -> None:
     """Count each event that can be counted, once."""
-    for route in Route:
+    for route in Endpoint:
         for status in (200, 302, 404, 502):
             for reason in (None, *Reason):
                 metrics.count_request(route, status, reason)
         metrics.duration[route].observe(1)
         metrics.ttft[route].observe(1)
-    for outcome in Attempt:
+    for outcome in AttemptOutcome:
         metrics.count_attempt(outcome)
     for end in StreamEnd:
         metrics.count_stream_end(end)
@@ -111,7 +115,7 @@ def test_every_event_has_a_cell_of_its_own() -> None:
     count_everything(WorkerMetrics(segment.metrics(0)))
     samples = scrape(segment)
 
-    n_requests = len(Route) * 4 * (len(Reason) + 1)
+    n_requests = len(Endpoint) * 4 * (len(Reason) + 1)
     counters = [(name, v) for (name, _), v in samples.items() if name.endswith(("_total", "_count"))]
     # Written by the supervisor.
     elsewhere = ("velox_worker_", "process_", "velox_key_file_", "velox_tls_certificate_", "velox_config_")
@@ -128,7 +132,7 @@ def test_series_are_bounded_whatever_is_counted() -> None:
     series_before = set(scrape(segment))
 
     for status in range(100, 700):
-        metrics.count_request(Route.OTHER, status, Reason.UPSTREAM_STATUS)
+        metrics.count_request(Endpoint.OTHER, status, Reason.UPSTREAM_STATUS)
     count_everything(metrics)
 
     assert set(scrape(segment)) == series_before
@@ -152,7 +156,7 @@ def test_request_is_counted_under_its_route_class_and_reason(status: int, label:
     """One request is one count, with the labels of what the client got; no known class is a 5xx."""
     segment = new_segment()
 
-    WorkerMetrics(segment.metrics(0)).count_request(Route.VECTOR_STORES, status, Reason.UPSTREAM_STATUS)
+    WorkerMetrics(segment.metrics(0)).count_request(Endpoint.VECTOR_STORES, status, Reason.UPSTREAM_STATUS)
 
     shown = {key: v for key, v in scrape(segment).items() if key[0] == "velox_requests_total"}
     labels = {"route": "vector_stores", "class": label, "reason": "upstream_status"}
@@ -163,7 +167,7 @@ def test_request_without_reason_is_ok() -> None:
     """All is well has a label too, so that a ratio needs one metric only."""
     segment = new_segment()
 
-    WorkerMetrics(segment.metrics(0)).count_request(Route.CHAT, 200, None)
+    WorkerMetrics(segment.metrics(0)).count_request(Endpoint.CHAT, 200, None)
 
     assert value(scrape(segment), "velox_requests_total", route="chat", class_="2xx", reason="ok") == 1
 
@@ -173,7 +177,7 @@ def test_histogram_bound_is_inclusive(ns: int, bucket: int) -> None:
     """A time equal to a bound lies below it, as Prometheus defines `le`; above all bounds is +Inf."""
     segment = new_segment()
 
-    WorkerMetrics(segment.metrics(0)).duration[Route.CHAT].observe(ns)
+    WorkerMetrics(segment.metrics(0)).duration[Endpoint.CHAT].observe(ns)
 
     name = "gen_ai_server_request_duration_seconds"
     bounds = [*(repr(bound / 1e9) for bound in series.DURATION.bounds_ns), "+Inf"]
@@ -198,7 +202,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
     segment = new_segment(workers=3)
     for worker in range(3):
         metrics = WorkerMetrics(segment.metrics(worker))
-        metrics.count_attempt(Attempt.OK)
+        metrics.count_attempt(AttemptOutcome.OK)
         for priority in Priority:
             metrics.set_queue_depth(priority, worker * (1 + priority))
         metrics.set_inflight(10)
@@ -230,12 +234,12 @@ def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
     """Counters never go back when a worker is replaced; what the dead one had open is gone."""
     segment = new_segment()
     dead = WorkerMetrics(segment.metrics(0))
-    dead.count_attempt(Attempt.RESET)
+    dead.count_attempt(AttemptOutcome.RESET)
     dead.set_inflight(7)
     dead.set_pool(2, 7)
     dead.set_queue_depth(Priority.LOW, 7)
 
-    WorkerMetrics(segment.metrics(0)).count_attempt(Attempt.RESET)
+    WorkerMetrics(segment.metrics(0)).count_attempt(AttemptOutcome.RESET)
 
     samples = scrape(segment)
     assert value(samples, "velox_upstream_attempts_total", outcome="reset") == 2

@@ -21,22 +21,22 @@ from velox.gateway.mirror import Mirrors
 from velox.gateway.routing import Plan, RouteParts, Routing
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
-from velox.observe.series import Attempt, Mirrored
+from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import State
 from velox.policy.route_match import RouteTable
 from velox.policy.split import MirrorGate
 from velox.settings.entries import ANYTHING, RouteEntry, Target
-from velox.types import ANYONE, Peek, ReplyHead, WebSocketOffer
+from velox.types import ANYONE, BodyFields, ReplyHead, WebSocketOffer
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
-PEEK: Final = Peek(model="m")
+PEEK: Final = BodyFields(model="m")
 OUTCOMES: Final = {
-    **dict.fromkeys((404, 429), Attempt.STATUS_4XX),
-    **dict.fromkeys((500, 503), Attempt.STATUS_5XX),
-    200: Attempt.OK,
-    0: Attempt.RESET,
+    **dict.fromkeys((404, 429), AttemptOutcome.STATUS_4XX),
+    **dict.fromkeys((500, 503), AttemptOutcome.STATUS_5XX),
+    200: AttemptOutcome.OK,
+    0: AttemptOutcome.RESET,
 }
 FIRST_BYTE_S: Final = 30.0
 
@@ -46,9 +46,9 @@ class Counts(Counted):
 
     def __init__(self) -> None:
         super().__init__()
-        self.attempts: Final[list[tuple[int, Attempt]]] = []
+        self.attempts: Final[list[tuple[int, AttemptOutcome]]] = []
 
-    def count_attempt(self, row: int, outcome: Attempt) -> None:
+    def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
         self.attempts.append((row, outcome))
 
 
@@ -384,7 +384,7 @@ def test_end_gives_up_all_that_is_under_way(n_turns: int) -> None:
         setup.mirrors.close()
         await asyncio.sleep(0.001)
         assert server.n_open == 0 and setup.ends == {Mirrored.FAILED: 5}
-        assert setup.counts.attempts == [(1, Attempt.CANCELLED)] * len(setup.counts.attempts)
+        assert setup.counts.attempts == [(1, AttemptOutcome.CANCELLED)] * len(setup.counts.attempts)
         n_asked = len(server.asked)
         setup.ask()
         await asyncio.sleep(1)

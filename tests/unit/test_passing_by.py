@@ -10,7 +10,7 @@ import pytest
 from tests.unit.test_lone_chunks import HEAD, alone
 from tests.unit.test_upstream_http1 import Line
 from tests.unit.upstream_wire import KIB, Sink, Transport
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 from velox.protocol import http1_write
 
 LAST: Final = http1_write.LAST_CHUNK

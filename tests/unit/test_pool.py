@@ -20,7 +20,7 @@ from tests.unit.pool_bench import (
 )
 from velox.errors import Reason
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 
 
 def test_start_warms_the_connections_that_were_asked_for() -> None:

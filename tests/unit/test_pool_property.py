@@ -13,7 +13,7 @@ from tests.unit import virtual_time
 from tests.unit.pool_bench import REQUEST, Bench, FakeConnection, Sink, connects, refuses
 from velox.errors import VeloxError
 from velox.net.upstream.pool import Upkeep
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 
 ADDRESSES: Final = ("192.0.2.1", "192.0.2.2")
 

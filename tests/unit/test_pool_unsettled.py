@@ -8,7 +8,7 @@ from tests.unit import virtual_time
 from tests.unit.pool_bench import Bench, FakeConnection, connects, unsettled
 from velox.net.upstream.pool import Upkeep
 from velox.net.upstream.pool_lines import Rooms
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 
 
 def test_callers_wait_for_settings_and_not_for_dials_of_their_own() -> None:

@@ -11,7 +11,7 @@ from tests.unit.pool_bench import Bench, connects, never, refuses, turns
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool import Upkeep
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 
 IDLE = Upkeep(idle_timeout_s=60.0)
 

@@ -12,7 +12,7 @@ from tests.unit.upstream_wire import KIB, MIB, Loop, Owner, Sink, Transport, ask
 from velox.errors import Reason
 from velox.net.upstream.http1 import Http1Connection
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 
 OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
 

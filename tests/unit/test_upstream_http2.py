@@ -11,7 +11,7 @@ from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, MIB, OK, Wire
 from velox.errors import Reason
 from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 from velox.protocol.http2 import EngineSettings
 
 WINDOW: Final = 256 * KIB

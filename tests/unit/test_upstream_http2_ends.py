@@ -26,7 +26,7 @@ from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, MIB, OK, Sink, Wire
 from velox.errors import Reason
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
 
 

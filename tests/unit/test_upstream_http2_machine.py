@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire
 from velox.net.upstream.http2_stream import Http2Stream
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
 
 WINDOW = 64 * KIB

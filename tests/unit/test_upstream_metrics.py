@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from velox.admin.metrics_page import render
 from velox.observe import series
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
 from velox.shm.upstream_memory import FIRST_BYTE_NS
@@ -39,9 +39,9 @@ def test_counters_are_summed_over_origins_and_workers(table: UpstreamTable) -> N
     for block in range(2):
         cells = UpstreamCells(table, block)
         for label in (A, B):
-            cells.count_attempt(table.row(*label), Attempt.TRUNCATED)
+            cells.count_attempt(table.row(*label), AttemptOutcome.TRUNCATED)
             cells.count_ejection(table.row(*label))
-    cells.count_attempt(table.row(*SOLE), Attempt.OK)
+    cells.count_attempt(table.row(*SOLE), AttemptOutcome.OK)
 
     samples = scrape(table)
 

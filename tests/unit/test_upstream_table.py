@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from velox.observe import series
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.balance.candidates import Candidates
 from velox.policy.balance.least_inflight import LeastInflight
 from velox.policy.balance.prefix_table import CELLS as PREFIX_CELLS
@@ -103,7 +103,7 @@ def test_dead_workers_requests_are_taken_back_and_its_counts_stay() -> None:
     for worker in (dead, alive):
         worker.began(0)
         worker.began(1)
-        worker.count_attempt(1, Attempt.RESET)
+        worker.count_attempt(1, AttemptOutcome.RESET)
         worker.set_state(1, State.OUT)
         worker.set_keys(1, 1, 2)
 
@@ -111,7 +111,7 @@ def test_dead_workers_requests_are_taken_back_and_its_counts_stay() -> None:
 
     assert [table.inflight(row) for row in (0, 1)] == [1, 1]
     cells = table.totals()[1].cells
-    assert cells[layout.ATTEMPTS + Attempt.RESET] == 2
+    assert cells[layout.ATTEMPTS + AttemptOutcome.RESET] == 2
     assert cells[layout.STATES + State.OUT] == 1
     assert (cells[layout.KEYS_OUT], cells[layout.KEYS_RESTING]) == (1, 2)
     assert table.reclaim(0) == 0
@@ -146,7 +146,7 @@ def test_cells_of_a_row_do_not_overlap() -> None:
     for block in range(2):
         cells = UpstreamCells(table, block)
         for row in range(2):
-            for outcome in Attempt:
+            for outcome in AttemptOutcome:
                 cells.count_attempt(row, outcome)
             cells.count_ejection(row)
             for bound in (*layout.FIRST_BYTE_NS, 10**12):
@@ -156,7 +156,7 @@ def test_cells_of_a_row_do_not_overlap() -> None:
     sum_ns = sum(layout.FIRST_BYTE_NS) + 10**12
     for each in table.totals():
         outcomes = each.cells[: layout.EJECTIONS]
-        assert outcomes == [2] * len(Attempt) + [0] * (layout.N_OUTCOMES - len(Attempt))
+        assert outcomes == [2] * len(AttemptOutcome) + [0] * (layout.N_OUTCOMES - len(AttemptOutcome))
         assert each.cells[layout.EJECTIONS] == 2
         assert each.cells[layout.TTFB : layout.STATES] == [2] * (len(layout.FIRST_BYTE_NS) + 1) + [2 * sum_ns]
         assert each.cells[layout.STATES : layout.KEYS_OUT] == [0] * layout.N_STATES
@@ -165,7 +165,7 @@ def test_cells_of_a_row_do_not_overlap() -> None:
 
 def test_layout_has_room_for_what_is_counted() -> None:
     """The floor of shared memory does not know the lists of the floors above; here they meet."""
-    assert len(Attempt) <= layout.N_OUTCOMES
+    assert len(AttemptOutcome) <= layout.N_OUTCOMES
     assert [*State] == [*range(layout.N_STATES)]
     assert series.TTFT.bounds_ns == layout.FIRST_BYTE_NS
     assert all(a < b for a, b in pairwise(layout.FIRST_BYTE_NS))
@@ -238,7 +238,7 @@ def test_row_of_a_member_that_is_gone_is_free_after_a_while() -> None:
     table = UpstreamTable(1, now_s=clock)
     table.enroll([ONE, OTHER])
     row = table.row(*OTHER)
-    UpstreamCells(table, 0).count_attempt(row, Attempt.OK)
+    UpstreamCells(table, 0).count_attempt(row, AttemptOutcome.OK)
 
     table.enroll([ONE])
     assert table.row(*OTHER) == row, "a worker that has not heard of it still finds it"
@@ -253,7 +253,7 @@ def test_row_of_a_member_that_is_gone_is_free_after_a_while() -> None:
         table.row(*OTHER)
     table.enroll([ONE, TWO, ("third", "http://c")])
     assert table.row("third", "http://c") == row
-    assert counted(table, "third", Attempt.OK) == 0, "a new owner begins at zero"
+    assert counted(table, "third", AttemptOutcome.OK) == 0, "a new owner begins at zero"
 
 
 def test_row_is_not_free_while_requests_are_in_flight() -> None:
@@ -317,7 +317,7 @@ def test_upstreams_sums_do_not_fall_when_an_origin_goes() -> None:
     for block in range(2):
         cells = UpstreamCells(table, block)
         for label in (ONE, TWO):
-            cells.count_attempt(table.row(*label), Attempt.TIMEOUT)
+            cells.count_attempt(table.row(*label), AttemptOutcome.TIMEOUT)
             cells.count_ejection(table.row(*label))
             cells.observe_ttfb(table.row(*label), 5)
             cells.set_state(table.row(*label), State.OUT)
@@ -329,11 +329,11 @@ def test_upstreams_sums_do_not_fall_when_an_origin_goes() -> None:
         UpstreamCells(table, block).set_state(table.row(*TWO), State.OUT)
     assert table.sweep() == 1
 
-    assert counted(table, "one", layout.ATTEMPTS + Attempt.TIMEOUT) == 4
+    assert counted(table, "one", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 4
     assert counted(table, "one", layout.EJECTIONS) == 4
     assert (counted(table, "one", layout.TTFB), counted(table, "one", layout.STATES - 1)) == (4, 20)
     assert counted(table, "one", layout.STATES + State.OUT) == 2
-    assert counted(table, "other", layout.ATTEMPTS + Attempt.TIMEOUT) == 0
+    assert counted(table, "other", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 0
     table.enroll([OTHER])
     clock.now_s += LEAVING_S
     for block in range(2):
@@ -341,7 +341,7 @@ def test_upstreams_sums_do_not_fall_when_an_origin_goes() -> None:
     assert table.sweep() == 1
     assert [each.upstream for each in table.totals()] == ["other"]
     table.enroll([OTHER, ONE, TWO])
-    assert counted(table, "one", layout.ATTEMPTS + Attempt.TIMEOUT) == 0
+    assert counted(table, "one", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 0
 
 
 def test_table_that_is_full_says_so_and_changes_nothing() -> None:
@@ -407,7 +407,7 @@ def test_rows_that_nobody_uses_take_no_memory() -> None:
     table.enroll([ONE], groups=["chat"])
     cells = UpstreamCells(table, 127)
     cells.began(0)
-    cells.count_attempt(0, Attempt.OK)
+    cells.count_attempt(0, AttemptOutcome.OK)
     table.totals()
 
     found = resident_bytes("velox-(?:upstreams|prefixes|board)") - before

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.protocol.body import BodyReader
 from velox.protocol.usage import DataLines, UsageScanner, ask_for_usage
-from velox.types import Peek
+from velox.types import BodyFields
 
 CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'
 NULLS = CHUNK + b',"usage":null}\n\n'
@@ -248,24 +248,27 @@ def test_body_that_was_changed_means_the_same(fields: dict[str, object], indent:
 @pytest.mark.parametrize(
     ("text", "peek"),
     [
-        (b'"n":3', Peek(n=3)),
-        (b'"n":1', Peek()),
-        (b'"n":2,"best_of":5', Peek(n=5)),
-        (b'"n":2,"best_of":null', Peek(n=2)),
-        *((b'"n":%b' % value, Peek()) for value in (b"null", b"0", b"-3", b"1.5", b"true", b'"4"', b"[4]", b"{}")),
-        (b'"stream_options":null', Peek(include_usage=False)),
-        (b'"stream_options":{}', Peek(include_usage=False)),
-        (b'"stream_options":[]', Peek(include_usage=False)),
-        (b'"stream_options":true', Peek(include_usage=False)),
-        (b'"stream_options":{"include_usage":true}', Peek(include_usage=True)),
-        (b'"stream_options":{"a":{},"include_usage":true,"b":[]}', Peek(include_usage=True)),
-        (b'"stream_options":{"include_usage":1}', Peek(include_usage=False)),
-        (b'"stream_options":{"include_usage":false,"include_usage":true}', Peek(include_usage=True)),
-        (b'"stream_options":{"include_usage":true,"include_usage":false}', Peek(include_usage=False)),
-        (b'"x":{"stream_options":{"include_usage":true},"n":4}', Peek()),
+        (b'"n":3', BodyFields(n=3)),
+        (b'"n":1', BodyFields()),
+        (b'"n":2,"best_of":5', BodyFields(n=5)),
+        (b'"n":2,"best_of":null', BodyFields(n=2)),
+        *(
+            (b'"n":%b' % value, BodyFields())
+            for value in (b"null", b"0", b"-3", b"1.5", b"true", b'"4"', b"[4]", b"{}")
+        ),
+        (b'"stream_options":null', BodyFields(include_usage=False)),
+        (b'"stream_options":{}', BodyFields(include_usage=False)),
+        (b'"stream_options":[]', BodyFields(include_usage=False)),
+        (b'"stream_options":true', BodyFields(include_usage=False)),
+        (b'"stream_options":{"include_usage":true}', BodyFields(include_usage=True)),
+        (b'"stream_options":{"a":{},"include_usage":true,"b":[]}', BodyFields(include_usage=True)),
+        (b'"stream_options":{"include_usage":1}', BodyFields(include_usage=False)),
+        (b'"stream_options":{"include_usage":false,"include_usage":true}', BodyFields(include_usage=True)),
+        (b'"stream_options":{"include_usage":true,"include_usage":false}', BodyFields(include_usage=False)),
+        (b'"x":{"stream_options":{"include_usage":true},"n":4}', BodyFields()),
     ],
 )
-def test_answers_and_options_are_read_by_both_parsers(text: bytes, peek: Peek) -> None:
+def test_answers_and_options_are_read_by_both_parsers(text: bytes, peek: BodyFields) -> None:
     """What is no count of answers is the upstream's to refuse."""
     assert BodyReader().read(b"{%b}" % text) == peek
     assert BodyReader().read(b'{"x":"\\ud83d",%b}' % text) == peek

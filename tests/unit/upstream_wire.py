@@ -10,7 +10,7 @@ from tests.unit.http2_peers import Name, Recorder
 from velox.net.upstream.http2 import Http2Connection
 from velox.net.upstream.http2_stream import Http2Stream
 from velox.net.upstream.interface import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 from velox.protocol import http1_write
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.http2_engines import engine_factory

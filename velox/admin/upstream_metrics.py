@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.health.member import State
 from velox.shm.upstream_memory import (
     ATTEMPTS,
@@ -56,7 +56,7 @@ def _attempts(by_name: dict[str, list[int]]) -> Metric:
         "velox_upstream_requests", "Attempts, by upstream and outcome.", labels=["upstream", "outcome"]
     )
     for name, cells in by_name.items():
-        for outcome in Attempt:
+        for outcome in AttemptOutcome:
             if cells[ATTEMPTS + outcome]:
                 metric.add_metric([name, outcome.name.lower()], cells[ATTEMPTS + outcome])
     return metric

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool_capacity import PoolStatistics
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.types import Headers, ReplyHead
 
 __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]

@@ -40,11 +40,11 @@ from velox.gateway.routing import Plan
 from velox.gateway.trail import Trail
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.observe.series import Phase
+from velox.outcomes import Phase
 from velox.policy.estimate import NO_TOKENS
 from velox.protocol.body import LARGE_BYTES
 from velox.settings.entries import NO_RULES
-from velox.types import Caller, Headers, Peek, ReplyHead, RequestHead
+from velox.types import BodyFields, Caller, Headers, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
     from velox.gateway.intake import Gateway
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through i
 __all__ = ["Exchange"]
 
 _NS_PER_S: Final = 1_000_000_000
-_NOT_READ: Final = Peek()
+_NOT_READ: Final = BodyFields()
 
 
 class Exchange:

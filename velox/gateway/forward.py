@@ -15,7 +15,7 @@ from velox.protocol.model_rewrite import with_query_model
 from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider
 from velox.settings.entries import NO_RULES, HeaderRules
-from velox.types import Header, Headers, Peek, RequestHead, WebSocketOffer
+from velox.types import BodyFields, Header, Headers, RequestHead, WebSocketOffer
 
 __all__ = ["Forwarder"]
 
@@ -72,7 +72,7 @@ class Forwarder:
     def build(
         self,
         head: RequestHead,
-        peek: Peek,
+        peek: BodyFields,
         body: bytes | bytearray | None,
         *,
         to_be_read: bool = False,

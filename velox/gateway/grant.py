@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from velox.gateway.metering import Meter, metered
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import DROPPED
-from velox.observe.series import Unit
+from velox.outcomes import Unit
 from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.quota import Quota, Slots
-from velox.types import Caller, Peek, Route, Scope
+from velox.types import BodyFields, Caller, Endpoint, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NO_GRANT", "Bound", "Grant", "LimitSet", "SlotBound", "Spent"]
 
@@ -132,7 +132,7 @@ class Grant:
             if wait_ns:
                 bound.quota.used_wait(self.estimate.total if bound.is_tokens else 1)
 
-    def measure(self, body: bytes | bytearray | None, peek: Peek, route: Route) -> bytes | bytearray | None:
+    def measure(self, body: bytes | bytearray | None, peek: BodyFields, route: Endpoint) -> bytes | bytearray | None:
         """Have the reply's tokens counted; return the body to send instead of `body`."""
         self.meter, body = metered(body, peek, route)
         return body

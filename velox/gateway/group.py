@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from velox.errors import Reason
 from velox.gateway.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State
@@ -27,7 +27,7 @@ from velox.policy.health.verdict import Verdict, of_failure, of_giving_up, of_st
 from velox.policy.retry import retry_after_s
 from velox.protocol.model_rewrite import with_model
 from velox.settings.entries import NO_RULES, HeaderRules
-from velox.types import Headers, Peek, RequestHead
+from velox.types import BodyFields, Headers, RequestHead
 
 __all__ = ["Group", "Pick", "Stage", "stage_of"]
 
@@ -238,7 +238,7 @@ class Pick:
         return self._forwarder.secret
 
     def build(
-        self, head: RequestHead, peek: Peek, body: bytes | bytearray | None, *, to_be_read: bool
+        self, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None, *, to_be_read: bool
     ) -> UpstreamRequest:
         """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then."""
         model = self._group.models[self.n]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from velox.gateway.routes import Routes, reads_body
+from velox.gateway.endpoints import Routes, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
-from velox.types import RequestHead, Route
+from velox.types import Endpoint, RequestHead
 
 __all__ = ["HeadFacts", "head_facts"]
 
@@ -24,7 +24,7 @@ class HeadFacts(NamedTuple):
     terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none.
     """
 
-    route: Route
+    route: Endpoint
     names_model: bool
     reads_body: bool
     terms: ClientTerms

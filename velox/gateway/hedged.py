@@ -30,9 +30,9 @@ from velox.gateway.respond import crash
 from velox.gateway.retries import Again
 from velox.gateway.routing import Plan
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Hedged
+from velox.outcomes import Hedged
 from velox.policy.hedge import ProbeRelief, SecondTries
-from velox.types import Route
+from velox.types import Endpoint
 
 if TYPE_CHECKING:  # an exchange makes its attempts, and each goes on with what its exchange has
     from velox.gateway.exchange import Exchange
@@ -41,7 +41,7 @@ __all__ = ["HedgedAttempts", "first_attempt"]
 
 # Where the first byte takes as long whatever the answer is. Elsewhere a reply that is no stream comes when it is whole:
 # the slowest are the longest, a second one would be as long, and these are the dearest.
-_SHORT: Final = frozenset({Route.EMBEDDINGS, Route.MODERATIONS})
+_SHORT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
 
 
 def first_attempt(exchange: Exchange, plan: Plan, pick: Pick, now_s: float) -> Attempt | HedgedAttempts:

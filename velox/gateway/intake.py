@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.endpoints import WITHOUT_CONTENT, has_content
 from velox.gateway.exchange import Exchange
 from velox.gateway.head_facts import HeadFacts, head_facts
 from velox.gateway.lease_wait import NotYetError
@@ -19,17 +20,16 @@ from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.respond import crash, error_reply
-from velox.gateway.routes import WITHOUT_CONTENT, has_content
 from velox.gateway.routing import Routing
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
 from velox.net.in_turns import InTurns
-from velox.observe.series import Phase
+from velox.outcomes import Phase
 from velox.policy.deadline import ClientTerms
 from velox.policy.fair_queue import ADMITTED, Outcome, Verdict
 from velox.settings.keys import KeyEntry
-from velox.types import Caller, Headers, Priority, RequestHead, Route
+from velox.types import Caller, Endpoint, Headers, Priority, RequestHead
 
 __all__ = ["Gateway"]
 
@@ -168,7 +168,7 @@ class Gateway:
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
-        route = Route.OTHER if head is None else self.parts.routes.facts(head.path).route
+        route = Endpoint.OTHER if head is None else self.parts.routes.facts(head.path).route
         self.parts.recorder.refused(request_id, head, route, error)
         self.answer(client, head, error, request_id)
 

@@ -19,7 +19,7 @@ from velox.gateway.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.lease_wait import NotYetError, unavailable
 from velox.gateway.permission import limited_model
 from velox.memo import Memo
-from velox.observe.series import Decision, Unit
+from velox.outcomes import Decision, Unit
 from velox.policy.estimate import Estimate
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate

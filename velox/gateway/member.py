@@ -17,7 +17,7 @@ from velox.gateway.trail import told
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
-from velox.observe.series import Attempt
+from velox.outcomes import AttemptOutcome
 from velox.policy.balance.peak_ewma import PeakLatency
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
@@ -43,7 +43,7 @@ class Counts(Protocol):
     def inflight_of(self, rows: Sequence[int]) -> Sequence[int]:
         """Return the same for several, as a sequence that looks when it is read."""
 
-    def count_attempt(self, row: int, outcome: Attempt) -> None:
+    def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
         """Count an attempt that is over."""
 
     def count_ejection(self, row: int) -> None:

@@ -10,12 +10,12 @@ from typing import Final
 
 from velox.protocol.usage import DataLines, Usage, UsageScanner, ask_for_usage
 from velox.protocol.usage_strip import UsageStrip
-from velox.types import Peek, Route
+from velox.types import BodyFields, Endpoint
 
 __all__ = ["Meter", "Usage", "metered"]
 
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
-_ASKED: Final = frozenset({Route.CHAT, Route.COMPLETIONS})
+_ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
@@ -81,7 +81,9 @@ class Meter:
         return Usage(scanner.input, output, is_whole and scanner.input is not None and output is not None)
 
 
-def metered(body: bytes | bytearray | None, peek: Peek, route: Route) -> tuple[Meter, bytes | bytearray | None]:
+def metered(
+    body: bytes | bytearray | None, peek: BodyFields, route: Endpoint
+) -> tuple[Meter, bytes | bytearray | None]:
     """Return the meter of an exchange, and the body to send: `body`, asking for the usage where it did not.
 
     Once for an exchange, before its first attempt: a bytearray is changed in place.

@@ -26,8 +26,8 @@ from velox.gateway.group import Group, Pick
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Plan
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Attempt, Mirrored
-from velox.types import Peek, ReplyHead, RequestHead
+from velox.outcomes import AttemptOutcome, Mirrored
+from velox.types import BodyFields, ReplyHead, RequestHead
 
 __all__ = ["Mirrors"]
 
@@ -69,7 +69,7 @@ class Mirrors:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def copy(self, plan: Plan, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> None:
+    def copy(self, plan: Plan, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more."""
         if plan.parts.mirror is None or self._is_closed or head.offer is not None:
             return
@@ -105,7 +105,9 @@ class Mirrors:
         for task in self._tasks:
             task.cancel()
 
-    async def _send(self, group: Group, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> Mirrored:
+    async def _send(
+        self, group: Group, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None
+    ) -> Mirrored:
         try:
             pick = self._pick(group, peek)
             return Mirrored.DROPPED if pick is None else await _Copy(pick, self._loop).send(head, peek, body)
@@ -113,7 +115,7 @@ class Mirrors:
             self._on_bug(exc)
             return Mirrored.FAILED
 
-    def _pick(self, group: Group, peek: Peek) -> Pick | None:
+    def _pick(self, group: Group, peek: BodyFields) -> Pick | None:
         """Choose where a copy goes; None: it can't go anywhere now."""
         closed = [
             n
@@ -136,7 +138,7 @@ class _Copy:
         self._is_sse = False
         self._has_replied = False
 
-    async def send(self, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> Mirrored:
+    async def send(self, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> Mirrored:
         """Send it, and read its answer to the end."""
         pick, loop = self._pick, self._loop
         member = pick.member
@@ -157,11 +159,11 @@ class _Copy:
             pick.broke(failure, loop.time())
             return Mirrored.FAILED
         except VeloxError:
-            self._count(Attempt.CANCELLED)
+            self._count(AttemptOutcome.CANCELLED)
             pick.gave_up(loop.time())
             return Mirrored.FAILED
         except BaseException:
-            self._count(Attempt.CANCELLED)
+            self._count(AttemptOutcome.CANCELLED)
             pick.gave_up(loop.time())
             raise
         finally:
@@ -170,7 +172,7 @@ class _Copy:
         pick.answered(status, loop.time())
         return Mirrored.ANSWERED if status < 500 else Mirrored.FAILED
 
-    def _count(self, outcome: Attempt) -> None:
+    def _count(self, outcome: AttemptOutcome) -> None:
         """Count it for its upstream: how that does is what a mirror is for. It is no attempt of a request."""
         member = self._pick.member
         member.counts.count_attempt(member.row, outcome)

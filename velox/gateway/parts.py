@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
 from velox.gateway.models import ModelsPage
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
-from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue

@@ -19,9 +19,9 @@ from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
-from velox.observe.series import (
+from velox.outcomes import (
     SHED_REASONS,
-    Attempt,
+    AttemptOutcome,
     Hedged,
     Mirrored,
     Phase,
@@ -30,7 +30,7 @@ from velox.observe.series import (
     StreamEnd,
     TokenCount,
 )
-from velox.types import Priority, RequestHead, Route
+from velox.types import Endpoint, Priority, RequestHead
 
 if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
     from velox.gateway.exchange import Exchange
@@ -38,17 +38,17 @@ if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchange
 __all__ = ["Recorder", "outcome_of", "outcome_of_failure"]
 
 _ATTEMPTS: Final = {
-    Reason.UPSTREAM_DNS: Attempt.CONNECT_ERROR,
-    Reason.UPSTREAM_CONNECT: Attempt.CONNECT_ERROR,
-    Reason.UPSTREAM_TLS: Attempt.TLS_ERROR,
-    Reason.UPSTREAM_RESET: Attempt.RESET,
-    Reason.UPSTREAM_PROTOCOL: Attempt.PROTOCOL,
-    Reason.UPSTREAM_REDIRECT: Attempt.PROTOCOL,
-    Reason.UPSTREAM_TTFB_TIMEOUT: Attempt.TIMEOUT,
-    Reason.UPSTREAM_IDLE_TIMEOUT: Attempt.TIMEOUT,
-    Reason.UPSTREAM_TOTAL_TIMEOUT: Attempt.TIMEOUT,
-    Reason.BODY_TIMEOUT: Attempt.TIMEOUT,
-    Reason.UPSTREAM_TRUNCATED: Attempt.TRUNCATED,
+    Reason.UPSTREAM_DNS: AttemptOutcome.CONNECT_ERROR,
+    Reason.UPSTREAM_CONNECT: AttemptOutcome.CONNECT_ERROR,
+    Reason.UPSTREAM_TLS: AttemptOutcome.TLS_ERROR,
+    Reason.UPSTREAM_RESET: AttemptOutcome.RESET,
+    Reason.UPSTREAM_PROTOCOL: AttemptOutcome.PROTOCOL,
+    Reason.UPSTREAM_REDIRECT: AttemptOutcome.PROTOCOL,
+    Reason.UPSTREAM_TTFB_TIMEOUT: AttemptOutcome.TIMEOUT,
+    Reason.UPSTREAM_IDLE_TIMEOUT: AttemptOutcome.TIMEOUT,
+    Reason.UPSTREAM_TOTAL_TIMEOUT: AttemptOutcome.TIMEOUT,
+    Reason.BODY_TIMEOUT: AttemptOutcome.TIMEOUT,
+    Reason.UPSTREAM_TRUNCATED: AttemptOutcome.TRUNCATED,
 }
 _STREAM_ENDS: Final = {
     Reason.CLIENT_CLOSED: StreamEnd.CLIENT_ABORT,
@@ -60,7 +60,7 @@ _STREAM_ENDS: Final = {
     Reason.DRAINING: StreamEnd.DRAINING,
 }
 _RELAY: Final = Phase.RELAY
-_OK: Final = Attempt.OK
+_OK: Final = AttemptOutcome.OK
 
 
 class Recorder:
@@ -109,9 +109,9 @@ class Recorder:
 
     def attempt_given_up(self, pick: Pick) -> None:
         """Note an attempt that was ended from our side: the client left, its deadline, a drain, no connection."""
-        self._count_attempt(pick, Attempt.CANCELLED)
+        self._count_attempt(pick, AttemptOutcome.CANCELLED)
 
-    def _count_attempt(self, pick: Pick, outcome: Attempt) -> None:
+    def _count_attempt(self, pick: Pick, outcome: AttemptOutcome) -> None:
         member = pick.member
         self._metrics.count_attempt(outcome)
         member.counts.count_attempt(member.row, outcome)
@@ -136,7 +136,7 @@ class Recorder:
         """Note that there is no other attempt, though there could have been."""
         self._metrics.count_retry_denied(by)
 
-    def refused(self, request_id: bytes, head: RequestHead | None, route: Route, error: VeloxError) -> None:
+    def refused(self, request_id: bytes, head: RequestHead | None, route: Endpoint, error: VeloxError) -> None:
         """Note a request that was answered before it became an exchange. head: None when it could not be read."""
         self._metrics.count_request(route, error.status, error.reason)
         if error.reason in SHED_REASONS:
@@ -216,14 +216,16 @@ class Recorder:
         self._logger.error("%s", crash_text(exc))
 
 
-def outcome_of(status: int) -> Attempt:
+def outcome_of(status: int) -> AttemptOutcome:
     """Return how an attempt ended whose reply was whole."""
-    return Attempt.OK if status < 400 else Attempt.STATUS_4XX if status < 500 else Attempt.STATUS_5XX
+    return (
+        AttemptOutcome.OK if status < 400 else AttemptOutcome.STATUS_4XX if status < 500 else AttemptOutcome.STATUS_5XX
+    )
 
 
-def outcome_of_failure(failure: UpstreamFailure) -> Attempt:
+def outcome_of_failure(failure: UpstreamFailure) -> AttemptOutcome:
     """Return how an attempt ended without one."""
-    return _ATTEMPTS.get(failure.reason, Attempt.RESET)
+    return _ATTEMPTS.get(failure.reason, AttemptOutcome.RESET)
 
 
 def _now() -> str:

@@ -24,7 +24,7 @@ from velox.errors import Reason
 from velox.gateway.group import Pick
 from velox.gateway.routing import Plan
 from velox.net.upstream.interface import UpstreamFailure
-from velox.observe.series import Retry, RetryDenied
+from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.types import Headers, ReplyHead
 

@@ -33,7 +33,7 @@ from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.settings.entries import RouteEntry
-from velox.types import Caller, Peek, RequestHead
+from velox.types import BodyFields, Caller, RequestHead
 
 __all__ = ["Plan", "RouteParts", "Routing"]
 
@@ -108,7 +108,7 @@ class Routing:
         """Return its routes."""
         return self._table
 
-    def plan(self, head: RequestHead, peek: Peek, caller: Caller, body: bytes | bytearray | None) -> Plan:
+    def plan(self, head: RequestHead, peek: BodyFields, caller: Caller, body: bytes | bytearray | None) -> Plan:
         """Return the way of a request; to be closed. Raises VeloxError if there is none."""
         model = peek.model
         asked = None if self._table.header_names else (model, head.path, caller.name)
@@ -363,7 +363,7 @@ class Plan:
         raise VeloxError(Reason.RATE_LIMITED, message, retry_after_s=math.ceil(wait_s * 10.0) / 10.0)
 
 
-def _affinity(entry: RouteEntry, head: RequestHead, peek: Peek, body: bytes | bytearray | None) -> bytes:
+def _affinity(entry: RouteEntry, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> bytes:
     """Return what decides where a request goes; empty: nothing does."""
     if entry.balance == "prefix":
         return b"" if body is None else bytes(prompt_of(body))

@@ -29,10 +29,10 @@ from velox.gateway.tunnels import Tunnels
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.observe.series import Phase
+from velox.outcomes import Phase
 from velox.protocol.websocket_handshake import HandshakeError, check_accepted
 from velox.settings.entries import HeaderRules
-from velox.types import Header, Headers, Peek, ReplyHead, RequestHead, WebSocketOffer
+from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 
 if TYPE_CHECKING:  # the parts hold exchanges, and this is one
     from velox.gateway.parts import GatewayLimits
@@ -69,7 +69,7 @@ class TunnelExchange(Exchange):
         if self.gateway.draining:
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
-        self.peek = Peek(model=model_of(self.head.query), stream=True)
+        self.peek = BodyFields(model=model_of(self.head.query), stream=True)
         if self.caller.models and self.peek.model is None:
             # What a session without a model runs is the upstream's choice, or another session's.
             message = "this key is limited to some models, and this request names none (model=...)"

@@ -15,8 +15,9 @@ from velox.errors import Reason
 from velox.observe import series
 from velox.observe.causes import TlsFailure
 from velox.observe.families import Histogram
-from velox.observe.series import (
-    Attempt,
+from velox.outcomes import (
+    SHED_REASONS,
+    AttemptOutcome,
     ConnectionEnd,
     Decision,
     DnsResult,
@@ -30,13 +31,13 @@ from velox.observe.series import (
     TokenCount,
     Unit,
 )
-from velox.types import Priority, Route, Scope
+from velox.types import Endpoint, Priority, Scope
 
-__all__ = ["Attempt", "Decision", "Phase", "StreamEnd", "Times", "WorkerMetrics"]
+__all__ = ["Times", "WorkerMetrics"]
 
 # By code, because the hash of a string is kept and that of an enum member is computed each time.
 _REASON_INDEX: Final = {reason.code: index for index, reason in enumerate(Reason, start=1)}
-_SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(series.SHED_REASONS)}
+_SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(SHED_REASONS)}
 
 _N_REASONS: Final = len(Reason) + 1
 _N_ENDS: Final = 4 * _N_REASONS  # 2xx to 5xx
@@ -90,8 +91,8 @@ class WorkerMetrics:
 
     def __init__(self, slab: memoryview[int]) -> None:
         self._cells = slab
-        self.duration: Final = tuple(Times(slab, series.DURATION, route) for route in Route)
-        self.ttft: Final = tuple(Times(slab, series.TTFT, route) for route in Route)
+        self.duration: Final = tuple(Times(slab, series.DURATION, route) for route in Endpoint)
+        self.ttft: Final = tuple(Times(slab, series.TTFT, route) for route in Endpoint)
         self.overhead: Final = tuple(Times(slab, series.OVERHEAD, phase) for phase in Phase)
         self.queue_wait: Final = tuple(Times(slab, series.QUEUE_WAIT, priority) for priority in Priority)
         self.loop_lag: Final = Times(slab, series.LOOP_LAG)
@@ -104,7 +105,7 @@ class WorkerMetrics:
             for cell in range(gauge.first, gauge.end):
                 self._cells[cell] = 0
 
-    def count_request(self, route: Route, status: int, reason: Reason | None) -> None:
+    def count_request(self, route: Endpoint, status: int, reason: Reason | None) -> None:
         """Count one request that ended. status: what the client got; 101 counts as 2xx. reason None: all went well."""
         if status == 200 and reason is None:  # most of them
             self._cells[_REQUESTS + route * _N_ENDS] += 1
@@ -113,7 +114,7 @@ class WorkerMetrics:
         index = 0 if reason is None else _REASON_INDEX[reason.code]
         self._cells[_REQUESTS + route * _N_ENDS + hundreds * _N_REASONS + index] += 1
 
-    def count_attempt(self, outcome: Attempt) -> None:
+    def count_attempt(self, outcome: AttemptOutcome) -> None:
         """Count one attempt at the upstream."""
         self._cells[_ATTEMPTS + outcome] += 1
 
@@ -122,7 +123,7 @@ class WorkerMetrics:
         self._cells[_STREAM_ENDS + end] += 1
 
     def count_shed(self, reason: Reason) -> None:
-        """Count one refusal under load. Raises KeyError for a reason that is not in series.SHED_REASONS."""
+        """Count one refusal under load. Raises KeyError for a reason that is not in SHED_REASONS."""
         self._cells[_SHED_CELL[reason.code]] += 1
 
     def count_limit(self, scope: Scope, unit: Unit, decision: Decision) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from velox.types import Peek, Route
+from velox.types import BodyFields, Endpoint
 
 __all__ = ["NO_TOKENS", "Estimate", "Estimator"]
 
 # Those whose answer is made of tokens. The others cost their prompt, until their answer says otherwise.
-_GENERATING: Final = frozenset({Route.CHAT, Route.RESPONSES, Route.COMPLETIONS, Route.MESSAGES})
+_GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.COMPLETIONS, Endpoint.MESSAGES})
 # More than any quota holds. A client may write a number of a thousand digits.
 _MOST: Final = 2**40
 
@@ -44,7 +44,7 @@ class Estimator:
     bytes_per_token: int = 4
     default_max_tokens: int = 1024
 
-    def estimate(self, route: Route, n_bytes: int, peek: Peek) -> Estimate:
+    def estimate(self, route: Endpoint, n_bytes: int, peek: BodyFields) -> Estimate:
         """Return what a request with a body of `n_bytes` may cost. Only for bodies that name a model.
 
         `n` answers cost as much as n times one.
@@ -57,7 +57,7 @@ class Estimator:
             max_tokens *= peek.n
         return Estimate(prompt, max_tokens if max_tokens < _MOST else _MOST)
 
-    def at_first(self, route: Route, n_bytes: int) -> int:
+    def at_first(self, route: Endpoint, n_bytes: int) -> int:
         """Return what a request may cost whose body has not been read: what the queue goes by."""
         prompt = -(-n_bytes // self.bytes_per_token)
         return prompt + self.default_max_tokens if route in _GENERATING else prompt

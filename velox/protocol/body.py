@@ -19,7 +19,7 @@ import simdjson
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body_skim import Skimmed, skim
-from velox.types import Peek
+from velox.types import BodyFields
 
 __all__ = ["LARGE_BYTES", "BodyReader"]
 
@@ -66,12 +66,12 @@ class BodyReader:
     def __init__(self) -> None:
         self._parser = simdjson.Parser()
 
-    def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, Peek]:
+    def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, BodyFields]:
         """Do what `read` does; yields between slices of the work. For bodies from LARGE_BYTES on."""
         skimmed = yield from skim(body, self._check_content)
         return self._read(skimmed.data, skimmed)
 
-    def read(self, body: bytes | bytearray) -> Peek:
+    def read(self, body: bytes | bytearray) -> BodyFields:
         """Return what Velox acts on. The body is not changed.
 
         Raises VeloxError: INVALID_JSON (says where), DUPLICATE_KEY and BAD_REQUEST (with the field as param).
@@ -79,7 +79,7 @@ class BodyReader:
         """
         return self._read(body)
 
-    def _read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> Peek:
+    def _read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> BodyFields:
         """Read what is in `body`. skimmed: what of a larger one this is; None: it is all."""
         parser = self._parser if len(body) <= _KEPT_BYTES else simdjson.Parser()
         try:
@@ -184,13 +184,13 @@ def _read_int(digits: str) -> int | float:
 _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant, parse_int=_read_int)
 
 
-def _peek(values: dict[str, object], repeated: str | None) -> Peek:
+def _peek(values: dict[str, object], repeated: str | None) -> BodyFields:
     if repeated is not None:
         raise VeloxError(Reason.DUPLICATE_KEY, f"body has the field {repeated} twice", param=repeated)
     stream = values.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream", "must be true, false or null")
-    peek = Peek(_model(values["model"]) if "model" in values else None, stream or False)
+    peek = BodyFields(_model(values["model"]) if "model" in values else None, stream or False)
     # Looked up only where there may be more: most bodies have none of these.
     if not _MAX_TOKENS.isdisjoint(values):
         peek.max_tokens = _max_tokens(values)

@@ -17,7 +17,7 @@ import orjson
 
 from velox.errors import VeloxError
 from velox.protocol.json_field import STRING, Field
-from velox.types import Peek
+from velox.types import BodyFields
 
 __all__ = ["DataLines", "Usage", "UsageScanner", "ask_for_usage"]
 
@@ -186,7 +186,7 @@ class DataLines:
             self._line = None if is_known else data[at:]
 
 
-def ask_for_usage(body: bytes | bytearray, peek: Peek) -> bytes | bytearray | None:
+def ask_for_usage(body: bytes | bytearray, peek: BodyFields) -> bytes | bytearray | None:
     """Return `body` with stream_options that ask for the usage; None: it asks already, or can't be changed safely.
 
     body: one that BodyReader has read, of a streamed chat or text completion; a bytearray is changed in place and

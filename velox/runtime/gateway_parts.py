@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable
 
 from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter, QuotaTable
@@ -18,7 +19,6 @@ from velox.gateway.model_sources import ModelSources, fetch_list
 from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
-from velox.gateway.routes import Routes
 from velox.gateway.tunnels import Tunnels
 from velox.net.tunnel import TunnelLimits
 from velox.observe.access_log import AccessLog

@@ -27,7 +27,7 @@ from typing import Final
 
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
-from velox.observe.series import LeaseResult
+from velox.outcomes import LeaseResult
 from velox.policy.lease import retry_ns
 from velox.runtime.lease_pipes import ALIVE, EVERY_ROW, LeasePipes
 from velox.runtime.lease_redis import LeaseRedis, RedisDownError

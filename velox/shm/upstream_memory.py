@@ -60,7 +60,7 @@ FIRST_BYTE_NS: Final = tuple(
 )
 
 # The cells of a row in a slab: first what is counted, then what is now.
-N_OUTCOMES: Final = 16  # more than there are (velox.observe.series.Attempt)
+N_OUTCOMES: Final = 16  # more than there are (velox.outcomes.AttemptOutcome)
 N_STATES: Final = 3  # policy.health.member.State
 ATTEMPTS: Final = 0
 EJECTIONS: Final = ATTEMPTS + N_OUTCOMES

@@ -263,7 +263,7 @@ class UpstreamCells:
         return InflightOf(self._memory, self._unpack, [self._first + row * self._row_bytes for row in rows])
 
     def count_attempt(self, row: int, outcome: int) -> None:
-        """Count one attempt. outcome: velox.observe.series.Attempt."""
+        """Count one attempt. outcome: velox.outcomes.AttemptOutcome."""
         self._cells[row * ROW_CELLS + ATTEMPTS + outcome] += 1
 
     def count_ejection(self, row: int) -> None:

@@ -24,7 +24,7 @@ from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.net.upstream.tls import UpstreamContext
-from velox.observe.series import Retry
+from velox.outcomes import Retry
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineFactory
 

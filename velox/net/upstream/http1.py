@@ -20,7 +20,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
 from velox.protocol.http1_response_head import ReplyHeads

@@ -25,7 +25,7 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http2 import (
     CANCEL,
     MAX_WINDOW,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [

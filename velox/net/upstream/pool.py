@@ -24,7 +24,7 @@ from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFa
 from velox.net.upstream.pool_capacity import Capacity, PoolStatistics
 from velox.net.upstream.pool_keeper import BackOff, Dial, PacedDial, Term, Upkeep, Warmup, again, is_instable
 from velox.net.upstream.pool_lines import Rooms, Waiters
-from velox.observe.series import ConnectionEnd
+from velox.outcomes import ConnectionEnd
 
 __all__ = ["Upkeep", "UpstreamPool"]
 

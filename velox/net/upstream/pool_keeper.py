@@ -22,7 +22,7 @@ from velox.net.upstream.interface import (
     UpstreamRequest,
     UpstreamStream,
 )
-from velox.observe.series import ConnectionEnd, Retry
+from velox.outcomes import ConnectionEnd, Retry
 from velox.types import ReplyHead
 
 __all__ = ["BackOff", "Dial", "PacedDial", "Term", "Upkeep", "Warmup", "again", "is_instable"]

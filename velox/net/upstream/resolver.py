@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from velox.net.upstream.interface import Address
-from velox.observe.series import DnsResult
+from velox.outcomes import DnsResult
 
 __all__ = ["LookUp", "Place", "Resolver", "in_turn"]
 

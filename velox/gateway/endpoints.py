@@ -11,39 +11,39 @@ from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
-from velox.types import RequestHead, Route
+from velox.types import Endpoint, RequestHead
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
 
 # The last segments of the endpoints whose body names a model. Longest first within a first word.
-_MODEL_ENDPOINTS: Final[dict[bytes, Route]] = {
-    b"chat/completions": Route.CHAT,
-    b"responses": Route.RESPONSES,
-    b"completions": Route.COMPLETIONS,
-    b"embeddings": Route.EMBEDDINGS,
-    b"moderations": Route.MODERATIONS,
-    b"images/generations": Route.IMAGES,
-    b"images/edits": Route.IMAGES,
-    b"images/variations": Route.IMAGES,
-    b"audio/speech": Route.AUDIO,
-    b"messages": Route.MESSAGES,
-    b"messages/count_tokens": Route.MESSAGES,
+_MODEL_ENDPOINTS: Final[dict[bytes, Endpoint]] = {
+    b"chat/completions": Endpoint.CHAT,
+    b"responses": Endpoint.RESPONSES,
+    b"completions": Endpoint.COMPLETIONS,
+    b"embeddings": Endpoint.EMBEDDINGS,
+    b"moderations": Endpoint.MODERATIONS,
+    b"images/generations": Endpoint.IMAGES,
+    b"images/edits": Endpoint.IMAGES,
+    b"images/variations": Endpoint.IMAGES,
+    b"audio/speech": Endpoint.AUDIO,
+    b"messages": Endpoint.MESSAGES,
+    b"messages/count_tokens": Endpoint.MESSAGES,
 }
-_WORDS: Final[dict[bytes, Route]] = {
-    b"chat": Route.CHAT,
-    b"responses": Route.RESPONSES,
-    b"completions": Route.COMPLETIONS,
-    b"embeddings": Route.EMBEDDINGS,
-    b"models": Route.MODELS,
-    b"moderations": Route.MODERATIONS,
-    b"images": Route.IMAGES,
-    b"audio": Route.AUDIO,
-    b"files": Route.FILES,
-    b"uploads": Route.FILES,
-    b"batches": Route.BATCHES,
-    b"vector_stores": Route.VECTOR_STORES,
-    b"messages": Route.MESSAGES,
-    b"realtime": Route.REALTIME,
+_WORDS: Final[dict[bytes, Endpoint]] = {
+    b"chat": Endpoint.CHAT,
+    b"responses": Endpoint.RESPONSES,
+    b"completions": Endpoint.COMPLETIONS,
+    b"embeddings": Endpoint.EMBEDDINGS,
+    b"models": Endpoint.MODELS,
+    b"moderations": Endpoint.MODERATIONS,
+    b"images": Endpoint.IMAGES,
+    b"audio": Endpoint.AUDIO,
+    b"files": Endpoint.FILES,
+    b"uploads": Endpoint.FILES,
+    b"batches": Endpoint.BATCHES,
+    b"vector_stores": Endpoint.VECTOR_STORES,
+    b"messages": Endpoint.MESSAGES,
+    b"realtime": Endpoint.REALTIME,
 }
 # How the paths end at which the API takes a WebSocket.
 _WEBSOCKETS: Final = ([b"realtime"], [b"realtime", b"translations"])
@@ -58,7 +58,7 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket."""
 
-    route: Route
+    route: Endpoint
     reads_body: bool
     passes: bool
     upgrades: bool
@@ -99,7 +99,7 @@ class Routes:
     def _look_at(self, path: bytes) -> PathFacts:
         # As the upstream will read it: most servers decode a path, also its slashes, before they look what it names.
         words = unquote_to_bytes(path).strip(b"/").split(b"/")
-        route = next((_WORDS[word] for word in words if word in _WORDS), Route.OTHER)
+        route = next((_WORDS[word] for word in words if word in _WORDS), Endpoint.OTHER)
         endpoint = _MODEL_ENDPOINTS.get(b"/".join(words[-2:]))
         if endpoint is None and (len(words) < 2 or words[-2] not in _WORDS):
             endpoint = _MODEL_ENDPOINTS.get(words[-1])

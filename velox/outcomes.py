@@ -1,0 +1,171 @@
+"""How things ended, and why: the closed sets of outcomes that policy decides on, and that metrics and logs count.
+
+Knows: names and numbers. Does not know: who counts them, or under which metric name (velox.observe.series).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from velox.errors import Reason
+
+__all__ = [
+    "SHED_REASONS",
+    "AttemptOutcome",
+    "ConnectionEnd",
+    "Decision",
+    "DnsResult",
+    "Hedged",
+    "LeaseResult",
+    "Mirrored",
+    "Phase",
+    "Retry",
+    "RetryDenied",
+    "StreamEnd",
+    "TokenCount",
+    "Unit",
+]
+
+
+class AttemptOutcome(enum.IntEnum):
+    """How one attempt at an upstream ended."""
+
+    OK = 0
+    STATUS_4XX = 1
+    STATUS_5XX = 2
+    CONNECT_ERROR = 3
+    TLS_ERROR = 4
+    RESET = 5
+    PROTOCOL = 6
+    TIMEOUT = 7
+    TRUNCATED = 8
+    CANCELLED = 9
+
+
+class StreamEnd(enum.IntEnum):
+    """How a streamed reply ended for the client."""
+
+    DONE = 0
+    CLIENT_ABORT = 1
+    CUT = 2
+    STALL = 3
+    DRAINING = 4
+    ERROR = 5
+
+
+class Phase(enum.IntEnum):
+    """Where Velox itself spends time on a request, beside the queue."""
+
+    PARSE = 0
+    LIMIT = 1
+    CONNECT = 2
+    RELAY = 3
+
+
+class Unit(enum.IntEnum):
+    """What a limit counts."""
+
+    REQUESTS = 0
+    TOKENS = 1
+    CONCURRENCY = 2
+
+
+class Decision(enum.IntEnum):
+    """What one limit said of a request."""
+
+    GRANTED = 0
+    WAITED = 1
+    REFUSED = 2
+
+
+class LeaseResult(enum.IntEnum):
+    """What came of a limit's permits that were asked for in Redis, or brought back there."""
+
+    GRANTED = 0
+    REFUSED = 1  # not all that requests were waiting for
+    RETURNED = 2
+    FAILED = 3  # the whole question: Redis could not be asked
+
+
+class TokenCount(enum.IntEnum):
+    """Tokens of models, where a limit counts them: charged in advance, then used as the answers tell."""
+
+    ESTIMATED = 0
+    INPUT = 1
+    OUTPUT = 2
+    REFUNDED = 3
+
+
+class Retry(enum.IntEnum):
+    """Why a request was tried again."""
+
+    CONNECT = 0
+    STALE = 1
+    REFUSED = 2
+    GOAWAY = 3
+    RESET = 4
+    TIMEOUT = 5
+    RATE_LIMITED = 6
+    STATUS = 7
+
+
+class RetryDenied(enum.IntEnum):
+    """Why a request that could have been tried again was not."""
+
+    BUDGET = 0
+    WAIT = 1
+    DEADLINE = 2
+
+
+class ConnectionEnd(enum.IntEnum):
+    """Why an upstream connection takes no more requests."""
+
+    CLOSED = 0  # by the upstream, between two requests
+    LOST = 1  # by the upstream, inside a reply
+    LAST = 2  # the reply said so, or came before the request's end
+    GOAWAY = 3
+    EXTRA_DATA = 4
+    PROTOCOL = 5
+    CANCELLED = 6
+    AGE = 7
+    REQUESTS = 8
+    IDLE = 9
+    PING = 10
+    MOVED = 11
+    SHUTDOWN = 12
+
+
+class DnsResult(enum.IntEnum):
+    """What a look-up of an upstream's name brought."""
+
+    SAME = 0
+    CHANGED = 1
+    FAILED = 2
+
+
+class Hedged(enum.IntEnum):
+    """What came of a second try while the first had not answered."""
+
+    WON = 0  # its first byte came first
+    LOST = 1  # the first try's did, or the client left
+    FAILED = 2
+    DENIED = 3  # it was due, and there was no budget for it, or nobody to try
+
+
+class Mirrored(enum.IntEnum):
+    """What came of a copy of a request."""
+
+    ANSWERED = 0
+    FAILED = 1
+    DROPPED = 2  # too many were under way: it was not sent
+
+
+# The reasons for which Velox refuses work because it has too much of it, or is about to stop.
+SHED_REASONS: Final = (
+    Reason.QUEUE_FULL,
+    Reason.QUEUE_TIMEOUT,
+    Reason.CONN_LIMIT,
+    Reason.DRAINING,
+    Reason.OVERLOAD_MEMORY,
+)
