@@ -21,7 +21,8 @@ from contextlib import contextmanager
 
 import openai
 
-from velox.settings import Address, Settings, SettingsError, load
+from velox.settings import Settings, SettingsError, load
+from velox.types import Address
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 READY_WITHIN_S = 15.0

@@ -19,10 +19,10 @@ from velox import __version__
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.runtime.explain import explain, read_headers
 from velox.runtime.limits import open_files_limit, raise_open_files
+from velox.runtime.memory_bound import KEEPER_BYTES
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.certificate import CertificateError, read_certificate
 from velox.settings.keys import parse_key
-from velox.settings.memory_bound import KEEPER_BYTES
 from velox.settings.show import effective
 from velox.settings.show_limits import limit_lines
 from velox.settings.show_routes import route_lines, upstream_lines

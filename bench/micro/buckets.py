@@ -23,8 +23,8 @@ from velox.gateway.limiter import Limiter
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS
+from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate, ask
-from velox.settings.limits import LimitRule
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable, SharedQuota
 from velox.types import Caller, Rates, RequestHead, Scope

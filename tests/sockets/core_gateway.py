@@ -34,16 +34,15 @@ from velox.outcomes import ConnectionEnd
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
+from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
+from velox.policy.routes import Timeouts
 from velox.protocol.body import BodyReader
-from velox.settings.entries import Timeouts
-from velox.settings.keys import KeyEntry
-from velox.settings.limits import LimitRule
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
-from velox.types import ANYONE, Caller, Rates, ReplyHead, RequestHead, Scope
+from velox.types import ANYONE, Caller, KeyEntry, Rates, ReplyHead, RequestHead, Scope
 
 __all__ = [
     "LIMITS",

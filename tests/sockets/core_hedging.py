@@ -34,7 +34,7 @@ from velox.policy.health.group import GroupRules
 from velox.policy.hedge import Hedging
 from velox.policy.retry import RetryRules
 from velox.policy.route_match import RouteTable
-from velox.settings.entries import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
+from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
 from velox.types import ANYONE, Header, ReplyHead
 
 __all__ = ["AT_ONCE", "COMMENT", "EVENT", "NEVER", "Puppet", "Race", "event_head", "race"]

@@ -21,8 +21,8 @@ from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules
 from velox.policy.health.verdict import Verdict
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
 from velox.policy.split import CanarySplit
-from velox.settings.entries import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
 from velox.types import ANYONE, BodyFields, Caller, Headers
 
 __all__ = [

@@ -18,8 +18,8 @@ from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import ANYTHING, RouteEntry, Target, Timeouts, UpstreamEntry
 from velox.providers.openai import OPENAI
-from velox.settings.entries import ANYTHING, RouteEntry, Target, Timeouts, UpstreamEntry
 from velox.settings.parse import origin
 
 __all__ = ["TIMEOUTS", "Counted", "Dial", "in_order", "member_of"]

@@ -23,8 +23,8 @@ from velox.policy.concurrency import FixedLimit
 from velox.policy.hedge import Hedging
 from velox.policy.retry import RetryRules
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target
 from velox.policy.split import CanarySplit
-from velox.settings.entries import ANYTHING, Delay, Hedge, RouteEntry, Target
 from velox.types import ANYONE, ReplyHead
 
 EVENTS: Final = [(b"content-type", b"text/event-stream")]

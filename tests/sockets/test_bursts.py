@@ -19,7 +19,7 @@ from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gat
 from tests.sockets.core_ingress import App, Server, eventually, sweep
 from velox.runtime.entrance import Entrance
 from velox.runtime.listeners import bind_one
-from velox.settings import Address
+from velox.types import Address
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 # Four times what loops ask for by themselves. The kernel makes no queue longer than somaxconn; a process that nobody

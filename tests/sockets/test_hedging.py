@@ -16,7 +16,7 @@ from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import State
 from velox.policy.health.verdict import Verdict
-from velox.settings.entries import Delay
+from velox.policy.routes import Delay
 from velox.types import ReplyHead
 
 

@@ -18,7 +18,7 @@ from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, Race, eve
 from tests.sockets.core_routing import TIMEOUTS
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
-from velox.settings.entries import Delay
+from velox.policy.routes import Delay
 from velox.types import ReplyHead
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)

@@ -31,10 +31,9 @@ from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
+from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate
-from velox.settings.keys import KeyEntry
-from velox.settings.limits import LimitRule
-from velox.types import ANYONE, BodyFields, Caller, Header, Priority, Rates, ReplyHead, Scope, WebSocketOffer
+from velox.types import ANYONE, BodyFields, Caller, Header, KeyEntry, Priority, Rates, ReplyHead, Scope, WebSocketOffer
 
 # So slow that nothing fills up while a test runs; 10,000 tokens, of which a request of BODY is taken to need 107.
 TOKENS, PROMPT, ANSWER = 10_000, 7, 100

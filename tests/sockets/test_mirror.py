@@ -17,11 +17,11 @@ from velox.gateway.intake import Gateway
 from velox.gateway.routing import RouteParts, Routing
 from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
+from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import ANYTHING, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.settings.entries import ANYTHING, RouteEntry, Target
-from velox.settings.limits import LimitRule
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["http1", "http2"])

@@ -13,7 +13,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.group import Pick
 from velox.gateway.routing import Plan
 from velox.policy.concurrency import FixedLimit
-from velox.settings.entries import HashOn, Match, Target
+from velox.policy.routes import HashOn, Match, Target
 from velox.types import Caller
 
 CALLERS: Final = [Caller(f"c{n}", id=b"caller-%d" % n) for n in range(200)]

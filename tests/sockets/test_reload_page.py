@@ -21,9 +21,9 @@ from velox.admin.reload_call import Told, call_reload
 from velox.admin.server import AdminApp
 from velox.observe.series import CELLS
 from velox.runtime.process import spawn, wake
-from velox.settings import Address, Secret
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
+from velox.types import Address, Secret
 
 TOKEN = "a-token-of-the-admin"
 

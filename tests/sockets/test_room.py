@@ -16,7 +16,7 @@ from velox.gateway.room import RoomLines
 from velox.gateway.routing import Routing
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.verdict import Verdict
-from velox.settings.entries import Match
+from velox.policy.routes import Match
 
 LONG_S: Final = 60.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from velox.runtime.listeners import BindError, Listeners, bind_one
-from velox.settings import Address
+from velox.types import Address
 
 LOOPBACK = Address(kind="tcp", host="127.0.0.1", port=0)
 

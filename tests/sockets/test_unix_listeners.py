@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from velox.runtime.listeners import BindError, Listeners
-from velox.settings import Address, SocketOwner
+from velox.types import Address, SocketOwner
 
 SOMEBODY = 65_534  # nobody, on every Linux
 

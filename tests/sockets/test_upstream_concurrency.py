@@ -12,7 +12,7 @@ from velox.errors import Reason
 from velox.gateway.intake import Gateway
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
-from velox.settings.limits import LimitRule
+from velox.policy.limit_rules import LimitRule
 from velox.types import ANYONE, Rates, ReplyHead, Scope
 
 EVENTS = [(b"content-type", b"text/event-stream")]

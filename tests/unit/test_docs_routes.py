@@ -10,8 +10,8 @@ import pytest
 
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
+from velox.policy.routes import ANYTHING
 from velox.settings import load, routes, upstreams
-from velox.settings.entries import ANYTHING
 
 UPSTREAMS = ROOT / "docs/upstreams.md"
 ROUTES = ROOT / "docs/routes.md"

@@ -10,9 +10,8 @@ from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.permission import check_model
-from velox.settings.keys import KeyEntry
-from velox.settings.patterns import matches
-from velox.types import ANYONE, Caller, Headers, Priority, Rates
+from velox.policy.patterns import matches
+from velox.types import ANYONE, Caller, Headers, KeyEntry, Priority, Rates
 
 
 def entry(key: bytes, name: str = "", models: tuple[str, ...] = ()) -> KeyEntry:

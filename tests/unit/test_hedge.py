@@ -7,7 +7,7 @@ import random
 import pytest
 
 from velox.policy.hedge import FirstByteTimes, HedgeBudget, Hedging
-from velox.settings.entries import Delay, Hedge
+from velox.policy.routes import Delay, Hedge
 
 
 @pytest.mark.parametrize("percent", [50.0, 90.0, 95.0, 99.0])

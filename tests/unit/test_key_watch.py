@@ -12,10 +12,10 @@ import pytest
 from velox.observe.series import CELLS
 from velox.runtime.key_watch import KeyWatch
 from velox.settings import load
-from velox.settings.keys import KeyEntry, parse_entries, parse_key_file
+from velox.settings.keys import parse_entries, parse_key_file
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
-from velox.types import Priority, Rates
+from velox.types import KeyEntry, Priority, Rates
 
 CLASSES = ("high", "normal", "low")
 

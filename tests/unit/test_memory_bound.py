@@ -12,9 +12,10 @@ from velox.net.client import connection, http2_room, plain_socket, tls
 from velox.net.upstream import http2_stream, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
+from velox.runtime import memory_bound
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.runtime.slots import SPARES
-from velox.settings import load, memory_bound
+from velox.settings import load
 from velox.shm import quota_memory
 
 MIB = 2**20

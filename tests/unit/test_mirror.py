@@ -26,8 +26,8 @@ from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import State
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import ANYTHING, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.settings.entries import ANYTHING, RouteEntry, Target
 from velox.types import ANYONE, BodyFields, ReplyHead, WebSocketOffer
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'

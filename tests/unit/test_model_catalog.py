@@ -10,9 +10,9 @@ import pytest
 
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.route_match import RouteTable, usable
+from velox.policy.routes import Match, RouteEntry, Target
 from velox.runtime.steps import finished
 from velox.settings import load
-from velox.settings.entries import Match, RouteEntry, Target
 from velox.types import Header
 
 UPSTREAMS = """

@@ -19,8 +19,8 @@ from velox.gateway.models import ModelsPage
 from velox.gateway.routing import Routing
 from velox.policy.concurrency import Unlimited
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import UpstreamEntry
 from velox.settings import load
-from velox.settings.entries import UpstreamEntry
 from velox.types import Caller, Header, RequestHead
 
 UPSTREAMS: Final = """

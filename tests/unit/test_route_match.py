@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from velox.policy.patterns import covers, matches, overlap
+from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable, usable
+from velox.policy.routes import ANYTHING, Match, RouteEntry, Target, UpstreamEntry
 from velox.settings import load
-from velox.settings.entries import ANYTHING, Match, RouteEntry, Target, UpstreamEntry
-from velox.settings.patterns import covers, matches, overlap
-from velox.settings.route_index import indexing
 from velox.types import Header, Headers
 
 CHAT = b"/v1/chat/completions"

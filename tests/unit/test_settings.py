@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from velox.settings import Address, Origin, Secret, Settings, SettingsError, load
+from velox.settings import Settings, SettingsError, load
 from velox.settings.cores import available_cores
-from velox.settings.keys import KeyEntry
 from velox.settings.variables import VARIABLES
+from velox.types import Address, KeyEntry, Origin, Secret
 
 KEY = "sk-very-secret"
 DIGEST = hashlib.sha256(KEY.encode()).digest()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.settings import SettingsError, load
-from velox.settings.keys import KeyEntry, merged, parse_entries, parse_key_file
-from velox.types import Priority, Rates
+from velox.settings.keys import merged, parse_entries, parse_key_file
+from velox.types import KeyEntry, Priority, Rates
 
 KEY = "sk-very-secret"
 HEX = hashlib.sha256(KEY.encode()).hexdigest()

@@ -8,8 +8,9 @@ import pwd
 
 import pytest
 
-from velox.settings import Address, SettingsError, SocketOwner, load
+from velox.settings import SettingsError, load
 from velox.settings.show import effective
+from velox.types import Address, SocketOwner
 
 UNIX = "unix:/run/velox/velox.sock"
 

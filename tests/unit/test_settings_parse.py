@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from velox.settings import Address, Secret, parse
+from velox.settings import parse
+from velox.types import Address, Secret
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.cli import main
-from velox.runtime.explain import read_headers
-from velox.settings import Settings, SettingsError, load
-from velox.settings.entries import (
+from velox.policy.routes import (
     Canary,
     Delay,
     HashOn,
@@ -21,6 +19,8 @@ from velox.settings.entries import (
     Target,
     UpstreamEntry,
 )
+from velox.runtime.explain import read_headers
+from velox.settings import Settings, SettingsError, load
 from velox.settings.problems import Problem
 from velox.settings.route_checks import route_problems
 from velox.settings.routes import parse_routes

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.test_settings_tls import certificate
 from velox.cli import main
+from velox.policy.routes import KeyRef, ProbeEntry, Target, Timeouts
 from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
-from velox.settings.entries import KeyRef, ProbeEntry, Target, Timeouts
 from velox.settings.header_rules import NEVER_SET
 from velox.settings.tree import tree_of
-from velox.settings.values import Secret
+from velox.types import Secret
 
 KEY = "sk-proj-very-secret-0123456789"
 ENVIRON = {"OPENAI_API_KEY": KEY, "SECOND_KEY": "second", "lower": KEY, "BAD_KEY": f"{KEY} x", "EMPTY_KEY": ""}

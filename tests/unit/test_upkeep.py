@@ -20,7 +20,7 @@ from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.health.active import ActiveRules, ProbeSchedule
 from velox.policy.health.member import MemberHealth, MemberRules, State
-from velox.settings.entries import ProbeEntry
+from velox.policy.routes import ProbeEntry
 
 VLLM: Final = b"vllm:num_requests_running 7\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.9\n"
 EVERY_S: Final = 1.0

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from velox.admin.reload import ANSWER_S
-from velox.settings import Address, Secret
+from velox.types import Address, Secret
 
 __all__ = ["Told", "call_reload"]
 

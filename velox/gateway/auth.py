@@ -18,8 +18,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.providers.openai import OPENAI
-from velox.settings.keys import KeyEntry
-from velox.types import ANYONE, Caller, RequestHead
+from velox.types import ANYONE, Caller, KeyEntry, RequestHead
 
 __all__ = ["Authenticator"]
 

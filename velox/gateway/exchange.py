@@ -42,8 +42,8 @@ from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.estimate import NO_TOKENS
+from velox.policy.routes import NO_RULES
 from velox.protocol.body import LARGE_BYTES
-from velox.settings.entries import NO_RULES
 from velox.types import BodyFields, Caller, Headers, ReplyHead, RequestHead
 
 if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway

@@ -10,11 +10,11 @@ from typing import Final, TypeAlias
 
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.http1_write import field_lines
 from velox.protocol.model_rewrite import with_query_model
 from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider
-from velox.settings.entries import NO_RULES, HeaderRules
 from velox.types import BodyFields, Header, Headers, RequestHead, WebSocketOffer
 
 __all__ = ["Forwarder"]

@@ -25,8 +25,8 @@ from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State
 from velox.policy.health.verdict import Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
+from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.model_rewrite import with_model
-from velox.settings.entries import NO_RULES, HeaderRules
 from velox.types import BodyFields, Headers, RequestHead
 
 __all__ = ["Group", "Pick", "Stage", "stage_of"]

@@ -28,8 +28,7 @@ from velox.net.in_turns import InTurns
 from velox.outcomes import Phase
 from velox.policy.deadline import ClientTerms
 from velox.policy.fair_queue import ADMITTED, Outcome, Verdict
-from velox.settings.keys import KeyEntry
-from velox.types import Caller, Endpoint, Headers, Priority, RequestHead
+from velox.types import Caller, Endpoint, Headers, KeyEntry, Priority, RequestHead
 
 __all__ = ["Gateway"]
 

@@ -21,10 +21,10 @@ from velox.gateway.permission import limited_model
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import Estimate
+from velox.policy.limit_rules import LimitRule, called, rules_of
+from velox.policy.patterns import matches
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
-from velox.settings.limits import LimitRule, called, rules_of
-from velox.settings.patterns import matches
 from velox.types import Caller, RequestHead, Scope
 
 __all__ = ["Limiter", "OnDecision", "QuotaTable"]

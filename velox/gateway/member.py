@@ -22,7 +22,7 @@ from velox.policy.balance.peak_ewma import PeakLatency
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.member import MemberHealth
-from velox.settings.entries import Timeouts, UpstreamEntry
+from velox.policy.routes import Timeouts, UpstreamEntry
 from velox.types import Headers
 
 __all__ = ["Counts", "Member"]

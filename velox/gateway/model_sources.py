@@ -21,9 +21,9 @@ from velox.gateway.aside import ask
 from velox.gateway.member import Member
 from velox.gateway.stepping import in_steps
 from velox.net.upstream.interface import UpstreamRequest
+from velox.policy.routes import UpstreamEntry
 from velox.protocol.http1_write import field_lines
 from velox.protocol.model_list import reading_models
-from velox.settings.entries import UpstreamEntry
 
 __all__ = ["FetchError", "ModelSources", "Told", "fetch_list"]
 

@@ -23,8 +23,8 @@ from velox.gateway.routing import Routing
 from velox.gateway.stepping import in_steps
 from velox.memo import Memo
 from velox.policy.model_catalog import ModelCatalog, Offer
+from velox.policy.routes import UpstreamEntry
 from velox.protocol.model_list import list_of, model_object
-from velox.settings.entries import UpstreamEntry
 from velox.types import Caller, Header, Headers, RequestHead
 
 __all__ = ["ModelsPage"]

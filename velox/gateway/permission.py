@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
-from velox.settings.patterns import matches
+from velox.policy.patterns import matches
 from velox.types import Caller, RequestHead
 
 __all__ = ["check_model", "limited_model"]

@@ -21,9 +21,9 @@ from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import ReplyFields
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
+from velox.policy.routes import HeaderRules
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.settings.entries import HeaderRules
 from velox.types import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 
 __all__ = ["DROPPED", "Reply", "changed"]

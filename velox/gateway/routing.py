@@ -31,8 +31,8 @@ from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import RouteEntry
 from velox.policy.split import CanarySplit, MirrorGate
-from velox.settings.entries import RouteEntry
 from velox.types import BodyFields, Caller, RequestHead
 
 __all__ = ["Plan", "RouteParts", "Routing"]

@@ -30,8 +30,8 @@ from velox.net.application import Client
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
+from velox.policy.routes import HeaderRules
 from velox.protocol.websocket_handshake import HandshakeError, check_accepted
-from velox.settings.entries import HeaderRules
 from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 
 if TYPE_CHECKING:  # the parts hold exchanges, and this is one

@@ -14,8 +14,8 @@ from typing import Final
 
 from velox.importing.deployments import Deployment, Destination, is_name
 from velox.importing.notes import Notes
-from velox.settings.entries import Balance
-from velox.settings.patterns import is_exact, matches
+from velox.policy.patterns import is_exact, matches
+from velox.policy.routes import Balance
 
 __all__ = ["Balances", "Fallbacks", "Limit", "Route", "Routes", "Target", "weighed"]
 

@@ -22,9 +22,9 @@ from velox.importing.notes import Notes, shown_name
 from velox.importing.providers import AZURE, PROVIDERS
 from velox.importing.source import Part, items_of, variable_of
 from velox.importing.writing import Setting, write
-from velox.settings.entries import Balance
+from velox.policy.patterns import covers
+from velox.policy.routes import Balance
 from velox.settings.file import compose
-from velox.settings.patterns import covers
 from velox.settings.problems import Problem
 from velox.settings.tree import Entry, Tree, place, tree_of
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from velox.policy.patterns import covers, is_exact, matches
+from velox.policy.route_index import RouteIndex, indexing
 from velox.policy.route_match import usable
-from velox.settings.entries import Match, RouteEntry, Target, UpstreamEntry
-from velox.settings.patterns import covers, is_exact, matches
-from velox.settings.route_index import RouteIndex, indexing
+from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
 
 __all__ = ["ModelCatalog", "Offer"]
 

@@ -4,7 +4,7 @@ Knows: the routes, and how a request is held against what they ask for. Does not
 which upstream of a route is chosen. Nothing is kept from one request to the next: what can be, the caller keeps by
 what the routes look at (`RouteTable.header_names`).
 
-Of 10,000 routes that ask for different models, keys, headers or tags, a few are looked at (settings/route_index.py).
+Of 10,000 routes that ask for different models, keys, headers or tags, a few are looked at (route_index.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from velox.settings.entries import Match, RouteEntry, Target, UpstreamEntry
-from velox.settings.patterns import matches, overlap
-from velox.settings.route_index import RouteIndex
+from velox.policy.patterns import matches, overlap
+from velox.policy.route_index import RouteIndex
+from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
 from velox.types import Headers
 
 __all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "usable"]

@@ -1,14 +1,14 @@
 """What one worker can hold, from settings and the kernel's limits: for the worker, the supervisor and `velox check`.
 
-Knows: that all three must count alike. Does not know: how it is counted (policy/, settings/memory_bound.py).
+Knows: that all three must count alike. Does not know: how it is counted (policy/, runtime/memory_bound.py).
 """
 
 from __future__ import annotations
 
 from velox.policy.descriptors import DescriptorPlan, plan_descriptors
+from velox.runtime.memory_bound import MemoryBound, memory_bound
 from velox.runtime.shares import share
 from velox.settings import Settings
-from velox.settings.memory_bound import MemoryBound, memory_bound
 
 __all__ = ["descriptors_of", "memory_of"]
 

@@ -25,13 +25,14 @@ from velox.runtime.lease_pipes import LeasePipes
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import run_worker
-from velox.settings import Address, Settings
+from velox.settings import Settings
 from velox.shm.quota_memory import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.sim import main as simulator
 from velox.sim.options import SimOptions
+from velox.types import Address
 
 __all__ = ["admin", "start_simulator", "worker"]
 

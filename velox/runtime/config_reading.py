@@ -20,8 +20,8 @@ from velox.runtime.config_board import MOST_BYTES
 from velox.runtime.config_pieces import ConfigPieces, packed, pieces, unpacked
 from velox.settings import Settings, SettingsError
 from velox.settings.key_files import key_files, key_files_of_bad
-from velox.settings.keys import KeyEntry
 from velox.settings.live import changes, taken
+from velox.types import KeyEntry
 
 __all__ = ["ConfigSource", "Found", "Paper", "read"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from velox.policy.route_match import Explanation, Passed, RouteTable
+from velox.policy.routes import RouteEntry, Target
 from velox.settings import Settings
-from velox.settings.entries import RouteEntry, Target
 from velox.settings.header_rules import header_name, header_value
 from velox.settings.problems import on_one_line
 from velox.settings.show_routes import shown_keys

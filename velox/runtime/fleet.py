@@ -30,14 +30,14 @@ from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
+from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable
+from velox.policy.routes import Hedge, KeyRef, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.runtime.member_parts import MemberMaker
 from velox.runtime.shares import share
 from velox.runtime.steps import finished
 from velox.settings import Settings
-from velox.settings.entries import Hedge, KeyRef, RouteEntry, Target, UpstreamEntry
-from velox.settings.route_index import indexing
 from velox.shm.upstream_table import UpstreamTable
 
 __all__ = ["Fleet"]

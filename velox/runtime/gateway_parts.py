@@ -30,7 +30,7 @@ from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
 from velox.runtime.shares import share
 from velox.settings import Settings
-from velox.settings.keys import KeyEntry
+from velox.types import KeyEntry
 
 __all__ = ["gateway_parts"]
 

@@ -19,11 +19,11 @@ import orjson
 
 from velox.policy.settled import Settled
 from velox.settings import Settings
-from velox.settings.keys import KeyEntry, merged, parse_key_file, read_key_file
+from velox.settings.keys import merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
 from velox.shm.board import Board
 from velox.shm.status import GatewayStatus
-from velox.types import Priority, Rates
+from velox.types import KeyEntry, Priority, Rates
 
 __all__ = ["KeyWatch"]
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from velox.settings import Address, SocketOwner
+from velox.types import Address, SocketOwner
 
 __all__ = ["BACKLOG", "BindError", "Listeners", "bind_one"]
 

@@ -25,14 +25,15 @@ from velox.policy.health.active import ActiveRules, ProbeSchedule
 from velox.policy.health.changes import Changes
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules, State
+from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI
 from velox.runtime.members import upstreams_of
 from velox.runtime.shares import share
 from velox.runtime.targets import dial_targets
-from velox.settings import Origin, Settings
-from velox.settings.entries import ProbeEntry, UpstreamEntry
+from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamCells
+from velox.types import Origin
 
 __all__ = ["MemberMaker"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from velox.policy.routes import UpstreamEntry
 from velox.settings import Settings
-from velox.settings.entries import UpstreamEntry
 from velox.settings.parse import origin as parse_origin
 from velox.shm.upstream_table import Label
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from velox.net.upstream.dialer import DialTarget
 from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
 from velox.net.upstream.tls import upstream_context
-from velox.settings import Origin, Settings
-from velox.settings.entries import UpstreamEntry
+from velox.policy.routes import UpstreamEntry
+from velox.settings import Settings
+from velox.types import Origin
 
 __all__ = ["dial_targets"]
 

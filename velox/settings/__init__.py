@@ -19,6 +19,5 @@ built from them.
 from velox.settings.loading import load
 from velox.settings.model import Settings
 from velox.settings.problems import Problem, SettingsError
-from velox.settings.values import Address, Origin, Secret, SocketOwner
 
-__all__ = ["Address", "Origin", "Problem", "Secret", "Settings", "SettingsError", "SocketOwner", "load"]
+__all__ = ["Problem", "Settings", "SettingsError", "load"]

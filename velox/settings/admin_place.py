@@ -12,8 +12,8 @@ from velox.settings.doors import add_token_file
 from velox.settings.file import read_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.routing import NESTED
-from velox.settings.values import Address, Secret
 from velox.settings.variables_access import ADMIN_VARIABLES
+from velox.types import Address, Secret
 
 __all__ = ["admin_place"]
 

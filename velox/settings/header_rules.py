@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from velox.settings.entries import NO_RULES, HeaderRules
+from velox.policy.routes import NO_RULES, HeaderRules
 from velox.settings.section import Section
 from velox.types import Header
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from velox.policy.routes import KeyRef
 from velox.settings import parse
-from velox.settings.entries import KeyRef
 from velox.settings.keys import read_key_file
 from velox.settings.problems import quoted
-from velox.settings.values import Secret
+from velox.types import Secret
 
 __all__ = ["key_ref_parser", "variable_key"]
 

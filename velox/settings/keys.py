@@ -19,17 +19,16 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from velox.settings.file import Field, Item, compose, list_items
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.rates import RATE_FIELDS, parse_rates
-from velox.types import NO_RATES, Priority, Rates
+from velox.types import KeyEntry, Priority
 
 __all__ = [
     "KEY_NAME",
-    "KeyEntry",
     "merged",
     "parse_entries",
     "parse_items",
@@ -55,28 +54,6 @@ _FIELDS: Final = ("key", "name", "models", "priority", *RATE_FIELDS)
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
-
-
-@dataclass(frozen=True, slots=True)
-class KeyEntry:
-    """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
-
-    rates: of this key alone, bursts filled in. priority: None: not said.
-    where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
-    """
-
-    digest: bytes = field(repr=False)
-    name: str = ""
-    models: tuple[str, ...] = ()
-    rates: Rates = NO_RATES
-    priority: Priority | None = None
-    where: str = field(default="", compare=False)
-    in_file: bool = field(default=False, compare=False)
-
-    @property
-    def caller_name(self) -> str:
-        """Return how logs and limits call its holder: by the start of the digest where it has no name."""
-        return self.name or self.digest[:4].hex()
 
 
 def parse_entries(text: str) -> tuple[KeyEntry, ...]:

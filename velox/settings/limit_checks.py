@@ -9,10 +9,9 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from velox.settings.keys import KeyEntry
-from velox.settings.limits import LimitRule
+from velox.policy.limit_rules import LimitRule
 from velox.settings.problems import Problem
-from velox.types import Scope
+from velox.types import KeyEntry, Scope
 
 __all__ = ["limit_problems", "redis_problem"]
 

@@ -1,7 +1,6 @@
-"""The limits: what one rule of them is, and how the list of them is written.
+"""The list of limits: how it is written in the file or in VELOX_LIMITS.
 
-Knows: what a rule counts apart (`per`), whom it is for, and which rules hold for a caller. Does not know: what has been
-used of it, or whether a model's name is one of a rule's patterns.
+Knows: the fields of a rule and their bounds. Does not know: which requests a rule counts (policy/limit_rules.py).
 
     limits:
       - per: key
@@ -13,66 +12,23 @@ used of it, or whether a model's name is one of a rule's patterns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Final
 
+from velox.policy.limit_rules import SCOPES, LimitRule
 from velox.settings.file import Field, Item, compose, list_items
 from velox.settings.keys import KEY_NAME, parse_models
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.rates import RATE_FIELDS, parse_rates
-from velox.types import NO_RATES, Caller, Rates, Scope
+from velox.types import Scope
 
-__all__ = ["LimitRule", "called", "parse_limits", "parse_list", "rules_of"]
+__all__ = ["parse_limits", "parse_list"]
 
 _VARIABLE: Final = "VELOX_LIMITS"
 _FIELDS: Final = ("per", "keys", "models", *RATE_FIELDS)
-_SCOPES: Final = {"gateway": Scope.GATEWAY, "key": Scope.KEY, "model": Scope.MODEL, "key+model": Scope.KEY_MODEL}
-_WORDS: Final = {scope: word for word, scope in _SCOPES.items()}
 # Each is looked at once for every caller and model.
 _MOST_RULES: Final = 256
 _MOST_NAMES: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class LimitRule:
-    """One rule. scope: what has a quota of its own. keys, models: which requests are counted at all, with any scope.
-
-    name: as messages call it: "VELOX_RATE_LIMIT", "VELOX_KEY", "limits[2]" (see `called`). rates: bursts filled in.
-    keys: names of callers; none: every one. models: patterns, as a key's; none: every model, and requests without one.
-    of_key: every key may have its own rates instead of these (VELOX_KEY_RPM and the like).
-    """
-
-    name: str
-    scope: Scope
-    rates: Rates
-    keys: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    of_key: bool = False
-    where: str = field(default="", compare=False)
-    # Where `keys` stands, for a problem.
-    keys_where: str = field(default="", compare=False)
-
-    @property
-    def per(self) -> str:
-        """Return the scope as it is written."""
-        return _WORDS[self.scope]
-
-
-def called(rule: LimitRule, rate: str) -> str:
-    """Return what a message calls one rate of a rule: "VELOX_KEY_RPM", "limits[2].tpm". rate: a field of Rates."""
-    return f"{rule.name}_{rate.upper()}" if rule.name.startswith("VELOX_") else f"{rule.name}.{rate}"
-
-
-def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...]:
-    """Return the rules that count a caller's requests, with its own key's rates in the one for every key."""
-    found = []
-    for rule in rules:
-        if rule.of_key:
-            rule = replace(rule, rates=caller.rates.over(rule.rates))
-        if rule.rates != NO_RATES and (not rule.keys or caller.name in rule.keys):
-            found.append(rule)
-    return tuple(found)
 
 
 def parse_limits(items: Sequence[Item]) -> tuple[tuple[LimitRule, ...], list[Problem]]:
@@ -129,10 +85,10 @@ def _scope(item: Item, given: dict[str, Field], problems: list[Problem]) -> Scop
         problems.append(Problem("a limit", "", expected, where=item.where))
         return Scope.GATEWAY
     per = given["per"]
-    if per.is_list or per.text not in _SCOPES:
+    if per.is_list or per.text not in SCOPES:
         problems.append(Problem("per", quoted(per.text), f"expected {words}", where=per.where))
         return Scope.GATEWAY
-    return _SCOPES[per.text]
+    return SCOPES[per.text]
 
 
 def _keys(given: Field, problems: list[Problem]) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from velox.settings.keys import KeyEntry
 from velox.settings.model import Settings
-from velox.settings.values import Secret
 from velox.settings.variables import VARIABLES
+from velox.types import KeyEntry, Secret
 
 __all__ = ["LIVE", "Changes", "changes", "taken"]
 

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from velox.settings.entries import RouteEntry, UpstreamEntry
-from velox.settings.keys import KeyEntry
-from velox.settings.limits import LimitRule
+from velox.policy.limit_rules import LimitRule
+from velox.policy.routes import RouteEntry, UpstreamEntry
 from velox.settings.rates import filled
-from velox.settings.values import Address, Origin, Secret, SocketOwner
-from velox.types import Rates, Scope
+from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
 
 __all__ = ["Settings"]
 

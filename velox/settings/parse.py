@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from velox.settings.values import Address, Origin, Secret
+from velox.types import Address, Origin, Secret
 
 __all__ = [
     "address",

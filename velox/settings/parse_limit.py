@@ -10,7 +10,7 @@ from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from velox.settings.parse import integer
-from velox.settings.values import Secret
+from velox.types import Secret
 
 __all__ = ["concurrency", "redis_prefix", "redis_url"]
 

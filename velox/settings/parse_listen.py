@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from velox.settings import parse
-from velox.settings.values import Address, SocketOwner
+from velox.types import Address, SocketOwner
 
 __all__ = ["addresses", "file_mode", "socket_owner"]
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from velox.policy.routes import Delay, HashOn
 from velox.settings import parse
-from velox.settings.entries import Delay, HashOn
 from velox.settings.header_rules import header_name
 
 __all__ = [

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from velox.settings.entries import Match, RouteEntry, Target, UpstreamEntry
-from velox.settings.patterns import covers, is_exact, overlap
+from velox.policy.patterns import covers, is_exact, overlap
+from velox.policy.route_index import RouteIndex
+from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
 from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.route_index import RouteIndex
 
 __all__ = ["dangling", "key_problems", "route_problems"]
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from velox.settings import parse, parse_route
-from velox.settings.entries import (
+from velox.policy.routes import (
     ANYTHING,
     Balance,
     Canary,
@@ -29,6 +28,7 @@ from velox.settings.entries import (
     Target,
     UpstreamEntry,
 )
+from velox.settings import parse, parse_route
 from velox.settings.header_rules import header_name, header_rules, header_value
 from velox.settings.keys import KEY_NAME
 from velox.settings.problems import Problem, quoted

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from velox.settings.entries import RouteEntry, UpstreamEntry
+from velox.policy.routes import RouteEntry, UpstreamEntry
 from velox.settings.problems import Problem
 from velox.settings.route_checks import dangling, key_problems, route_problems
 from velox.settings.routes import implicit_route, parse_routes

@@ -9,8 +9,8 @@ from typing import Final
 
 from velox.settings.model import Settings
 from velox.settings.problems import on_one_line
-from velox.settings.values import Secret
 from velox.settings.variables import VARIABLES
+from velox.types import Secret
 
 __all__ = ["effective", "markdown"]
 

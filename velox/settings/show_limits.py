@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from velox.settings.keys import KeyEntry
-from velox.settings.limits import LimitRule, called
+from velox.policy.limit_rules import LimitRule, called
 from velox.settings.model import Settings
 from velox.settings.problems import on_one_line
-from velox.types import NO_RATES, Rates
+from velox.types import NO_RATES, KeyEntry, Rates
 
 __all__ = ["limit_lines"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from velox.settings.entries import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
 from velox.settings.model import Settings
 from velox.settings.problems import on_one_line
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal
 
+from velox.policy.routes import ProbeEntry, Timeouts, UpstreamEntry
 from velox.settings import parse, parse_limit, parse_route
-from velox.settings.entries import ProbeEntry, Timeouts, UpstreamEntry
 from velox.settings.header_rules import plain_headers
 from velox.settings.key_refs import key_ref_parser, variable_key
 from velox.settings.problems import Problem, quoted

@@ -10,18 +10,32 @@ comes later goes into the same context, which keeps them.
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Final, Protocol
 
-from velox.settings.certificate import ServerCertificate
-
-__all__ = ["renewed_context", "server_context"]
+__all__ = ["Certificate", "renewed_context", "server_context"]
 
 # TLS 1.2: forward secrecy and authenticated encryption only, which is all that HTTP/2 allows (RFC 9113 §9.2.2). TLS 1.3
 # has nothing else.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-def server_context(certificate: ServerCertificate, protocols: tuple[str, ...]) -> ssl.SSLContext:
+class Certificate(Protocol):
+    """A certificate with its private key, as they were read and checked.
+
+    key_kind: the algorithm of the key. client_ca_pem: b"" when clients need no certificate.
+    """
+
+    @property
+    def key_kind(self) -> bytes: ...
+
+    @property
+    def client_ca_pem(self) -> bytes: ...
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Use it for the handshakes that begin from now on. Raises OSError (ssl.SSLError is one)."""
+
+
+def server_context(certificate: Certificate, protocols: tuple[str, ...]) -> ssl.SSLContext:
     """Return the context for a certificate. protocols: for ALPN, the best first. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -34,7 +48,7 @@ def server_context(certificate: ServerCertificate, protocols: tuple[str, ...]) -
 
 
 def renewed_context(
-    context: ssl.SSLContext, before: ServerCertificate, now: ServerCertificate, protocols: tuple[str, ...]
+    context: ssl.SSLContext, before: Certificate, now: Certificate, protocols: tuple[str, ...]
 ) -> ssl.SSLContext:
     """Return the context for the certificate that comes after another one: the same one, where that will do.
 

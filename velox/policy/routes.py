@@ -1,7 +1,7 @@
-"""What upstreams and routes are: the shapes that everything below the settings sees.
+"""Upstreams and routes as configured: the values that routing, forwarding and connections work with.
 
-Knows: each field and what it means. Does not know: how one is written (upstreams.py, routes.py) or checked
-(route_checks.py); no file, no environment.
+Knows: each field and what it means. Does not know: how one is written (settings/upstreams.py, settings/routes.py) or
+checked (settings/route_checks.py); no file, no environment.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from velox.settings.patterns import matches
-from velox.settings.values import Origin, Secret
-from velox.types import Header
+from velox.policy.patterns import matches
+from velox.types import Header, Origin, Secret
 
 __all__ = [
     "ANYTHING",

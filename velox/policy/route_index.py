@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
-from velox.settings.entries import Match
-from velox.settings.patterns import is_exact
+from velox.policy.patterns import is_exact
+from velox.policy.routes import Match
 
 __all__ = ["RouteIndex", "indexing"]
 
