@@ -7,14 +7,31 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: run test fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+# Which tests run when. `check`: those of UNIT without the marker `slow`; `test`: all of UNIT and SERVERS;
+# `test-all`: those of MORE as well. A new folder of tests belongs to one of the three (tests/arch/test_selection.py).
+UNIT := tests/arch tests/unit
+SERVERS := tests/sockets tests/e2e
+MORE := tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+.PHONY: run check test test-more test-all fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
 
-test: $(INSTALLED) fuzz-tools  ## All tests, against real servers
+check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
+	$(PYTEST) -q -m "not slow" $(UNIT) $(ARGS)
+
+test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) $(UNIT) $(SERVERS) $(ARGS)
+
+test-more: $(INSTALLED) fuzz-tools  ## The wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora
+	@tests/install-tools.sh
+	$(PYTEST) $(MORE) $(ARGS)
+
+test-all: test test-more  ## All tests
+	$(MAKE) bench ARGS=--smoke
 
 fuzz: $(INSTALLED) fuzz-tools  ## Fuzz each target for a minute, or as ARGS says
 	$(BIN)/python -m tests.fuzz $(ARGS)

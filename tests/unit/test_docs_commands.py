@@ -53,7 +53,9 @@ RUN_BY = {
     "OPENAI_API_KEY=... VELOX_UPSTREAM_ORIGIN=https://llm.example.com make run": (
         f"{EXAMPLES}::test_make_run_with_a_key_asks_the_origin"
     ),
-    "make test": ".ci/run: make test",
+    "make check": ".ci/run: make --keep-going lint",
+    "make test": ".ci/run: tests test",
+    "make test-all": ".ci/run: tests test-more",
     ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors": f"{VECTORS}::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors --through nginx,haproxy,caddy,envoy,uvicorn": (

@@ -1,0 +1,21 @@
+"""Each folder of tests belongs to `make test` or to `make test-more`, and the Makefile says to which."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_folder_of_tests_is_run_by_one_command() -> None:
+    """A folder that the Makefile does not name would never be run."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = [
+        folder
+        for name in ("UNIT", "SERVERS", "MORE")
+        for folder in re.findall(rf"^{name} := (.*)$", makefile, re.MULTILINE)[0].split()
+    ]
+    there = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+
+    assert sorted(named) == sorted(there)
