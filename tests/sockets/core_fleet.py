@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from tests.e2e.recording import RecordingUpstream
+from tests.sockets.composed import Composed
 from tests.sockets.core_attempts import BODY
 from tests.sockets.core_gateway import FakeClient, request_head
 from velox.gateway.exchange import Exchange
-from velox.gateway.intake import Gateway
 from velox.gateway.member import Member
-from velox.observe.access_log import AccessLog
-from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import CELLS
-from velox.runtime.fleet import Fleet
-from velox.runtime.gateway_parts import gateway_parts
 from velox.runtime.member_parts import MemberMaker
-from velox.runtime.members import labels_of, prefix_groups
 from velox.settings import Settings, load
-from velox.shm.quota_memory import QuotaMemory
-from velox.shm.quotas import QuotaTable
-from velox.shm.segment import Segment
-from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 from velox.types import ANYONE, Header, WebSocketOffer
 
 __all__ = ["Bed", "bed", "lines_of", "settings_of", "upstream"]
@@ -48,40 +37,12 @@ def settings_of(folder: Path, upstreams: list[str], routes: list[str], **env: st
     return load({"VELOX_CONFIG": str(file), "KEY": "sk-a", "KEY2": "sk-b", **env}, cores=1)
 
 
-class Bed:
-    """A worker without clients' connections and without a supervisor: the test does what these would do."""
-
-    def __init__(self, settings: Settings, log_fd: int, maker: type[MemberMaker]) -> None:
-        self.loop: Final = asyncio.get_running_loop()
-        self.table: Final = UpstreamTable(2)
-        self._enroll(settings)
-        metrics = WorkerMetrics(Segment(1, CELLS).metrics(0))
-        self.log: Final = AccessLog(log_fd, "all", metrics.count_log_dropped)
-        self.maker: Final = maker(
-            *(0, UpstreamCells(self.table, 0), metrics, logging.Logger("t"), self.loop),
-            max_connections=8,
-            on_change=lambda: None,
-            sim_origin=None,
-        )
-        self.fleet: Final = Fleet(settings, self.maker, self.table, self.loop)
-        parts = gateway_parts(
-            *(settings, 0, self.loop),
-            keys=(),
-            quotas=QuotaTable(QuotaMemory(64, 1), 0),
-            leases=None,
-            max_tunnels=8,
-            metrics=metrics,
-            log=self.log,
-            logger=logging.Logger("t"),
-        )
-        self.gateway: Final = Gateway(parts, self.fleet.routing, self.loop)
-
-    def _enroll(self, settings: Settings) -> None:
-        self.table.enroll(labels_of(settings.upstreams), groups=prefix_groups(settings))
+class Bed(Composed):
+    """One with real sockets."""
 
     def replace(self, settings: Settings) -> None:
         """Work with other settings."""
-        self._enroll(settings)
+        self.enroll(settings)
         self.gateway.routing = self.fleet.replace(settings)
 
     def tick(self) -> None:
@@ -129,7 +90,7 @@ class Bed:
 def bed(folder: Path, settings: Settings, maker: type[MemberMaker] = MemberMaker) -> Iterator[Bed]:
     """A worker for the block, whose log is the file `log`. maker: of its members."""
     log_fd = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
-    made = Bed(settings, log_fd, maker)
+    made = Bed(settings, None, log_fd, maker=maker)
     made.fleet.start()
     try:
         yield made

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from tests.sockets.core_routing import TIMEOUTS, Dial, in_order, member_of
-from velox.gateway.auth import Authenticator
-from velox.gateway.endpoints import Routes
-from velox.gateway.exchange import Exchange
+from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
 from velox.gateway.intake import Gateway
-from velox.gateway.limiter import Limiter
-from velox.gateway.limiter import QuotaTable as LimiterTable
-from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.recorder import Recorder
+from velox.gateway.limiter import QuotaTable
 from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
 from velox.net.upstream.interface import (
@@ -27,21 +20,13 @@ from velox.net.upstream.interface import (
     UpstreamFailure,
     UpstreamRequest,
 )
-from velox.observe.access_log import AccessLog
-from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import CELLS
 from velox.outcomes import ConnectionEnd
-from velox.policy.concurrency import ConcurrencyLimit, Unlimited
+from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.estimate import Estimator
-from velox.policy.fair_queue import FairQueue
 from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.policy.routes import Timeouts
-from velox.protocol.body import BodyReader
-from velox.shm.quota_memory import QuotaMemory
-from velox.shm.quotas import QuotaTable
-from velox.shm.segment import Segment
 from velox.types import ANYONE, Caller, KeyEntry, Rates, ReplyHead, RequestHead, Scope
 
 __all__ = [
@@ -102,12 +87,18 @@ def request_head(method: bytes = b"POST", path: bytes = b"/v1/chat/completions")
     )
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Settings of a worker, by their names."""
+
+    max_inflight: int = 8
+    queue_timeout_s: float = 60.0
+    stream_timeout_s: float = 0.0
+    sse_keepalive_s: float = 0.0
+
+
 # Nothing is near: a test that wants a limit replaces it.
-LIMITS: Final = GatewayLimits(
-    max_inflight=8,
-    queue_timeout_s=60.0,
-    stream_timeout_s=0.0,
-)
+LIMITS: Final = Limits()
 # None but the free ones.
 NO_RETRIES: Final = RetryRules(0, frozenset(), 0.0)
 
@@ -115,7 +106,7 @@ NO_RETRIES: Final = RetryRules(0, frozenset(), 0.0)
 @contextmanager
 def gateway(
     *dials: Dial,
-    limits: GatewayLimits = LIMITS,
+    limits: Limits = LIMITS,
     rules: RetryRules = NO_RETRIES,
     budget: RetryBudget | None = None,
     limited: Sequence[LimitRule] = (),
@@ -124,40 +115,34 @@ def gateway(
     estimator: Estimator | None = None,
     concurrency: Sequence[ConcurrencyLimit] = (),
     timeouts: Timeouts = TIMEOUTS,
-    table: LimiterTable | None = None,
+    table: QuotaTable | None = None,
 ) -> Iterator[Gateway]:
     """Build a gateway that logs everything to nowhere, with an upstream for each dial. It limits nothing by itself.
 
     concurrency: of each upstream; none: no limit.
     """
-    log_fd = os.open(os.devnull, os.O_WRONLY)
-    segment = Segment(1, CELLS)
-    metrics = WorkerMetrics(segment.metrics(0))
-    recorder = Recorder(metrics, AccessLog(log_fd, "all", metrics.count_log_dropped), logging.Logger("t"), "t")
-    queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, round(limits.queue_timeout_s * 10**9), 0.1)
-    bounds = concurrency or [Unlimited() for _ in dials]
-    members = [
-        member_of(str(number), dial, row=number, concurrency=bound, timeouts=timeouts)
-        for number, (dial, bound) in enumerate(zip(dials, bounds, strict=True))
-    ]
-    parts = Parts(
-        routes=Routes(("*",)),
-        auth=Authenticator(keys),
-        reader=BodyReader(),
-        queue=queue,
-        limiter=Limiter(limited, table or QuotaTable(QuotaMemory(64, 1), 0), max_wait_s, metrics.count_limit),
-        retry_rules=rules,
-        retry_budget=budget or RetryBudget(0, 1000.0),
-        recorder=recorder,
-        limits=limits,
-        estimator=estimator or Estimator(),
+    names = [str(number) for number in range(len(dials))]
+    settings = settings_with(
+        upstreams=tuple(upstream_of(name, timeouts=timeouts) for name in names),
+        routes=(in_order(names),),
+        limits=tuple(limited),
+        api_keys=keys,
+        rate_limit_max_wait_s=max_wait_s,
+        queue_depth=16,
+        queue_bytes=2**20,
+        queue_batch=16,
+        retries=rules.retries,
+        retry_statuses=rules.statuses,
+        retry_max_wait_s=rules.max_wait_s,
+        **asdict(limits),
     )
-    try:
-        yield Gateway(parts, in_order(members), asyncio.get_running_loop())
-    finally:
-        for member in members:
-            member.pool.close()
-        os.close(log_fd)
+    bounds = concurrency or [None] * len(dials)
+    stands = {name: Stand(dial, bound) for name, dial, bound in zip(names, dials, bounds, strict=True)}
+    parts = {"retry_budget": budget or RetryBudget(0, 1000.0)}
+    if estimator is not None:
+        parts["estimator"] = estimator
+    with composed(settings, stands, quotas=table, **parts) as made:
+        yield made.gateway
 
 
 def one_a_minute(scope: Scope = Scope.GATEWAY) -> LimitRule:

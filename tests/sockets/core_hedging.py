@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
+from tests.sockets.composed import routing_of
 from tests.sockets.core_attempts import until
 from tests.sockets.core_gateway import (
     NO_RETRIES,
@@ -19,12 +20,9 @@ from tests.sockets.core_gateway import (
     gateway,
     request_head,
 )
-from tests.sockets.core_routing import Counted
 from velox.errors import Reason
 from velox.gateway.exchange import Exchange
-from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
-from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import HEDGES
 from velox.outcomes import Hedged, Retry
@@ -33,7 +31,6 @@ from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.hedge import Hedging
 from velox.policy.retry import RetryRules
-from velox.policy.route_match import RouteTable
 from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
 from velox.types import ANYONE, Header, ReplyHead
 
@@ -149,7 +146,7 @@ class Race:
     made: Gateway
     upstreams: Sequence[Puppet]
     balance: _Balance
-    hedging: Hedging
+    hedging: Hedging | None
     client: FakeClient = field(default_factory=FakeClient)
     body: bytes | bytearray = _STREAM
 
@@ -194,9 +191,7 @@ class Race:
         assert self.made.n_hedges == 0
         assert self.made.routing.n_plans == 0
         for n, (member, upstream) in enumerate(zip(self.made.routing.members, self.upstreams, strict=True)):
-            counts = member.counts
-            assert isinstance(counts, Counted)
-            assert counts.inflight(member.row) == 0, member
+            assert member.counts.inflight(member.row) == 0, member
             assert member.concurrency.n_begun == 0, member
             assert self.balance.running.get(n, 0) == 0, member
             assert member.health._n_waiting == 0, member
@@ -246,12 +241,8 @@ def race(
     with gateway(*(each.dial for each in upstreams), rules=rules, concurrency=bounds, **more) as made:
         members = made.routing.members
         balance = _Balance()
-        hedging = Hedging(Hedge(after, at_most), asyncio.get_running_loop().time())
         entry = RouteEntry("*", ANYTHING, tuple(Target(member.name) for member in members))
-
-        def build(route: RouteEntry) -> RouteParts:
-            group = Group(members, [None] * n, [1.0] * n, balance, rules=health)
-            return RouteParts(route, (group,), hedging=hedging if hedges else None)
-
-        made.routing = Routing(RouteTable((entry,)), members, build)
-        yield Race(made, upstreams, balance, hedging)
+        if hedges:
+            entry = replace(entry, hedge=Hedge(after, at_most))
+        made.routing = routing_of(members, entry, balancer=balance, rules=health)
+        yield Race(made, upstreams, balance, made.routing.parts(entry).hedging)

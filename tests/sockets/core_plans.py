@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar
 
+from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_gateway import request_head
-from tests.sockets.core_routing import Counted, member_of
-from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.room import RoomLines
-from velox.gateway.routing import Plan, RouteParts, Routing
-from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
+from velox.gateway.routing import Plan, Routing
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules
 from velox.policy.health.verdict import Verdict
-from velox.policy.route_match import RouteTable
 from velox.policy.routes import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
-from velox.policy.split import CanarySplit
 from velox.types import ANYONE, BodyFields, Caller, Headers
 
 __all__ = [
@@ -32,18 +27,11 @@ __all__ = [
     "NotedKeys",
     "fail",
     "member",
-    "nowhere",
     "plan",
     "refuse_key",
     "route",
     "tables",
 ]
-
-
-async def nowhere(owner: ConnectionOwner) -> UpstreamConnection:
-    """A dial that never ends."""
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError("nobody ends it")
 
 
 class NotedHealth(MemberHealth):
@@ -158,8 +146,7 @@ def member(
     counts: Counted | None = None,
 ) -> Member:
     """Return a member that serves these models."""
-    made = member_of(name, nowhere, n_keys=n_keys, concurrency=concurrency, counts=counts or Counted())
-    return replace(made, entry=replace(made.entry, models=models))
+    return member_of(upstream_of(name, models=models, n_keys=n_keys), Stand(concurrency=concurrency), counts=counts)
 
 
 def route(
@@ -186,19 +173,7 @@ def tables(
     members: Sequence[Member], *routes: RouteEntry, balancer: Balancer | None = None, lines: RoomLines | None = None
 ) -> Routing:
     """Return tables with some routes. balancer: of those that a route names in `to`. lines: for those who wait."""
-    by_name: Final = {each.name: each for each in members}
-
-    def group(targets: Sequence[Target], chosen_by: Balancer | None = None) -> Group:
-        found = [by_name[target.upstream] for target in targets]
-        return Group(found, [target.model for target in targets], [1.0] * len(found), chosen_by or RoundRobin())
-
-    def build(entry: RouteEntry) -> RouteParts:
-        canary = None
-        if entry.canary is not None:
-            canary = CanarySplit(entry.name, entry.canary.percent), group([entry.canary.to])
-        return RouteParts(entry, (group(entry.to, balancer), *(group([each]) for each in entry.fallback)), canary)
-
-    return Routing(RouteTable(routes), members, build, lines)
+    return routing_of(members, *routes, balancer=balancer, lines=lines)
 
 
 def plan(

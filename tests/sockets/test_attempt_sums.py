@@ -8,23 +8,17 @@ from typing import Final
 
 import pytest
 
+from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_attempts import SILENT, broken, run, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
-from tests.sockets.core_routing import Counted, member_of
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.member import Member
-from velox.gateway.routing import RouteParts, Routing
+from velox.gateway.routing import Routing
 from velox.outcomes import Retry
-from velox.policy.balance.peak_ewma import PeakEwma
-from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import FixedLimit
-from velox.policy.hedge import Hedging
 from velox.policy.retry import RetryRules
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target
-from velox.policy.split import CanarySplit
+from velox.policy.routes import ANYTHING, Canary, Delay, Hedge, RouteEntry, Target
 from velox.types import ANYONE, ReplyHead
 
 EVENTS: Final = [(b"content-type", b"text/event-stream")]
@@ -65,12 +59,16 @@ SCRIPTS: Final[list[list[Step]]] = [
 def tables(members: list[Member], *, hedged: bool) -> Routing:
     """Return tables with all that a route may have: three that are balanced, a fallback, a canary."""
     *balanced, spare, canary = members
-    entry = RouteEntry("*", ANYTHING, tuple(Target(each.name) for each in balanced), fallback=(Target(spare.name),))
-    first = Group(balanced, [None] * 3, [1.0] * 3, PeakEwma([each.latency for each in balanced]))
-    lone = [Group([each], ["another"], [1.0], RoundRobin()) for each in (spare, canary)]
-    hedging = Hedging(Hedge(Delay(seconds=0.002), 50.0), 0.0) if hedged else None
-    parts = RouteParts(entry, (first, lone[0]), (CanarySplit("*", 20.0), lone[1]), hedging=hedging)
-    return Routing(RouteTable((entry,)), members, lambda _: parts)
+    entry = RouteEntry(
+        "*",
+        ANYTHING,
+        tuple(Target(each.name) for each in balanced),
+        balance="peak_ewma",
+        fallback=(Target(spare.name, "another"),),
+        hedge=Hedge(Delay(seconds=0.002), 50.0) if hedged else None,
+        canary=Canary(Target(canary.name, "another"), 20.0),
+    )
+    return routing_of(members, entry)
 
 
 async def one(made: Gateway, chance: random.Random) -> None:
@@ -106,7 +104,9 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
         rules = RetryRules(2, frozenset({429, 500, 503}), 1.0)
         with gateway(upstreams[0].dial, rules=rules) as made:
             members = [
-                member_of(str(n), each.dial, row=n, counts=counts, n_keys=n % 3, concurrency=FixedLimit(6 - n))
+                member_of(
+                    *(upstream_of(str(n), n_keys=n % 3), Stand(each.dial, FixedLimit(6 - n))), row=n, counts=counts
+                )
                 for n, each in enumerate(upstreams)
             ]
             routing = made.routing = tables(members, hedged=hedged)
@@ -119,7 +119,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
                     made.sweep(asyncio.get_running_loop().time())
                     await asyncio.sleep(0.001)
 
-            assert set(counts.running.values()) == {0} and len(counts.running) == 5
+            assert [counts.inflight(n) for n in range(5)] == [0] * 5
             assert [each.concurrency.n_begun for each in members] == [0] * 5
             assert [each.health._n_waiting for each in members] == [0] * 5
             assert ["0 asked" in repr(each.latency) for each in members] == [True] * 5

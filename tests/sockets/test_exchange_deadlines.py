@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sockets.composed import TIMEOUTS
 from tests.sockets.core_attempts import (
     BODY,
     RULES,
@@ -29,7 +30,6 @@ from tests.sockets.core_gateway import (
     one_a_minute,
     request_head,
 )
-from tests.sockets.core_routing import TIMEOUTS
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final
 
 import pytest
 import uvloop
 
-from tests.sockets.core_gateway import LIMITS, NO_RETRIES, full_in_minutes, one_a_minute
-from tests.sockets.core_routing import in_order, member_of
+from tests.sockets.composed import nowhere
+from tests.sockets.core_gateway import LIMITS, full_in_minutes, gateway, one_a_minute, request_head
 from velox.errors import Reason, VeloxError
-from velox.gateway.auth import Authenticator
-from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
-from velox.gateway.limiter import Limiter
-from velox.gateway.parts import Parts
-from velox.gateway.recorder import Recorder
 from velox.net.application import ChunkWriter
 from velox.net.client.http1_reply import Http1Replies
-from velox.net.upstream.interface import ConnectionOwner
-from velox.observe.access_log import AccessLog
-from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import CELLS
-from velox.policy.fair_queue import FairQueue
-from velox.policy.retry_budget import RetryBudget
-from velox.protocol.body import BodyReader
-from velox.shm.quota_memory import QuotaMemory
-from velox.shm.quotas import QuotaTable
-from velox.shm.segment import Segment
-from velox.types import ANYONE, RequestHead
+from velox.types import ANYONE
 
 
 class FakeClient(Http1Replies):
@@ -67,64 +50,23 @@ class FakeClient(Http1Replies):
 
 
 class Bench:
-    """A gateway with room for `max_inflight` exchanges, whose upstream never takes a connection."""
+    """A gateway whose upstream never takes a connection."""
 
-    def __init__(self, max_inflight: int, log_fd: int) -> None:
-        segment = Segment(1, CELLS)
-        metrics = WorkerMetrics(segment.metrics(0))
-        recorder = Recorder(metrics, AccessLog(log_fd, "off", metrics.count_log_dropped), logging.Logger("t"), "t")
-        queue: FairQueue[Exchange] = FairQueue(16, 2**20, 16, 60 * 10**9, 0.1)
-        table = QuotaTable(QuotaMemory(64, 1), 0)
-        member = member_of("test", never_dial)
-        self.pool: Final = member.pool
-        parts = Parts(
-            routes=Routes(("/",)),
-            auth=Authenticator(()),
-            reader=BodyReader(),
-            queue=queue,
-            limiter=Limiter([one_a_minute()], table, 600.0, metrics.count_limit),
-            retry_rules=NO_RETRIES,
-            retry_budget=RetryBudget(0, 0.0),
-            recorder=recorder,
-            limits=replace(LIMITS, max_inflight=max_inflight),
-        )
-        self.gateway: Final = Gateway(parts, in_order([member]), asyncio.get_running_loop())
+    def __init__(self, made: Gateway) -> None:
+        self.gateway: Final = made
 
     def submit(self, client: FakeClient) -> Exchange:
-        head = RequestHead(
-            method=b"GET",
-            target=b"/v1/models",
-            path=b"/v1/models",
-            query=b"",
-            http_1_0=False,
-            headers=[],
-            keep_alive=True,
-            content_length=None,
-            chunked=False,
-            expect_continue=False,
-        )
-        exchange = self.gateway.submit(client, head, None, ANYONE)
+        exchange = self.gateway.submit(client, request_head(b"GET", b"/v1/files"), None, ANYONE)
         assert exchange is not None, "the queue has room"
         return exchange
-
-    def close(self) -> None:
-        self.pool.close()
-
-
-async def never_dial(_owner: ConnectionOwner) -> NoReturn:
-    await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
 
 
 @contextmanager
 def bench(max_inflight: int = 1) -> Iterator[Bench]:
-    log_fd = os.open(os.devnull, os.O_WRONLY)
-    made = Bench(max_inflight, log_fd)
-    try:
-        yield made
-    finally:
-        made.close()
-        os.close(log_fd)
+    """A gateway for the block, with room for so many exchanges."""
+    limits = replace(LIMITS, max_inflight=max_inflight)
+    with gateway(nowhere, limits=limits, limited=[one_a_minute()], max_wait_s=600.0) as made:
+        yield Bench(made)
 
 
 async def turns(n: int = 5) -> None:

@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
+from tests.sockets.composed import TIMEOUTS
 from tests.sockets.core_attempts import RULES, broken, run, status_of, until, whole
 from tests.sockets.core_gateway import FakeClient, Step
 from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, Race, event_head, race, turns
-from tests.sockets.core_routing import TIMEOUTS
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.policy.routes import Delay

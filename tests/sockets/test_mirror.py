@@ -9,18 +9,14 @@ import pytest
 
 from tests.e2e.recording import Call, RecordingUpstream
 from tests.sockets.asides import eventually, place
+from tests.sockets.composed import Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_attempts import BODY, RULES, SILENT, ask, attempts, broken, run, status_of, submit, whole
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, full_in_minutes, gateway, one_a_minute
-from tests.sockets.core_routing import member_of
-from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
-from velox.gateway.routing import RouteParts, Routing
 from velox.outcomes import Retry
-from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import ANYTHING, RouteEntry, Target
+from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
 
 
@@ -44,14 +40,9 @@ async def mirrored(
     with gateway(main.dial, rules=rules, limited=limited) as made:
         async with place(shadow) as there:
             (first,) = made.routing.members
-            copied = member_of("shadow", main.dial, row=1, n_keys=1, pool=there.pool)
-            entry = RouteEntry("r", ANYTHING, (Target("0"),))
-
-            def build(route: RouteEntry) -> RouteParts:
-                lone = [Group([member], [None], [1.0], RoundRobin()) for member in (first, copied)]
-                return RouteParts(route, (lone[0],), mirror=(gate, lone[1]))
-
-            made.routing = Routing(RouteTable((entry,)), (first, copied), build)
+            copied = member_of(upstream_of("shadow", n_keys=1), Stand(main.dial, pool=there.pool), row=1)
+            entry = RouteEntry("r", ANYTHING, (Target("0"),), mirror=Mirror(Target("shadow"), percent))
+            made.routing = routing_of((first, copied), entry, gate=gate)
             yield made, gate
             made.mirrors.close()
             await eventually(lambda: not len(made.mirrors))

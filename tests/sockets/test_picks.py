@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
+from tests.sockets.composed import Counted, group_of
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import NotedBalancer, NotedHealth, NotedKeys, fail, member
-from tests.sockets.core_routing import Counted
 from velox.errors import Reason
-from velox.gateway.group import Group, Pick
+from velox.gateway.group import Pick
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
@@ -110,20 +110,20 @@ def test_every_end_is_told_once_to_all(way: tuple[Way, str, str, str]) -> None:
         end, by_health, by_balancer, by_key = way
         keys, counts, balancer = NotedKeys(2), Counted(), NotedBalancer()
         health = NotedHealth(keys)
-        group = Group([replace(member("a", n_keys=2, counts=counts), health=health)], [None], [1.0], balancer)
+        group = group_of([replace(member("a", n_keys=2, counts=counts), health=health)], balancer)
         now_s = asyncio.get_running_loop().time()
         pick = group.pick(now_s)
         assert pick is not None
         pick.begin(now_s)
         pick.begin(now_s)  # who begins it early, so that others see it, and the attempt itself
-        assert counts.running == {0: 1}
+        assert counts.inflight(0) == 1
 
         end(pick, now_s + 1.0)
 
         assert health.told == ["begin", *by_health.split()]
         assert balancer.told == ["began", by_balancer]
         assert keys.told == ["begin", by_key]
-        assert counts.running == {0: 0}
+        assert counts.inflight(0) == 0
 
     run(main)
 
@@ -134,14 +134,14 @@ def test_choice_that_was_never_begun_ends_in_silence() -> None:
     async def main() -> None:
         keys, counts, balancer = NotedKeys(1), Counted(), NotedBalancer()
         health = NotedHealth(keys)
-        group = Group([replace(member("a", n_keys=1, counts=counts), health=health)], [None], [1.0], balancer)
+        group = group_of([replace(member("a", n_keys=1, counts=counts), health=health)], balancer)
         now_s = asyncio.get_running_loop().time()
         pick = group.pick(now_s)
         assert pick is not None
 
         pick.gave_up(now_s)
 
-        assert (health.told, balancer.told, keys.told, counts.running) == ([], [], [], {})
+        assert (health.told, balancer.told, keys.told, counts.inflight(0)) == ([], [], [], 0)
 
     run(main)
 
@@ -153,7 +153,7 @@ def test_tunnel_is_no_slow_reply() -> None:
         latency, other = PeakLatency(), PeakLatency()
         now_s = asyncio.get_running_loop().time()
         other.heard(0.5, now_s)
-        group = Group([member("a")], [None], [1.0], PeakEwma([latency, other]))
+        group = group_of([member("a")], PeakEwma([latency, other]))
         pick = group.take(0, now_s)
         pick.begin(now_s)
         pick.answers(101, [], now_s + 0.02)
@@ -170,7 +170,7 @@ def test_busy_member_rests_for_minutes_at_most() -> None:
     """503 with a Retry-After of thirty years does not put a server away for thirty years."""
 
     async def main() -> None:
-        group = Group([busy := member("a"), member("b")], [None, None], [1.0, 1.0], NotedBalancer())
+        group = group_of([busy := member("a"), member("b")], NotedBalancer())
         now_s = asyncio.get_running_loop().time()
         for _ in range(3):
             pick = group.take(0, now_s)
@@ -190,7 +190,7 @@ def test_one_that_is_put_out_is_counted_once() -> None:
     async def main() -> None:
         counts = Counted()
         members = [member(name, counts=counts) for name in "ab"]
-        group = Group(members, [None, None], [1.0, 1.0], NotedBalancer())
+        group = group_of(members, NotedBalancer())
         now_s = asyncio.get_running_loop().time()
         picks = [group.take(0, now_s) for _ in range(8)]
         for pick in picks:
@@ -208,7 +208,7 @@ def test_probe_goes_first_and_only_once() -> None:
     """One that was put out is asked by a request that can go elsewhere; until that ends, by no other."""
 
     async def main() -> None:
-        group = Group([member("a"), bad := member("b")], [None, None], [1.0, 1.0], NotedBalancer())
+        group = group_of([member("a"), bad := member("b")], NotedBalancer())
         fail(bad)
         soon_s = asyncio.get_running_loop().time() + 2.0
 

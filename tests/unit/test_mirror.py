@@ -11,22 +11,19 @@ from typing import Final, cast
 
 import pytest
 
+from tests.sockets.composed import TIMEOUTS, Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_gateway import request_head
-from tests.sockets.core_routing import TIMEOUTS, Counted, member_of
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
-from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
-from velox.gateway.routing import Plan, RouteParts, Routing
+from velox.gateway.routing import Plan, Routing
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
-from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import State
-from velox.policy.route_match import RouteTable
-from velox.policy.routes import ANYTHING, RouteEntry, Target
+from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
 from velox.types import ANYONE, BodyFields, ReplyHead, WebSocketOffer
 
@@ -71,22 +68,17 @@ class Setup:
         self.bugs: Final[list[Exception]] = []
         self.n_rooms = 0
         self.counts: Final = Counts()
-        made = member_of(
-            "shadow",
-            _no_dial,
+        timeouts = dataclasses.replace(TIMEOUTS, first_byte_s=FIRST_BYTE_S)
+        self.shadow: Final[Member] = member_of(
+            upstream_of("shadow", timeouts=timeouts, n_keys=2, models=models),
+            Stand(concurrency=FixedLimit(limit) if limit else None, pool=cast(UpstreamPool, server)),
             row=1,
             counts=self.counts,
-            n_keys=2,
-            concurrency=FixedLimit(limit) if limit else None,
-            timeouts=dataclasses.replace(TIMEOUTS, first_byte_s=FIRST_BYTE_S),
-            pool=cast(UpstreamPool, server),
         )
-        self.shadow: Final[Member] = dataclasses.replace(made, entry=dataclasses.replace(made.entry, models=models))
-        main = member_of("main", _no_dial, pool=cast(UpstreamPool, Server()))
+        main = member_of(upstream_of("main"), Stand(pool=cast(UpstreamPool, Server())))
         self.gate: Final = MirrorGate(percent, most, most_bytes)
-        self._groups: Final = (_group(main), _group(self.shadow, model))
-        entry = RouteEntry("r", ANYTHING, (Target("main"),))
-        self.routing: Final = Routing(RouteTable((entry,)), (main, self.shadow), self._parts)
+        entry = RouteEntry("r", ANYTHING, (Target("main"),), mirror=Mirror(Target("shadow", model), percent))
+        self.routing: Final[Routing] = routing_of((main, self.shadow), entry, gate=self.gate)
         chance = random.Random(7)
         self.mirrors: Final = Mirrors(
             self.loop,
@@ -95,10 +87,6 @@ class Setup:
             on_bug=self.bugs.append,
             random=chance.random,
         )
-
-    def _parts(self, entry: RouteEntry) -> RouteParts:
-        main, shadow = self._groups
-        return RouteParts(entry, (main,), mirror=(self.gate, shadow))
 
     def _on_room(self) -> None:
         self.n_rooms += 1
@@ -114,14 +102,6 @@ class Setup:
         assert (self.gate.n_inflight, self.gate.n_bytes, self.routing.n_plans) == (0, 0, 0)
         assert len(self.mirrors) == 0 and "0 under way, 0 bytes" in repr(self.mirrors)
         assert self.counts.inflight(1) == 0 and self.shadow.concurrency.n_begun == 0
-
-
-async def _no_dial(_: object) -> UpstreamConnection:
-    raise AssertionError("the pool is the test's")
-
-
-def _group(member: Member, model: str | None = None) -> Group:
-    return Group([member], [model], [1.0], RoundRobin())
 
 
 def run(talk: Callable[[], Awaitable[Setup]]) -> None:

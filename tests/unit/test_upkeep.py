@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import pytest
 
-from tests.sockets.core_routing import Counted, member_of
+from tests.sockets.composed import Counted, Stand, member_of, upstream_of
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from velox.errors import Reason, VeloxError
@@ -50,7 +50,9 @@ class Setup:
         self, server: Server, *, name: str = "m", row: int = 0, probe: str = "", load: bool = False, n_keys: int = 0
     ) -> Member:
         """A member that is asked as a test says. probe: its path."""
-        made = member_of(name, _no_dial, row=row, counts=self.counts, n_keys=n_keys, pool=cast(UpstreamPool, server))
+        made = member_of(
+            *(upstream_of(name, n_keys=n_keys), Stand(pool=cast(UpstreamPool, server))), row=row, counts=self.counts
+        )
         entry = made.entry
         if probe:
             rules = ActiveRules(every_s=5.0, timeout_s=2.0)
@@ -69,10 +71,6 @@ class Setup:
         while self.loop.time() < until_s:
             self.upkeep.tick(self.loop.time())
             await asyncio.sleep(TICK_S)
-
-
-async def _no_dial(_: object) -> UpstreamConnection:
-    raise AssertionError("the pool is the test's")
 
 
 def run(talk: Callable[[Setup], Awaitable[None]], *, n_bugs: int = 0) -> None:

@@ -40,7 +40,7 @@ from velox.runtime.steps import finished
 from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamTable
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "RouteMaker"]
 
 # Copies under way in one worker: beyond, a slow mirror would hold memory without end. Arbitrary.
 _MOST_MIRRORED: Final = 64
@@ -209,8 +209,8 @@ class Fleet:
         self._members, self._keys = members, keys
         hedged = {(route.name, route.hedge) for route in settings.routes}
         self._hedging = {each: hedging for each, hedging in self._hedging.items() if each in hedged}
-        builder = _Builder(by_name, self._table, self._hedging, self._loop)
-        return Routing(RouteTable(settings.routes, index), tuple(members.values()), builder.route, self._lines)
+        routes = RouteMaker(by_name, self._table, self._hedging, self._loop)
+        return Routing(RouteTable(settings.routes, index), tuple(members.values()), routes.route, self._lines)
 
 
 def _start(member: Member) -> None:
@@ -222,7 +222,7 @@ def _rotates(entry: UpstreamEntry) -> bool:
     return bool(entry.keys) and bool(entry.where)
 
 
-class _Builder:
+class RouteMaker:
     """Makes the parts of routes, each when it is first used."""
 
     def __init__(
@@ -261,7 +261,7 @@ class _Builder:
         found = list(self._weighted(targets))
         members = [member for member, _, _ in found]
         weights = [weight for _, _, weight in found]
-        balancer = self._balancer(entry, members, weights) if balance else RoundRobin()
+        balancer = self.balancer(entry, members, weights) if balance else RoundRobin()
         return Group(members, [model for _, model, _ in found], weights, balancer, entry.request_headers)
 
     def _weighted(self, targets: Sequence[Target]) -> Iterator[tuple[Member, str | None, float]]:
@@ -271,7 +271,8 @@ class _Builder:
             for member in members:
                 yield member, target.model, member.entry.weight / len(members)
 
-    def _balancer(self, entry: RouteEntry, members: Sequence[Member], weights: Sequence[float]) -> Balancer:
+    def balancer(self, entry: RouteEntry, members: Sequence[Member], weights: Sequence[float]) -> Balancer:
+        """Return what chooses among the members of `to`."""
         if len(members) == 1 or entry.balance == "round_robin":
             return RoundRobin()
         if entry.balance == "least_inflight":
