@@ -4,8 +4,9 @@
     --accept         keep what was counted, for this interpreter; the commit's message says why it has changed
     --page           write the figures kept into docs/benchmarks/instructions.md; --accept does that, too
     --tree DIR       take `velox` from there; nothing is compared with what is kept
-    --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.3 shows the first kind, by function
+    --keep DIR       leave callgrind's files there: callgrind_annotate DIR/callgrind.4 shows the first kind, by function
     --time           microseconds by the wall clock instead, of the same rig
+    --frames         Python frames of velox, calls of C and objects, a request or chunk of the same rig (frames.py)
     --profile        the functions of the same rig, by their own time and number of calls
 
 Knows: the command line. Does not know: how a count is taken (count.py), or judged (kept.py).
@@ -37,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.page and not options.accept:
         fill_page(kept.load())
         return 0
-    if options.time or options.profile:
-        how = "--time" if options.time else "--profile"
+    if options.time or options.frames or options.profile:
+        how = "--time" if options.time else "--frames" if options.frames else "--profile"
         return subprocess.run([*rig_command(tree), how, *options.words], cwd=_ROOT, check=False).returncode
     kinds = chosen(options.words)
     if options.words and not options.accept and CALIBRATION not in kinds:
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tree", type=Path, default=_ROOT)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--frames", action="store_true")
     parser.add_argument("--profile", action="store_true")
     return parser
 

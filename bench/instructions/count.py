@@ -24,7 +24,7 @@ __all__ = ["CountError", "count", "rig_command"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _MARK: Final = "getpriority"  # rig.mark()
-_LONGEST_S: Final = 300.0
+_LONGEST_S: Final = 600.0
 _SAID: Final = 3000  # characters of what a failed run said
 # The rig in this tree, the gateway in that one: `bench` is taken first.
 _RUN: Final = """import sys, bench.payloads
@@ -43,7 +43,7 @@ def count(
     """Return for each kind the instructions of one unit. Raises CountError.
 
     tree: where `velox` is taken from. folder: keeps callgrind's files, for callgrind_annotate; there is one between two
-    marks, three of each kind: start and warm-up, the shorter run, the longer one.
+    marks, four of each kind: start and warm-up, the shorter run, what the longer one sends, the longer run.
     path: where valgrind is; None: in PATH.
     """
     valgrind = shutil.which("valgrind", path=path)
@@ -68,8 +68,8 @@ def count(
         if done.returncode:
             said = (done.stdout + done.stderr)[-_SAID:]
             raise CountError(f"the rig failed under valgrind ({done.returncode}):\n{said}")
-        sums = [_total(Path(f"{stem}.{number}")) for number in range(1, 3 * len(kinds) + 1)]
-    return {kind.name: (sums[3 * at + 2] - sums[3 * at + 1]) / kind.units for at, kind in enumerate(kinds)}
+        sums = [_total(Path(f"{stem}.{number}")) for number in range(1, 4 * len(kinds) + 1)]
+    return {kind.name: (sums[4 * at + 3] - sums[4 * at + 1]) / kind.units for at, kind in enumerate(kinds)}
 
 
 def rig_command(tree: Path) -> list[str]:

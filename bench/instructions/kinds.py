@@ -5,6 +5,7 @@ Knows: names and sizes. Does not know: how anything is run; nor Velox, so that a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,26 +14,48 @@ __all__ = ["CALIBRATION", "KINDS", "Kind", "chosen"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is asked. units: how many requests, or chunks of streams, the shorter one of two runs has."""
+    """What is asked. units: how many requests, or chunks of streams, the shorter one of two runs has.
+
+    heads: `real` and `hostile` as bench/traffic.py has them; `equal`: each request is byte for byte the one before it,
+    and so is each reply. chunks: of a streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream.
+    """
 
     name: str
     client: Literal["http1", "http2", ""]  # "": no gateway at all
     upstream: Literal["http1", "http2", ""]
     stream: bool
     units: int
+    heads: Literal["real", "hostile", "equal"] = "real"
+    chunks: int = 0
+
+    @property
+    def counts_chunks(self) -> bool:
+        return self.stream and not self.chunks
 
 
 CALIBRATION: Final = Kind("calibration", "", "", stream=False, units=40)
 KINDS: Final = (
-    Kind("JSON request, HTTP/1.1 up", "http1", "http1", stream=False, units=240),
-    Kind("JSON request, HTTP/2 up", "http1", "http2", stream=False, units=240),
-    Kind("JSON request, HTTP/2 in, HTTP/2 up", "http2", "http2", stream=False, units=240),
+    Kind("JSON request, HTTP/1.1 up", "http1", "http1", stream=False, units=160),
+    Kind("JSON request, HTTP/2 up", "http1", "http2", stream=False, units=160),
+    Kind("JSON request, HTTP/2 in, HTTP/2 up", "http2", "http2", stream=False, units=160),
+    Kind("SSE reply of 5 chunks, HTTP/1.1 up", "http1", "http1", stream=True, units=160, chunks=5),
+    Kind("SSE reply of 5 chunks, HTTP/2 up", "http1", "http2", stream=True, units=160, chunks=5),
+    Kind("SSE reply of 5 chunks, HTTP/2 in, HTTP/2 up", "http2", "http2", stream=True, units=160, chunks=5),
     Kind("SSE chunk, HTTP/1.1 up", "http1", "http1", stream=True, units=800),
     Kind("SSE chunk, HTTP/2 up", "http1", "http2", stream=True, units=800),
+    Kind("JSON request with invented fields, HTTP/1.1 up", "http1", "http1", False, 160, "hostile"),
+    Kind("JSON request with equal heads, HTTP/1.1 up", "http1", "http1", False, 240, "equal"),
+    Kind("JSON request with equal heads, HTTP/2 up", "http1", "http2", False, 240, "equal"),
+    Kind("JSON request with equal heads, HTTP/2 in, HTTP/2 up", "http2", "http2", False, 240, "equal"),
     CALIBRATION,
 )
 
 
-def chosen(words: list[str]) -> tuple[Kind, ...]:
-    """Return the kinds that have one of the words in their name; all of them without words."""
-    return tuple(kind for kind in KINDS if not words or any(word in kind.name for word in words))
+def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
+    """Return the kinds of that name, or with one of the words in their name; all of them without words."""
+    names = {kind.name for kind in KINDS}
+    return tuple(
+        kind
+        for kind in KINDS
+        if not words or any(word == kind.name or (word not in names and word in kind.name) for word in words)
+    )

@@ -1,8 +1,12 @@
 """A worker without sockets: its whole way of a request in one process, again and again in the same way.
 
 It is run by bench.instructions (count.py), which says where `velox` is taken from. By itself it says nothing: it is
-meant to run under valgrind, and marks where a count begins and ends. --time prints microseconds a request, or a chunk,
-by the wall clock; --profile what is called how often; --stacks SECONDS samples of the stack, folded.
+meant to run under valgrind, and marks where a count begins and ends.
+
+    --time            microseconds a request, or a chunk, by the wall clock
+    --frames          frames, calls and objects (frames.py)
+    --profile         what is called how often
+    --stacks SECONDS  samples of the stack, folded
 
 Knows: how a worker is put together, and what it is asked. Does not know: how a count is taken, or compared.
 """
@@ -20,14 +24,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from bench.instructions.calibration import calibrate
+from bench.instructions.frames import Held, count_calls
 from bench.instructions.kinds import Kind, chosen
+from bench.instructions.prepared import Replies, Requests, api_keys, whole_end
 from bench.instructions.still_loop import StillLoop
-from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin
-from bench.payloads import API_KEY, chat_body
+from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin, Upstream
 from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
@@ -49,13 +55,15 @@ __all__ = ["Rig", "main", "mark"]
 # As in velox/runtime/worker.py: the collector is off the path of a request there, too.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 # Requests that come in one turn of the loop, as on a busy gateway.
-_AT_ONCE: Final = 8
+AT_ONCE: Final = 8
+_TURNS: Final = 10  # of the loop, after which everything has gone as far as it goes
 _HZ: Final = 500  # more than the kernel's clock gives
-_WARM_UP: Final = 25  # rounds; until the interpreter has specialised what it runs
+# Requests before any count: until the interpreter has specialised what it runs, and the gateway has seen each caller.
+_WARM_UP: Final = {"equal": 200, "real": 320, "hostile": 160}
 
 
 def settings_of(kind: Kind) -> Settings:
-    """Return what the bench's gateway runs with: a key, a limit, metrics; and a key for its upstream."""
+    """Return what the bench's gateway runs with: keys, a limit, metrics; and a key for its upstream."""
     return load(
         {
             "VELOX_LISTEN": "127.0.0.1:0",
@@ -66,7 +74,7 @@ def settings_of(kind: Kind) -> Settings:
             "VELOX_EGRESS_POOL_CONNECTIONS": "2",
             "VELOX_RATE_LIMIT_RPM": "60000000",
             "VELOX_RATE_LIMIT_BURST": "1000000",
-            "VELOX_API_KEYS": API_KEY,
+            "VELOX_API_KEYS": api_keys(kind),
             "VELOX_ACCESS_LOG": "off",
             "OPENAI_API_KEY": "sk-bench-upstream",
         },
@@ -80,9 +88,11 @@ class Rig:
 
     def __init__(self, kind: Kind) -> None:
         self._kind: Final = kind
-        self._n_chunks = 0
         make_origin = Http2Origin if kind.upstream == "http2" else Http1Origin
-        self._loop: Final = StillLoop(lambda protocol: make_origin(protocol, self._loop, lambda: self._n_chunks))
+        self._loop: Final = StillLoop(lambda protocol: make_origin(protocol, self._loop, self._upstream))
+        self._upstream: Final = Upstream(self._loop)
+        self._requests: Final = Requests(kind)
+        self._replies: Final = Replies(kind)
         self._loop.set_exception_handler(_give_up)
         asyncio.set_event_loop(self._loop)
         self._n_left = 0
@@ -115,34 +125,54 @@ class Rig:
     async def _connect(self) -> None:
         while self._loop.make_protocol is None:
             await asyncio.sleep(0)
-        body = chat_body(stream=self._kind.stream)
         if self._kind.client == "http2":
-            client = self._client(Http2Client, body)
+            client = self._client(Http2Client)
             client.begin()
             await asyncio.sleep(0)
-            self._clients = [client] * _AT_ONCE
+            self._clients = [client] * AT_ONCE
         else:
-            self._clients = [self._client(Http1Client, body) for _ in range(_AT_ONCE)]
-        for _ in range(10):
+            self._clients = [self._client(Http1Client) for _ in range(AT_ONCE)]
+        for _ in range(_TURNS):
             await asyncio.sleep(0)  # the pool's connections are there, and warm
 
-    def _client(self, make: Callable[..., Any], body: bytes) -> Any:
+    def _client(self, make: Callable[..., Any]) -> Any:
         assert self._loop.make_protocol is not None
         protocol = self._loop.make_protocol()
-        client = make(protocol, self._loop, body, self._answered)
+        client = make(protocol, self._loop, whole_end(self._kind), self._answered)
         protocol.connection_made(client)
         return client
 
-    def run(self, units: int, n_chunks: int = 100) -> None:
-        """Ask `units` requests, some at once. n_chunks: of each answer, if it is a stream."""
-        self._n_left, self._n_chunks = units, n_chunks
+    def prepare(self, n_requests: int) -> None:
+        """Encode what so many requests and replies take, so that run() does not."""
+        requests = self._requests.take(n_requests)
+        for client in self._clients:
+            client.requests = requests
+        self._upstream.replies = self._replies.take(n_requests)
+
+    def run(self, n_requests: int, n_chunks: int) -> None:
+        """Send so many requests that were prepared, some at once. n_chunks: of each answer, if it is a stream."""
+        self._n_left, self._upstream.n_chunks = n_requests, n_chunks
         self._done = self._loop.create_future()
         self._loop.call_soon(self._ask)
         self._loop.run_until_complete(self._done)
 
+    def hold(self, before: Callable[[], None], look: Callable[[], None]) -> None:
+        """Send a round of requests that was prepared: before(), and look() while the gateway waits for all answers."""
+        self._upstream.hold()
+        before()
+        self._loop.call_soon(self._look_later, _TURNS, look)
+        self.run(AT_ONCE, self._kind.chunks)
+
+    def _look_later(self, turns: int, look: Callable[[], None]) -> None:
+        if turns:
+            self._loop.call_soon(self._look_later, turns - 1, look)
+            return
+        look()
+        self._upstream.release()
+
     def _ask(self) -> None:
-        self._n_left -= _AT_ONCE
-        self._n_open = _AT_ONCE
+        self._n_left -= AT_ONCE
+        self._n_open = AT_ONCE
         for client in self._clients:
             client.ask()
 
@@ -170,20 +200,35 @@ def mark() -> None:
     os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def runs(kind: Kind) -> tuple[Callable[[], object], Callable[[], object], Callable[[], object]]:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Work to count. prepare: makes what the work needs, before each time it is done."""
+
+    prepare: Callable[[], object]
+    work: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.prepare()
+        self.work()
+
+
+def runs(kind: Kind, rig: Rig | None = None) -> tuple[Run, Run, Run]:
     """Return what warms up, and two runs of which the second one has `kind.units` more of what is counted."""
     if not kind.client:
-        return partial(calibrate, 20), partial(calibrate, kind.units), partial(calibrate, 2 * kind.units)
-    rig = Rig(kind)
-    if kind.stream:
-        n_streams = _AT_ONCE
-        n_chunks = kind.units // n_streams
-        return (
-            partial(rig.run, n_streams, 60),
-            partial(rig.run, n_streams, n_chunks),
-            partial(rig.run, n_streams, 2 * n_chunks),
-        )
-    return partial(rig.run, _WARM_UP * _AT_ONCE), partial(rig.run, kind.units), partial(rig.run, 2 * kind.units)
+        return _calibration(20), _calibration(kind.units), _calibration(2 * kind.units)
+    rig = rig or Rig(kind)
+
+    def asked(n_requests: int, n_chunks: int) -> Run:
+        return Run(partial(rig.prepare, n_requests), partial(rig.run, n_requests, n_chunks))
+
+    if kind.counts_chunks:
+        n_chunks = kind.units // AT_ONCE
+        return asked(AT_ONCE, 60), asked(AT_ONCE, n_chunks), asked(AT_ONCE, 2 * n_chunks)
+    return asked(_WARM_UP[kind.heads], kind.chunks), asked(kind.units, kind.chunks), asked(2 * kind.units, kind.chunks)
+
+
+def _calibration(n: int) -> Run:
+    return Run(lambda: None, partial(calibrate, n))
 
 
 def timed(kind: Kind, repeats: int = 12) -> float:
@@ -193,8 +238,9 @@ def timed(kind: Kind, repeats: int = 12) -> float:
     least = [float("inf"), float("inf")]
     for _ in range(repeats):
         for at, run in enumerate((one, two)):
+            run.prepare()
             began_s = time.perf_counter()
-            run()
+            run.work()
             least[at] = min(least[at], time.perf_counter() - began_s)
     return (least[1] - least[0]) / kind.units * 1e6
 
@@ -212,12 +258,41 @@ def _stacks(kind: Kind, seconds: float) -> None:
     sys.stdout.write(folded(Profile({"rig": samples}, (), 0, round(seconds * 1e9), _HZ)))
 
 
+def _print_frames(kind: Kind, most: int = 25) -> None:
+    """Print what one kind takes in frames, calls and objects; and its frames by how often they are entered."""
+    rig = Rig(kind) if kind.client else None
+    warm_up, one, two = runs(kind, rig)
+    warm_up()
+    counts = []
+    for run in (one, two):
+        run.prepare()
+        counts.append(count_calls(run.work))
+    less, more = counts
+    print(kind.name)
+    print(f"{(more.n_frames - less.n_frames) / kind.units:8.1f}  frames")
+    print(f"{(more.n_c_calls - less.n_c_calls) / kind.units:8.1f}  calls of C")
+    print(f"{(more.n_constructors - less.n_constructors) / kind.units:8.1f}  constructors among the frames")
+    if rig is not None and not kind.counts_chunks:
+        rig.prepare(2 * AT_ONCE)
+        held = Held()
+        rig.hold(held.before, held.look)
+        print(f"{held.tracked.total() / AT_ONCE:8.1f}  tracked objects in flight")
+        print(f"{held.n_ours / AT_ONCE:8.1f}  of them of velox")
+        print(f"{held.blocks / AT_ONCE:8.1f}  blocks of memory in flight")
+        for name, n in held.tracked.most_common():
+            if n >= AT_ONCE:
+                print(f"{n / AT_ONCE:12.1f}  {name}")
+    for name, n in (more.frames - less.frames).most_common(most):
+        print(f"{n / kind.units:12.2f}  {name}")
+
+
 def _profile(kind: Kind) -> None:
     """Print the functions of one kind by their own time, with the number of calls a unit."""
     warm_up, one, _ = runs(kind)
     warm_up()
+    one.prepare()
     profile = cProfile.Profile()
-    profile.runcall(one)
+    profile.runcall(one.work)
     print(f"{kind.name}: {kind.units} units")
     pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 
@@ -227,6 +302,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--frames", action="store_true")
     parser.add_argument("--stacks", type=float, default=0.0)
     options = parser.parse_args()
     gc.collect()
@@ -240,16 +316,19 @@ def main() -> None:
         if options.profile:
             _profile(kind)
             continue
+        if options.frames:
+            _print_frames(kind)
+            continue
         if options.time:
             print(f"{timed(kind):8.2f} µs  {kind.name}")
             continue
         warm_up, one, two = runs(kind)
         warm_up()
-        mark()
-        one()
-        mark()
-        two()
-        mark()
+        for run in (one, two):
+            run.prepare()
+            mark()
+            run.work()
+            mark()
     sys.stdout.flush()
     # Not a proper end: what follows is no part of any count, and under valgrind it takes its time.
     os._exit(0)

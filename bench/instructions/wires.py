@@ -2,6 +2,8 @@
 
 Knows: the bytes that a client and an upstream say, over HTTP/1.1 and HTTP/2. Does not know: the gateway, or how often.
 
+What they say next is prepared before (prepared.py): it costs nothing while anything is counted.
+
 Each end hands its bytes to the gateway's protocol as a loop does after a read: get_buffer(), buffer_updated(). What
 comes the other way is only looked at as far as it must be to know that it is whole.
 """
@@ -12,27 +14,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
-import hpack
+from bench.payloads import SSE_CHUNK, SSE_LAST
 
-from bench.payloads import API_KEY, CHAT_PATH, CHAT_REPLY, SSE_CHUNK, SSE_LAST
+__all__ = ["Client", "Http1Client", "Http1Origin", "Http2Client", "Http2Origin", "Upstream", "Wire"]
 
-__all__ = ["Client", "Http1Client", "Http1Origin", "Http2Client", "Http2Origin", "Wire"]
-
-# What an OpenAI SDK sends beside the key.
-_HEADERS: Final = (
-    ("content-type", "application/json"),
-    ("accept", "application/json"),
-    ("user-agent", "OpenAI/Python 3.52.0"),
-    ("accept-encoding", "identity"),
-    ("x-stainless-lang", "python"),
-    ("x-stainless-retry-count", "0"),
-    ("x-stainless-read-timeout", "600"),
-    ("authorization", f"Bearer {API_KEY}"),
-)
-_REPLY_HEADERS: Final = (
-    ("server", "nginx/1.22.1"),
-    ("date", "Sun, 22 Nov 2026 02:00:00 GMT"),
-)
 _STREAMED: Final = b'"stream":true'
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -121,47 +106,67 @@ class Wire(asyncio.Transport):
 # -- upstreams ----------------------------------------------------------------------------------------
 
 
-def _http1_head(kind: str, more: str) -> bytes:
-    fields = "".join(f"{name}: {value}\r\n" for name, value in (*_REPLY_HEADERS, ("content-type", kind)))
-    return f"HTTP/1.1 200 OK\r\n{fields}{more}\r\n".encode()
+class Upstream:
+    """What the connections of one upstream share: what they answer next, and when.
+
+    n_chunks: of a stream that begins. replies: prepared for the upstream's kind of HTTP.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.n_chunks = 0
+        self.replies: Iterator[Any] = iter(())
+        self._loop: Final = loop
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+
+    def soon(self, answer: Callable[..., None], *arguments: Any) -> None:
+        """Answer in the next turn of the loop, or when the answers that are held are released."""
+        if self._held is None:
+            self._loop.call_soon(answer, *arguments)
+        else:
+            self._held.append((answer, arguments))
+
+    def hold(self) -> None:
+        """Answer nothing until release()."""
+        self._held = []
+
+    def release(self) -> None:
+        """Answer all that was held."""
+        held, self._held = self._held or [], None
+        for answer, arguments in held:
+            self._loop.call_soon(answer, *arguments)
 
 
 def _http1_chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-_HTTP1_JSON_HEAD: Final = _http1_head("application/json", f"content-length: {len(CHAT_REPLY)}\r\n")
-_HTTP1_JSON: Final = _HTTP1_JSON_HEAD + CHAT_REPLY
-_HTTP1_SSE_HEAD: Final = _http1_head("text/event-stream", "transfer-encoding: chunked\r\n")
+_HTTP1_WARM: Final = (
+    b"HTTP/1.1 200 OK\r\nserver: cloudflare\r\ncontent-type: application/json\r\ncontent-length: 600\r\n\r\n"
+)
 _HTTP1_SSE_CHUNK: Final = _http1_chunk(SSE_CHUNK)
 _HTTP1_SSE_END: Final = _http1_chunk(SSE_LAST) + _LAST_CHUNK
 
 
 class Http1Origin(Wire):
-    """An upstream that answers each request in the next turn of the loop; a stream gets a chunk a turn.
+    """An upstream that answers each request in the next turn of the loop; a stream gets a chunk a turn."""
 
-    n_chunks: of a stream; for all connections of one upstream, asked when the stream begins.
-    """
-
-    def __init__(
-        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, n_chunks: Callable[[], int]
-    ) -> None:
+    def __init__(self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, upstream: Upstream) -> None:
         super().__init__(protocol, loop)
-        self._n_chunks: Final = n_chunks
+        self._upstream: Final = upstream
         self._left = 0
 
     def write(self, data: Any) -> None:
         if data.startswith(b"HEAD "):  # the pool's warm-up
-            self._loop.call_soon(self.say, _HTTP1_JSON_HEAD)
+            self._loop.call_soon(self.say, _HTTP1_WARM)
         elif _STREAMED in data:
-            self._left = self._n_chunks()
-            self._loop.call_soon(self._begin)
+            self._left = self._upstream.n_chunks
+            self._upstream.soon(self._begin, next(self._upstream.replies))
         else:
-            self._loop.call_soon(self.say, _HTTP1_JSON)
+            self._upstream.soon(self.say, next(self._upstream.replies))
 
-    def _begin(self) -> None:
+    def _begin(self, head: bytes) -> None:
         self._loop.call_soon(self._step)
-        self.say(_HTTP1_SSE_HEAD)
+        self.say(head)
 
     def _step(self) -> None:
         if self._left:
@@ -172,57 +177,56 @@ class Http1Origin(Wire):
             self.say(_HTTP1_SSE_END)
 
 
-def _literal(name: str, value: str) -> bytes:
-    """Return a field that the decoder's table does not keep, as nginx writes it (RFC 7541 §6.2.2)."""
-    return b"\x00" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
-
-
-def _http2_head(kind: str, *more: tuple[str, str]) -> bytes:
-    return b"\x88" + b"".join(_literal(*field) for field in (*_REPLY_HEADERS, ("content-type", kind), *more))
-
-
-_HTTP2_JSON_HEAD: Final = _http2_head("application/json", ("content-length", str(len(CHAT_REPLY))))
-_HTTP2_SSE_HEAD: Final = _http2_head("text/event-stream")
-
-
 class Http2Origin(Wire):
-    """The same over HTTP/2: what came whole in one write is answered in one read."""
+    """The same over HTTP/2: what came whole in one write is answered in one read.
 
-    def __init__(
-        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, n_chunks: Callable[[], int]
-    ) -> None:
+    A prepared reply has the block of fields for a connection's first reply, that for any later one, and the body.
+    """
+
+    def __init__(self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, upstream: Upstream) -> None:
         super().__init__(protocol, loop)
-        self._n_chunks: Final = n_chunks
-        self._ready = b""
-        self._streamed: set[int] = set()
+        self._upstream: Final = upstream
+        self._is_first = True
 
     def write(self, data: Any) -> None:
         data = bytes(data)
+        now = b""
         answer = b""
         at = 0
         if data.startswith(_PREFACE):
             at = len(_PREFACE)
-            answer = _ROOM_FOR_ALL
+            now = _ROOM_FOR_ALL
         for kind, flags, stream, start in _frames(data[at:]):
             start += at
             if kind == _HEADERS_FRAME and flags & _END_STREAM:  # the pool's warm-up
-                answer += _frame(_HEADERS_FRAME, _END_HEADERS | _END_STREAM, stream, _HTTP2_JSON_HEAD)
+                now += _frame(_HEADERS_FRAME, _END_HEADERS | _END_STREAM, stream, b"\x88")
             elif kind == _DATA and flags & _END_STREAM:
-                if data.find(_STREAMED, start, start + 100) >= 0:
-                    self._loop.call_soon(self._begin, stream)
+                block, body = self._reply()
+                if body:
+                    answer += _frame(_HEADERS_FRAME, _END_HEADERS, stream, block)
+                    answer += _frame(_DATA, _END_STREAM, stream, body)
                 else:
-                    answer += _frame(_HEADERS_FRAME, _END_HEADERS, stream, _HTTP2_JSON_HEAD)
-                    answer += _frame(_DATA, _END_STREAM, stream, CHAT_REPLY)
+                    self._upstream.soon(self._begin, stream, block)
             elif kind == _SETTINGS and not flags & _ACK:
-                answer += _frame(_SETTINGS, _ACK, 0)
+                now += _frame(_SETTINGS, _ACK, 0)
             elif kind == _PING and not flags & _ACK:
-                answer += _frame(_PING, _ACK, 0, data[start : start + 8])
+                now += _frame(_PING, _ACK, 0, data[start : start + 8])
+        if now:
+            self._loop.call_soon(self.say, now)
         if answer:
-            self._loop.call_soon(self.say, answer)
+            self._upstream.soon(self.say, answer)
 
-    def _begin(self, stream: int) -> None:
-        self._loop.call_soon(self._step, stream, _frame(_DATA, 0, stream, SSE_CHUNK), self._n_chunks())
-        self.say(_frame(_HEADERS_FRAME, _END_HEADERS, stream, _HTTP2_SSE_HEAD))
+    def _reply(self) -> tuple[bytes, bytes]:
+        first, later, body = next(self._upstream.replies)
+        if self._is_first:
+            self._is_first = False
+            return first, body
+        return later, body
+
+    def _begin(self, stream: int, block: bytes) -> None:
+        chunk = _frame(_DATA, 0, stream, SSE_CHUNK)
+        self._loop.call_soon(self._step, stream, chunk, self._upstream.n_chunks)
+        self.say(_frame(_HEADERS_FRAME, _END_HEADERS, stream, block))
 
     def _step(self, stream: int, chunk: bytes, left: int) -> None:
         if left:
@@ -236,28 +240,28 @@ class Http2Origin(Wire):
 
 
 class Client(Protocol):
-    """One connection of a client."""
+    """One connection of a client. requests: prepared for its kind of HTTP; several connections may share them."""
+
+    requests: Iterator[Any]
 
     def ask(self) -> None:
         """Send a request."""
 
 
 class Http1Client(Wire):
-    """A client that sends one request at a time. on_answer: its answer is whole."""
+    """A client that sends one request at a time. on_answer: its answer is whole, since what is written ends so."""
 
     def __init__(
-        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, body: bytes, on_answer: Callable[[], None]
+        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, ends: bytes, on_answer: Callable[[], None]
     ) -> None:
         super().__init__(protocol, loop)
         self._on_answer: Final = on_answer
-        fields = "".join(f"{name}: {value}\r\n" for name, value in (("host", "127.0.0.1:8080"), *_HEADERS))
-        head = f"POST {CHAT_PATH} HTTP/1.1\r\n{fields}content-length: {len(body)}\r\n\r\n"
-        self._request: Final = head.encode() + body
-        self._end: Final = _LAST_CHUNK if _STREAMED in body else CHAT_REPLY
+        self._end: Final = ends
+        self.requests: Iterator[bytes] = iter(())
         self.first = b""
 
     def ask(self) -> None:
-        self.say(self._request)
+        self.say(next(self.requests))
 
     def write(self, data: Any) -> None:
         if not self.first:
@@ -269,20 +273,18 @@ class Http1Client(Wire):
 
 
 class Http2Client(Wire):
-    """A client that sends several requests at a time, on streams of one connection."""
+    """A client that sends several requests at a time, on streams of one connection.
+
+    A prepared request has its block of fields, encoded after those before it, and its body.
+    """
 
     def __init__(
-        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, body: bytes, on_answer: Callable[[], None]
+        self, protocol: BufferedProtocol, loop: asyncio.AbstractEventLoop, ends: bytes, on_answer: Callable[[], None]
     ) -> None:
         super().__init__(protocol, loop)
         self._on_answer: Final = on_answer
-        fields = [(":method", "POST"), (":scheme", "http"), (":path", CHAT_PATH), (":authority", "127.0.0.1:8080")]
-        fields += [*_HEADERS, ("content-length", str(len(body)))]
-        encoder = hpack.Encoder()
-        self._first_block: bytes = encoder.encode(fields)
-        self._block: Final[bytes] = encoder.encode(fields)  # the table has all of them by now
-        self._body: Final = body
         self._stream = 1
+        self.requests: Iterator[tuple[bytes, bytes]] = iter(())
 
     def begin(self) -> None:
         """Say what comes before any request."""
@@ -290,8 +292,8 @@ class Http2Client(Wire):
 
     def ask(self) -> None:
         stream, self._stream = self._stream, self._stream + 2
-        block = self._block if stream > 1 else self._first_block
-        self.say(_frame(_HEADERS_FRAME, _END_HEADERS, stream, block) + _frame(_DATA, _END_STREAM, stream, self._body))
+        block, body = next(self.requests)
+        self.say(_frame(_HEADERS_FRAME, _END_HEADERS, stream, block) + _frame(_DATA, _END_STREAM, stream, body))
 
     def write(self, data: Any) -> None:
         data = bytes(data)

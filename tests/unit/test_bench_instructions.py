@@ -11,7 +11,7 @@ from bench.instructions.__main__ import compare
 from bench.instructions.calibration import calibrate
 from bench.instructions.count import CountError, count, rig_command
 from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, nearest, with_figures, write
-from bench.instructions.kinds import CALIBRATION, KINDS, Kind
+from bench.instructions.kinds import CALIBRATION, KINDS, Kind, chosen
 from bench.instructions.page import PAGE, kept_table
 from docs.tables import fill
 
@@ -102,3 +102,20 @@ def test_page_shows_what_is_kept() -> None:
     text = PAGE.read_text()
     assert fill(text, "instructions", kept_table(load())) == text
     assert {CALIBRATION.name, JSON} <= json.loads(kept.PATH.read_text())[0]["instructions"].keys()
+
+
+def test_chosen_name_of_a_kind_is_that_kind_only() -> None:
+    """A kind whose name is the beginning of another's can be chosen alone; a word chooses all that have it."""
+    assert [kind.name for kind in chosen([JSON])] == [JSON]
+    assert len(chosen(["equal heads"])) == 3
+    assert chosen([]) == KINDS
+
+
+def test_frames_are_counted_of_velox_only() -> None:
+    """What is printed are functions of the gateway, and objects held while its upstream has not answered."""
+    command = [*rig_command(ROOT), "--frames", JSON]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    lines = dict(reversed(line.split(None, 1)) for line in done.stdout.splitlines()[1:])
+    assert float(lines["frames"]) > float(lines["constructors among the frames"]) > 0
+    assert float(lines["tracked objects in flight"]) >= float(lines["of them of velox"]) > 0
+    assert not any(name.startswith("bench.") for name in lines)
