@@ -36,7 +36,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS, Estimator
 from velox.policy.fair_queue import FairQueue, Outcome
 from velox.policy.limit_rules import LimitRule
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, RequestHead, Scope
 

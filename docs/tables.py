@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from velox.admin import metrics_page
-from velox.admin.upstream_metrics import upstream_families
+from velox.admin.metrics_page import upstream_families
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
 from velox.settings.show import markdown
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
-from velox.shm.upstream_memory import ROW_CELLS
-from velox.shm.upstream_table import UpstreamTable
+from velox.shm.upstream_table import ROW_CELLS, UpstreamTable
 
 __all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full"]
 

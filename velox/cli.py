@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from velox import __version__
-from velox.runtime.capacity import descriptors_of, memory_of
+from velox.runtime.capacity import descriptors_of, memory_of, open_files_limit, raise_open_files
 from velox.runtime.explain import explain, read_headers
-from velox.runtime.limits import open_files_limit, raise_open_files
 from velox.runtime.memory_bound import KEEPER_BYTES
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.certificate import CertificateError, read_certificate
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return 2
     # Here, not above: the gateway is loaded by the one command that runs it.
     from velox.runtime import supervisor
-    from velox.runtime.config_reading import ConfigSource
+    from velox.runtime.reload import ConfigSource
 
     again = partial(_load_again, variables, overrides, sim=arguments.sim)
     return supervisor.serve(settings, ConfigSource(again, began_ns), sim=arguments.sim)

@@ -38,14 +38,14 @@ from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
-from velox.runtime.config_board import ConfigBoard
-from velox.runtime.key_watch import KeyWatch
+from velox.runtime.configuration import ConfigBoard
+from velox.runtime.credentials import KeyWatch
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import return_large_blocks
-from velox.runtime.slots import SPARES
+from velox.runtime.supervisor import SPARES
 from velox.runtime.worker import Worker
 from velox.settings import Settings, load
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import UpstreamTable

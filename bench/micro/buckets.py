@@ -25,7 +25,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS
 from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate, ask
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable, SharedQuota
 from velox.types import Caller, Rates, RequestHead, Scope
 

@@ -20,7 +20,7 @@ from bench.machine import pick_cores
 from bench.micro.buckets import LockedBucket, shared_quota
 from bench.micro.candidates import Answers, Candidate, Case
 from velox.policy.token_bucket import BucketRate
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 
 __all__ = ["CASES", "Contest"]
 

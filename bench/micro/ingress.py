@@ -37,10 +37,10 @@ from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.protocol.http1 import Http1Limits
 from velox.runtime.fleet import Fleet
-from velox.runtime.gateway_parts import gateway_parts
-from velox.runtime.member_parts import MemberMaker
+from velox.runtime.members import MemberMaker
+from velox.runtime.worker import gateway_parts
 from velox.settings import load
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 from velox.types import Caller, RequestHead

@@ -35,11 +35,10 @@ from velox.policy.route_match import RouteTable
 from velox.policy.routes import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, UpstreamEntry
 from velox.policy.split import MirrorGate
 from velox.runtime.fleet import Fleet, RouteMaker
-from velox.runtime.gateway_parts import gateway_parts
-from velox.runtime.member_parts import MemberMaker
-from velox.runtime.members import labels_of, prefix_groups
+from velox.runtime.members import MemberMaker, labels_of, prefix_groups
+from velox.runtime.worker import gateway_parts
 from velox.settings import Settings, load
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable

@@ -17,7 +17,7 @@ from tests.sockets.core_attempts import BODY
 from tests.sockets.core_gateway import FakeClient, request_head
 from velox.gateway.exchange import Exchange
 from velox.gateway.member import Member
-from velox.runtime.member_parts import MemberMaker
+from velox.runtime.members import MemberMaker
 from velox.settings import Settings, load
 from velox.types import ANYONE, Header, WebSocketOffer
 

@@ -20,10 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.watching import until
 from tests.sockets.profile_workers import busy_work, start_worker, stop_worker
-from velox.admin import main
 from velox.admin.health import Readiness
 from velox.admin.pprof import ProfilePage
-from velox.admin.server import MAX_CONNECTIONS, AdminApp
+from velox.admin.server import MAX_CONNECTIONS, AdminApp, run
 from velox.profiling.remote import collect
 from velox.profiling.samples import Profile
 
@@ -51,7 +50,7 @@ def start_admin(sock: socket.socket, channels: list[socket.socket], *, broken: b
     )
     code = 1
     try:
-        main.run(sock, app)
+        run(sock, app)
         code = 0
     finally:
         os._exit(code)

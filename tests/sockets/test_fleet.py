@@ -14,7 +14,7 @@ from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import bed, settings_of, upstream
 from tests.sockets.core_plans import fail, plan, refuse_key
 from velox.runtime.fleet import Fleet
-from velox.runtime.member_parts import MemberMaker
+from velox.runtime.members import MemberMaker
 from velox.settings import Settings
 from velox.types import WebSocketOffer
 

@@ -13,11 +13,10 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.lease_wait import NotYetError, pass_when_told
 from velox.policy.quota import NOT_YET
 from velox.policy.token_bucket import BucketRate
-from velox.runtime.lease_calls import LeaseCalls
-from velox.runtime.lease_pipes import ALIVE, EVERY_ROW, LeasePipes
+from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseCalls, LeasePipes
 from velox.settings import load
 from velox.shm.leased import Demand, LeasedQuota, LeasedTable
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
 

@@ -12,8 +12,7 @@ from typing import NoReturn
 import pytest
 
 from velox.policy.token_bucket import BucketRate
-from velox.shm.quota_memory import OVERFLOW_ROWS, QuotaMemory
-from velox.shm.quota_sweep import QuotaSweeper
+from velox.shm.quota_table import OVERFLOW_ROWS, QuotaMemory, QuotaSweeper
 from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
 from velox.shm.segment import Segment
 

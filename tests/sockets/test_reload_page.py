@@ -14,11 +14,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from velox.admin import main
 from velox.admin.health import Readiness
 from velox.admin.reload import AnswerBoard, ReloadAnswer, ReloadPage
 from velox.admin.reload_call import Told, call_reload
-from velox.admin.server import AdminApp
+from velox.admin.server import AdminApp, run
 from velox.observe.series import CELLS
 from velox.runtime.process import spawn, wake
 from velox.shm.segment import Segment
@@ -53,7 +52,7 @@ class Gateway:
 
     @staticmethod
     def _serve(sock: socket.socket, app: AdminApp) -> int:
-        main.run(sock, app)
+        run(sock, app)
         return 0
 
     def close(self) -> None:

@@ -17,8 +17,7 @@ from velox.outcomes import AttemptOutcome
 from velox.policy.balance.prefix_table import PrefixTable
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
-from velox.shm.upstream_memory import ATTEMPTS, STATES
-from velox.shm.upstream_table import LEAVING_S, UpstreamCells, UpstreamTable
+from velox.shm.upstream_table import ATTEMPTS, LEAVING_S, STATES, UpstreamCells, UpstreamTable
 
 # Nothing but this test runs in the children, and they have one thread.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -1,6 +1,6 @@
-"""The buckets of Redis without Redis: what lease_script.py does, in Python, at a time that the test sets.
+"""The buckets of Redis without Redis: what lease_redis.py does, in Python, at a time that the test sets.
 
-Knows: the script's rules. tests/sockets/test_lease_script.py verifies that it and the script say the same.
+Knows: the script's rules. tests/sockets/test_lease_redis.py verifies that it and the script say the same.
 """
 
 from __future__ import annotations

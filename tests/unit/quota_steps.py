@@ -14,7 +14,7 @@ from typing import Any
 
 from atomicshm import AtomicU64
 
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 
 __all__ = ["Killed", "Stage", "Turn"]
 

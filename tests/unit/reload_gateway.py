@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from velox.observe.series import CELLS
-from velox.runtime.config_reading import ConfigSource
-from velox.runtime.key_watch import KeyWatch
+from velox.runtime.credentials import KeyWatch
 from velox.runtime.listeners import Listeners
 from velox.runtime.process import spawn
-from velox.runtime.reload import Reload
+from velox.runtime.reload import ConfigSource, Reload
 from velox.settings import Settings, load
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from velox.admin.door import OPEN_PAGES, Door
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
-from velox.admin.server import AdminApp
+from velox.admin.server import OPEN_PAGES, AdminApp, Door
 from velox.profiling.samples import Profile
 
 TOKEN = "admin-token"

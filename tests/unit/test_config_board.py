@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velox.observe.series import CELLS
-from velox.runtime.config_board import ConfigBoard, ConfigFollower
-from velox.runtime.config_pieces import assembled, pieces
+from velox.runtime.configuration import ConfigBoard, ConfigFollower, assembled, pieces
 from velox.settings import Settings, load
 from velox.shm.segment import Segment
 from velox.shm.status import WorkerStatus

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.runtime.config_files import ConfigFiles
+from velox.runtime.reload import ConfigFiles
 
 
 class Followed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from velox.observe.series import CELLS
-from velox.runtime.key_watch import KeyWatch
+from velox.runtime.credentials import KeyWatch
 from velox.settings import load
 from velox.settings.keys import parse_entries, parse_key_file
 from velox.shm.segment import Segment

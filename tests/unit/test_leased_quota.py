@@ -13,10 +13,9 @@ from velox.gateway.rate_headers import RateHeaders
 from velox.policy.lease import BACK_AFTER_NS, FRESH_NS, block
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.token_bucket import BucketRate
-from velox.runtime.lease_rows import LeaseRows, LinkTimes
+from velox.runtime.lease_keeper import LeaseRows, LinkTimes
 from velox.shm.leased import Demand, Lease, LeasedQuota, LeasedTable, balance_of, pack_rate, unpack_rate
-from velox.shm.quota_memory import PROBES, QuotaMemory
-from velox.shm.quota_sweep import QuotaSweeper
+from velox.shm.quota_table import PROBES, QuotaMemory, QuotaSweeper
 
 NOW = 10**13
 MS, SECOND = 10**6, 10**9

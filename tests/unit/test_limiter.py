@@ -20,7 +20,7 @@ from velox.gateway.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
 from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, RequestHead, Scope
 

@@ -14,9 +14,9 @@ from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
 from velox.runtime import memory_bound
 from velox.runtime.capacity import descriptors_of, memory_of
-from velox.runtime.slots import SPARES
+from velox.runtime.supervisor import SPARES
 from velox.settings import load
-from velox.shm import quota_memory
+from velox.shm import quota_table
 
 MIB = 2**20
 PLENTY = 2**20  # open files
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert memory_bound._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
     assert memory_bound._KEPT == limiter._KEPT_SETS
-    assert memory_bound._OVERFLOW_ROWS == quota_memory.OVERFLOW_ROWS
+    assert memory_bound._OVERFLOW_ROWS == quota_table.OVERFLOW_ROWS
     assert memory_bound._MIRRORED == mirror._MOST
     assert memory_bound._MIRRORED_BODIES == 2 * mirror._MOST_BYTES
     assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
@@ -78,7 +78,7 @@ def test_table_of_limits_is_no_larger_than_its_bound(workers: str) -> None:
     environ = {**SMALL, "VELOX_WORKERS": workers, "VELOX_LIMITS": "[{per: model, rpm: 6}]"}
     settings = load(environ, cores=1, memory_bytes=0)
     (row,) = [row for row in memory_of(settings, PLENTY).rows if row.what == "the table of limits"]
-    memory = quota_memory.QuotaMemory(settings.limit_buckets, settings.workers * (1 + SPARES))
+    memory = quota_table.QuotaMemory(settings.limit_buckets, settings.workers * (1 + SPARES))
 
     assert row.n_bytes * 0.99 < len(memory.cells) * 8 < row.n_bytes * 1.01
 

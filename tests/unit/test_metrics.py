@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from velox.admin.metrics_page import CONTENT_TYPE, render
 from velox.errors import Blame, Reason
 from velox.observe import series
-from velox.observe.causes import TlsFailure
 from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import TlsFailure
 from velox.outcomes import (
     AttemptOutcome,
     ConnectionEnd,
@@ -31,7 +31,7 @@ from velox.outcomes import (
     Unit,
 )
 from velox.policy.token_bucket import BucketRate
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus

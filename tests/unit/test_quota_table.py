@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.quota_steps import Stage, Turn
 from velox.policy.quota import Quota, Slots
 from velox.policy.token_bucket import NEVER, UNLIMITED, BucketRate
-from velox.shm.quota_memory import LEAVING, OVERFLOW_ROWS, PROBES, QuotaMemory
-from velox.shm.quota_sweep import QuotaSweeper
+from velox.shm.quota_table import LEAVING, OVERFLOW_ROWS, PROBES, QuotaMemory, QuotaSweeper
 from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
 
 NOW = 10**12

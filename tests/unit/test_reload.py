@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.reload_gateway import ReloadingGateway
 from velox.admin.reload import READING_S, ReloadAnswer
-from velox.runtime.config_pieces import assembled
+from velox.runtime.configuration import assembled
 from velox.settings import Settings
 from velox.shm.upstream_table import TableFullError
 

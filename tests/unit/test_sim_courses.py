@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from velox.sim.courses import Courses
+from velox.sim.engine import Courses
 from velox.sim.options import SimOptions
 from velox.sim.shapes import SMOOTH, Course
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.sim.outage import Outage
+from velox.sim.engine import Outage
 
 
 class Clock:

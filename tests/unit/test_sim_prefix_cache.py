@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velox.sim.ask import count_prompt_tokens, prompt_text
-from velox.sim.prefix_cache import BLOCK_TOKENS, PrefixCache
+from velox.sim.engine import BLOCK_TOKENS, PrefixCache
 
 BLOCK = BLOCK_TOKENS * 4  # characters
 

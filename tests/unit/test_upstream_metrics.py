@@ -10,8 +10,7 @@ from velox.observe import series
 from velox.outcomes import AttemptOutcome
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
-from velox.shm.upstream_memory import FIRST_BYTE_NS
-from velox.shm.upstream_table import UpstreamCells, UpstreamTable
+from velox.shm.upstream_table import FIRST_BYTE_NS, UpstreamCells, UpstreamTable
 
 A, B, SOLE = ("many", "http://a"), ("many", "http://b"), ("sole", "https://c/base")
 

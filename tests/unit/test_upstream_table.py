@@ -15,9 +15,18 @@ from velox.policy.balance.least_inflight import LeastInflight
 from velox.policy.balance.prefix_table import CELLS as PREFIX_CELLS
 from velox.policy.balance.prefix_table import PrefixTable
 from velox.policy.health.member import State
-from velox.shm import upstream_memory as layout
-from velox.shm.upstream_memory import MOST_GROUPS, MOST_ROWS, ROW_CELLS, UpstreamMemory
-from velox.shm.upstream_table import LEAVING_S, RowTotals, TableFullError, UpstreamCells, UpstreamTable
+from velox.shm import upstream_table as layout
+from velox.shm.upstream_table import (
+    LEAVING_S,
+    MOST_GROUPS,
+    MOST_ROWS,
+    ROW_CELLS,
+    RowTotals,
+    TableFullError,
+    UpstreamCells,
+    UpstreamMemory,
+    UpstreamTable,
+)
 
 ONE, TWO, OTHER = ("one", "http://a"), ("one", "http://b"), ("other", "http://a")
 

@@ -1,32 +1,63 @@
-"""The admin listener: HTTP/1.1 for people, probes, Prometheus and `go tool pprof`.
+"""The admin listener: HTTP/1.1 for people, probes, Prometheus and `go tool pprof`, in a process of its own.
 
-Knows: which path is served by what, and the bounds of a connection. Does not know: where figures come from;
-all of it is injected. It shares no process with a worker, so neither can delay the other.
+Knows: which path is served by what, which paths need the token, and the bounds of a connection. Does not know: where
+figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
 
 Limits: GET and HEAD, POST for a reload, one request per connection, a head of 8 KiB in 5 s, 64 connections. One more
-takes the place of the one that has kept us waiting the longest, so that a crowd of idle ones keeps no probe out. A path
-is compared as it came, so there is no way to spell another one. With a token, only probes need none (door.py).
+replaces the connection that has been idle the longest, so that a crowd of idle ones keeps no probe out. A path
+is compared as it came, so there is no way to spell another one. With a token, only probes need none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import logging
+import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Final
 
 import orjson
+import uvloop
 
 from velox.admin import metrics_page
-from velox.admin.door import Door
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
 
-__all__ = ["AdminApp", "serve"]
+__all__ = ["OPEN_PAGES", "AdminApp", "Door", "run", "serve"]
+
+# A kubelet can't be given a token. Without one these say yes or no, and nothing else.
+OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz"})
+
+
+class Door:
+    """Asks for the token. token None: nobody is asked."""
+
+    def __init__(self, token: str | None) -> None:
+        self._digest: Final = None if token is None else hashlib.sha256(token.encode("latin-1")).digest()
+
+    def __repr__(self) -> str:
+        return f"<Door open={self._digest is None}>"
+
+    def knows(self, request: AdminRequest) -> bool:
+        """Tell whether the request may see everything. In constant time: digests are compared, of equal length."""
+        if self._digest is None:
+            return True
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        presented = token.strip() if scheme.lower() == "bearer" else ""
+        return hmac.compare_digest(hashlib.sha256(presented.encode("latin-1")).digest(), self._digest)
+
+    def check(self, request: AdminRequest) -> None:
+        """Raise RefusalError(401) for a page that the request may not see, also if there is no such page."""
+        if request.path not in OPEN_PAGES and not self.knows(request):
+            message = "send the admin token: Authorization: Bearer TOKEN"
+            raise RefusalError(401, message, (("WWW-Authenticate", "Bearer"),))
+
 
 HEAD_BYTES: Final = 8192
 HEAD_TIMEOUT_S: Final = 5.0
@@ -206,3 +237,22 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.write_eof()
     async with asyncio.timeout(LINGER_S):
         await _discard(reader)
+
+
+def run(sock: socket.socket, app: AdminApp) -> None:
+    """Serve on a listening socket until SIGTERM, then return at once; running profiles are given up.
+
+    SIGINT is ignored: Ctrl-C reaches the whole process group, and while workers drain somebody has to say so.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_until_stopped(sock, app))
+
+
+async def _serve_until_stopped(sock: socket.socket, app: AdminApp) -> None:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    server = await serve(sock, app)
+    await told.wait()
+    server.close()
+    # Connections still open end with the loop: the runner cancels what is left.

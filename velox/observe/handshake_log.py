@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from velox.observe.causes import TlsFailure
 from velox.observe.metrics import WorkerMetrics
+from velox.observe.series import TlsFailure
 
 __all__ = ["HandshakeLog"]
 

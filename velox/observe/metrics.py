@@ -13,8 +13,7 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.observe import series
-from velox.observe.causes import TlsFailure
-from velox.observe.families import Histogram
+from velox.observe.series import Histogram, TlsFailure
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,

@@ -1,4 +1,4 @@
-"""The fixed set of metric series, and the cell of the slab in which each number lies.
+"""The fixed set of metric series, and the cell of the slab in which each number is.
 
 Knows: names, labels, buckets, offsets. Does not know: how a cell is written (velox.observe.metrics) or shown
 (velox.admin.metrics_page).
@@ -11,12 +11,12 @@ Each family begins where the one before it ends; CELLS is the size of the whole.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Final, TypeAlias
 
 from velox.errors import Reason
-from velox.observe.buckets import DURATION_NS, OVERHEAD_NS
-from velox.observe.causes import TlsFailure
-from velox.observe.families import Counter, Gauge, Histogram, Label
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,
@@ -33,10 +33,118 @@ from velox.outcomes import (
     TokenCount,
     Unit,
 )
-from velox.shm.upstream_memory import FIRST_BYTE_NS
+from velox.shm.upstream_table import FIRST_BYTE_NS
 from velox.types import Endpoint, Priority, Scope
 
-__all__ = ["CELLS", "COUNTERS", "GAUGES", "HISTOGRAMS"]
+__all__ = [
+    "CELLS",
+    "COUNTERS",
+    "DURATION_NS",
+    "GAUGES",
+    "HISTOGRAMS",
+    "OVERHEAD_NS",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Label",
+    "TlsFailure",
+]
+
+
+def _ns(*seconds: float) -> tuple[int, ...]:
+    return tuple(round(s * 1e9) for s in seconds)
+
+
+# Those of gen_ai.server.request.duration in OpenTelemetry's conventions. Those of its time_to_first_token are in
+# velox.shm.upstream_table, where the first bytes of each upstream are counted in them, too.
+DURATION_NS: Final = _ns(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+# What Velox adds is tens of microseconds when all is well, and seconds in a full queue.
+OVERHEAD_NS: Final = _ns(
+    *(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5)
+)
+
+
+class TlsFailure(enum.IntEnum):
+    """Why a TLS handshake with a client did not end well."""
+
+    PLAIN_HTTP = 0  # a request in plain text
+    NOT_TLS = 1  # neither that nor a handshake
+    VERSION = 2  # the client knows no TLS as new as 1.2
+    CIPHER = 3  # no cipher, group or signature in common
+    CLIENT_CERTIFICATE = 4  # none, or none that VELOX_TLS_CLIENT_CA signed
+    REFUSED = 5  # by the client; mostly it does not trust our certificate
+    TIMEOUT = 6
+    CLOSED = 7  # by the client, in the middle
+    LIMIT = 8  # too many connections
+    OTHER = 9
+
+
+# A label and all the values that it can have.
+Label: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A family of counters: a cell for each combination of label values, the last label changes fastest.
+
+    sparse: most combinations never happen; a series is shown from its first event on.
+    """
+
+    name: str
+    help: str
+    first: int
+    labels: tuple[Label, ...] = ()
+    sparse: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the cell after the last one."""
+        return self.first + prod(len(values) for _, values in self.labels)
+
+    def series(self) -> list[tuple[str, ...]]:
+        """Return the label values of each cell, in the order of the cells."""
+        return list(product(*(values for _, values in self.labels)))
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A gauge, or one for each value of a label; the gateway's value is the sum over its workers."""
+
+    name: str
+    help: str
+    first: int
+    label: Label | None = None
+
+    @property
+    def end(self) -> int:
+        """Return the cell after the last one."""
+        return self.first + (len(self.label[1]) if self.label else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A family of histograms of times.
+
+    A series is its buckets (not cumulative, +Inf last), then its sum in nanoseconds.
+    bounds_ns: upper bounds, inclusive as Prometheus has them. label: at most one.
+    """
+
+    name: str
+    help: str
+    first: int
+    bounds_ns: tuple[int, ...]
+    label: Label | None = None
+    sparse: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Return the number of cells of one series."""
+        return len(self.bounds_ns) + 2
+
+    @property
+    def end(self) -> int:
+        """Return the cell after the last one."""
+        return self.first + self.stride * (len(self.label[1]) if self.label else 1)
 
 
 def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:

@@ -1,40 +1,98 @@
-"""The children, but for lease_process.py: worker, admin, simulator. What each does in its process before it runs.
+"""The child processes: worker, admin, simulator and lease keeper. What each does in its process before it runs.
 
-Knows: what a child inherits and must let go of. Does not know: when one is started (supervisor.py).
+Knows: what a child inherits and must close. Does not know: when one is started (supervisor.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import logging
+import os
+import signal
 import time
 from collections.abc import Sequence
 from functools import partial
 from socket import socket
+from typing import Final, Self
 
-from velox.admin import main as admin_main
 from velox.admin import metrics_page
+from velox.admin import server as admin_server
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.pprof import ProfilePage
 from velox.admin.reload import AnswerBoard, ReloadPage
-from velox.admin.server import AdminApp
 from velox.profiling.remote import collect
-from velox.runtime.certificates import Certificates
-from velox.runtime.config_board import ConfigBoard
-from velox.runtime.key_watch import KeyWatch
-from velox.runtime.lease_pipes import LeasePipes
+from velox.runtime.configuration import ConfigBoard
+from velox.runtime.credentials import Certificates, KeyWatch
+from velox.runtime.leases import LeasePipes
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import run_worker
 from velox.settings import Settings
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, serving
+from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.sim import main as simulator
 from velox.sim.options import SimOptions
 from velox.types import Address
 
-__all__ = ["admin", "start_simulator", "worker"]
+__all__ = ["LeaseProcess", "admin", "start_simulator", "worker"]
+
+_AGAIN_S: Final = 0.1
+
+
+class LeaseProcess:
+    """The keeper of one gateway, whichever process it is. pid: 0: none runs."""
+
+    def __init__(self, settings: Settings, segment: Segment, quotas: QuotaMemory, logger: logging.Logger) -> None:
+        self._settings: Final = settings
+        self._segment: Final = segment
+        self._quotas: Final = quotas
+        self._logger: Final = logger
+        self._status: Final = GatewayStatus(segment)
+        # Until the keeper has tried, requests wait for it instead of going on without.
+        self._status.redis = RedisLink.UP
+        self._start_at_s = 0.0
+        self.pipes: Final = LeasePipes(segment.blocks)
+        self.pid = 0
+
+    def __repr__(self) -> str:
+        return f"<LeaseProcess pid={self.pid}>"
+
+    @classmethod
+    def of(cls, settings: Settings, segment: Segment, quotas: QuotaMemory, logger: logging.Logger) -> Self | None:
+        """Return the keeper of a gateway; None: it needs none."""
+        return None if settings.redis_url is None else cls(settings, segment, quotas, logger)
+
+    def is_due(self, now_s: float) -> bool:
+        """True if one is to be started."""
+        return not self.pid and now_s >= self._start_at_s
+
+    def run(self, listeners: Listeners) -> int:
+        """Be the keeper, in a process of its own, until SIGTERM."""
+        listeners.close_others(None)
+        # Here, not above: the package redis is an extra.
+        from velox.runtime.lease_keeper import run_keeper
+
+        return run_keeper(self._settings, self._segment, self._quotas, self.pipes)
+
+    def started(self, pid: int) -> None:
+        """Note its process."""
+        self.pid = self._status.keeper_pid = pid
+
+    def hurry(self) -> None:
+        """End it at once if it has nobody to give anything back to: it may be in the middle of a slow look-up."""
+        if self.pid and not self._status.redis_is_up:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def died(self, how: str, now_s: float, *, expected: bool) -> None:
+        """Note that it was reaped; the next one may start."""
+        self.pid = self._status.keeper_pid = 0
+        self._start_at_s = now_s + _AGAIN_S
+        if not expected:
+            self._logger.error("the keeper of leases died (%s); the next one starts in %g s", how, _AGAIN_S)
 
 
 def worker(
@@ -87,7 +145,7 @@ def admin(
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
     listeners.close_others(None)
-    app = AdminApp(
+    app = admin_server.AdminApp(
         metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
         ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
@@ -95,7 +153,7 @@ def admin(
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
         host_names=settings.admin_hosts,
     )
-    admin_main.run(sock, app)
+    admin_server.run(sock, app)
     return 0
 
 

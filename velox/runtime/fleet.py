@@ -34,8 +34,8 @@ from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable
 from velox.policy.routes import Hedge, KeyRef, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
-from velox.runtime.member_parts import MemberMaker
-from velox.runtime.shares import share
+from velox.runtime.capacity import share
+from velox.runtime.members import MemberMaker
 from velox.runtime.steps import finished
 from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamTable

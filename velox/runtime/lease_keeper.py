@@ -1,17 +1,21 @@
-"""The keeper of leases: the one process of a gateway that speaks with Redis.
+"""The lease keeper: the one process of a gateway that speaks with Redis, and the rows that it looks after.
 
-Knows: when Redis is asked, when it is left alone, and who is told. Does not know: what is asked for a row
-(lease_rows.py), the connection (lease_redis.py), or requests.
+Knows: when Redis is asked, what is asked for each row, and which workers get the answer. Does not know: the connection
+(lease_redis.py), or requests.
 
-    demands    read from the pipe; all that came while Redis was being asked go into the next question
-    answers    noted in the rows, then the workers that wait are told
-    ten times a second: what nobody needs goes back, debts are paid
-    once a second: a sign of life, for which Redis tells how many gateways there are
-    failure    all workers are told at once and go on without it; it is tried again after 0.1 s, doubling to 1 s, and
-               before anything else it hears how full the buckets are that this gateway knows of
+    demands    read from the pipe; all that arrive while Redis is being asked go into the next question
+    answers    noted in the rows, then sent to the workers that wait
+    ten times a second: unused permits go back to Redis, debts are paid
+    once a second: a heartbeat, for which Redis returns the number of gateways
+    failure    all workers are notified at once and continue without it; it is tried again after 0.1 s, doubling to 1 s.
+               The first question then restores the state of all buckets that this gateway knows of
 
 It has no loop and one thread: a question blocks it, for at most half of VELOX_REDIS_TIMEOUT. It may be killed at any
-instant: the supervisor starts the next one, which finds the rows as they are (lease_rows.py).
+instant: the supervisor starts the next one.
+
+A row is looked after from the first demand for it until nothing of it is held and its bucket is full. HOLD says so,
+and what is needed for that stands in the row, so the next keeper finds every row as it is. What a dead keeper had asked
+and not yet noted is lost: Redis has charged it, nobody can use it.
 """
 
 from __future__ import annotations
@@ -23,21 +27,250 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.outcomes import LeaseResult
-from velox.policy.lease import retry_ns
-from velox.runtime.lease_pipes import ALIVE, EVERY_ROW, LeasePipes
-from velox.runtime.lease_redis import LeaseRedis, RedisDownError
-from velox.runtime.lease_rows import HeldRow, LeaseRows, LinkTimes
+from velox.policy.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
+from velox.policy.token_bucket import BucketRate
+from velox.runtime.lease_redis import Ask, LeaseRedis, RedisDownError, Told
+from velox.runtime.leases import ALIVE, EVERY_ROW, LeasePipes
 from velox.settings import Settings
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.leased import Demand, Lease, pack_rate, unpack_rate
+from velox.shm.quota_table import LEAVING, QuotaMemory, RowTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
 
-__all__ = ["LeaseKeeper", "run_keeper"]
+__all__ = ["HeldRow", "LeaseKeeper", "LeaseRows", "LinkTimes", "run_keeper"]
+
+# Different amounts that are asked for at once; those that find no place are asked for again by who waits.
+_MOST_PAIRS: Final = 32
+_WORD: Final = 8
+
+
+class LinkTimes(NamedTuple):
+    """Since when Redis can be asked, and when it could last be asked before that; 0: never. Monotonic ns."""
+
+    up_since_ns: int
+    alone_since_ns: int
+
+
+class HeldRow:
+    """One row. tag: of who has it. blocks: of the workers that wait for an answer."""
+
+    __slots__ = (
+        "_asked_debt",
+        "_asked_tat",
+        "_before",
+        "_since_ns",
+        "_used",
+        "back",
+        "blocks",
+        "index",
+        "is_low",
+        "lease",
+        "name",
+        "needs",
+        "rate",
+        "tag",
+        "tat",
+        "told_ns",
+    )
+
+    def __init__(self, memory: QuotaMemory, index: int, tag: int, name: bytes, rate: BucketRate, now_ns: int) -> None:
+        self.index: Final = index
+        self.tag: Final = tag
+        self.name: Final = name
+        self.rate = rate
+        self.lease: Final = Lease(memory, index)
+        self.tat: Final = memory.tat(index)
+        self.needs: list[int] = []
+        self.blocks: set[int] = set()
+        self.is_low = False  # a worker said that its lease gets short
+        self.back = 0  # taken out of the lease, to go back to Redis
+        self.told_ns = 0  # when Redis last told of it, to this keeper
+        self._used = self.lease.used.load()
+        self._since_ns = now_ns  # not used since
+        self._before = 0  # the balance, when it was last looked at
+        self._asked_tat = 0
+        self._asked_debt = 0
+
+    def __repr__(self) -> str:
+        return f"<HeldRow {self.index} {self.lease!r} needs={len(self.needs)}>"
+
+    def ask(self, now_ns: int, link: LinkTimes, replicas: int) -> Ask | None:
+        """Return what to ask Redis; None: nothing, what was needed is here."""
+        balance, size = self.lease.balance(), block(self.rate, replicas)
+        asked = pairs(self.needs, balance, _MOST_PAIRS)
+        want = missing(balance, size) if asked or self.is_low else 0
+        self._asked_debt = max(0, -balance)
+        self._asked_tat = self.tat.load()
+        rate = self.rate
+        # Redis may have lost what it told before this connection.
+        recover = self.told_ns < link.up_since_ns
+        ahead_ns = self._asked_tat - now_ns
+        if self._asked_tat & 1:
+            # What workers took without Redis is a debt, which it hears of: here it counts for nothing.
+            ahead_ns -= self._asked_debt * rate.interval_ns * replicas
+        if not (asked or want or self.back or self._asked_debt or (recover and ahead_ns > 0)):
+            return None
+        return Ask(
+            *(self.name, rate.interval_ns, rate.burst, rate.max_wait_ns, ahead_ns, recover),
+            back=self.back,
+            debt=self._asked_debt,
+            since_ns=now_ns - link.alone_since_ns if recover and link.alone_since_ns else 0,
+            want=want,
+            pairs=asked,
+        )
+
+    def told(self, told: Told, now_ns: int) -> None:
+        """Note what Redis has answered to ask()."""
+        lease = self.lease
+        if told.ready_ns:
+            # Before the permits: who takes one looks at it afterwards.
+            lease.ready.store(max(lease.ready.load(), now_ns + told.ready_ns))
+        if told.granted or self._asked_debt:
+            lease.granted.fetch_add(told.granted + self._asked_debt)
+        # If workers moved it meanwhile, it stays theirs until Redis has heard of that.
+        self.tat.cas(self._asked_tat, (now_ns + told.ahead_ns) & ~1)
+        lease.hold.store(max(now_ns, 1))
+        self.told_ns = now_ns
+        self.done()
+
+    def done(self) -> None:
+        """Forget what was asked: it was answered, or it failed. Then what was to go back is lost."""
+        self.needs.clear()
+        self.is_low = False
+        self.back = 0
+
+    def look(self, now_ns: int, replicas: int) -> bool:
+        """Take out what is not needed; True if there is something to ask."""
+        lease = self.lease
+        used, balance = lease.used.load(), lease.balance()
+        if used != self._used:
+            self._since_ns = now_ns
+        is_idle = now_ns - self._since_ns >= BACK_AFTER_NS
+        more = max(0, balance) if is_idle else surplus(balance, self._before, block(self.rate, replicas))
+        if more and lease.take(more) is not None:
+            self.back += more
+        self._used, self._before = lease.used.load(), balance
+        return bool(self.back) or balance < 0
+
+    def empty(self) -> None:
+        """Take out everything: the gateway leaves."""
+        balance = self.lease.balance()
+        if balance > 0 and self.lease.take(balance) is not None:
+            self.back += balance
+
+    def is_over(self, now_ns: int) -> bool:
+        """True if nothing of it is held, and it is not known that its bucket is anything but full."""
+        is_idle = now_ns - self._since_ns >= BACK_AFTER_NS
+        return is_idle and not self.back and not self.needs and not self.lease.balance() and self.tat.load() <= now_ns
+
+
+class LeaseRows:
+    """All of them. max_wait_ns: how far ahead of its time a permit may be taken."""
+
+    def __init__(self, memory: QuotaMemory, max_wait_ns: int) -> None:
+        self._memory: Final = memory
+        self._table: Final = RowTable(memory, memory.keeper_block)
+        self._max_wait_ns: Final = max_wait_ns
+        self._held: Final[dict[int, HeldRow]] = {}
+        self._to_ask: dict[int, HeldRow] = {}
+
+    def __repr__(self) -> str:
+        return f"<LeaseRows held={len(self._held)} to ask={len(self._to_ask)}>"
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take_over(self, now_ns: int) -> None:
+        """Find the rows that a keeper before this one looked after."""
+        memory = self._memory
+        for index, tag in enumerate(memory.tags().tolist()):
+            if tag and memory.row(index)[3]:
+                lease = Lease(memory, index)
+                interval_ns, burst = unpack_rate(lease.rate.load())
+                name = b"".join([cell.load().to_bytes(_WORD, "big") for cell in lease.name])
+                rate = BucketRate(interval_ns, burst, self._max_wait_ns)
+                self._held[index] = HeldRow(memory, index, tag & ~LEAVING, name, rate, now_ns)
+
+    def demanded(self, demand: Demand, now_ns: int) -> bool:
+        """Note what a worker needs; False: the row has changed hands, so the worker must look for its own again."""
+        held = self._held.get(demand.row)
+        if held is None:
+            held = self._hold(demand, now_ns)
+        if held is None or held.tag != demand.tag:
+            return False
+        if (demand.interval_ns, demand.burst) != (held.rate.interval_ns, held.rate.burst):
+            held.rate = BucketRate(demand.interval_ns, demand.burst, self._max_wait_ns)
+            held.lease.rate.store(pack_rate(demand.interval_ns, demand.burst))
+        if demand.n:
+            held.needs.append(demand.n)
+            held.blocks.add(demand.block)
+        else:
+            held.is_low = held.lease.balance() >= 0  # a debt is no reason to hold more
+        self._to_ask[demand.row] = held
+        return True
+
+    def look(self, now_ns: int, replicas: int) -> None:
+        """Look at all rows: debts, what is too much, what nobody uses."""
+        for held in list(self._held.values()):
+            if held.look(now_ns, replicas):
+                self._to_ask[held.index] = held
+            elif held.is_over(now_ns) and held.index not in self._to_ask:
+                self._let_go(held)
+
+    def ask_again(self) -> None:
+        """Ask for every row: Redis may have lost what it knew."""
+        self._to_ask = dict(self._held)
+
+    def empty(self) -> None:
+        """Take everything out of all rows."""
+        for held in self._held.values():
+            held.empty()
+        self.ask_again()
+
+    def next(self, most: int) -> list[HeldRow]:
+        """Return rows to ask for, at most so many; they are not returned again until there is more to ask."""
+        indexes = list(self._to_ask)[:most]
+        return [self._to_ask.pop(index) for index in indexes]
+
+    def drop(self) -> Sequence[HeldRow]:
+        """Return the rows that would be asked for, if there were somebody to ask; what they need is forgotten."""
+        dropped = self.next(len(self._to_ask))
+        for held in dropped:
+            held.done()
+        return dropped
+
+    def _hold(self, demand: Demand, now_ns: int) -> HeldRow | None:
+        memory, tag = self._memory, demand.tag
+        table = self._table
+        table.enter()
+        try:
+            # A row that was about to be freed stays.
+            if not 0 <= demand.row < memory.rows or memory.cas_tag(demand.row, tag | LEAVING, tag) & ~LEAVING != tag:
+                return None
+            lease = Lease(memory, demand.row)
+            for cell, at in zip(lease.name, (0, _WORD), strict=True):
+                cell.store(int.from_bytes(demand.name[at : at + _WORD], "big"))
+            lease.rate.store(pack_rate(demand.interval_ns, demand.burst))
+            lease.hold.store(1)  # last: from here on a keeper that takes over can rely on the others
+        finally:
+            table.leave()
+        rate = BucketRate(demand.interval_ns, demand.burst, self._max_wait_ns)
+        held = self._held[demand.row] = HeldRow(memory, demand.row, tag, demand.name, rate, now_ns)
+        return held
+
+    def _let_go(self, held: HeldRow) -> None:
+        held.lease.hold.store(0)
+        # Given back at this moment, by a worker that saw HOLD: it told nobody.
+        if held.lease.balance():
+            held.lease.hold.store(1)
+        else:
+            del self._held[held.index]
+
 
 _TICK_NS: Final = 100_000_000
 _HEARTBEAT_NS: Final = 1_000_000_000
@@ -207,8 +440,8 @@ class LeaseKeeper:
         self._why = why
 
     def _tell(self, held: HeldRow) -> None:
-        for block in held.blocks:
-            self._pipes.tell(block, (held.index,))
+        for waiting in held.blocks:
+            self._pipes.tell(waiting, (held.index,))
         held.blocks.clear()
 
     def _n_replicas(self) -> int:

@@ -1,18 +1,46 @@
-"""The members that a configuration names: what the supervisor enrolls, and what each worker makes its fleet of.
+"""Members of upstreams: the list that a configuration names, and how a worker makes one. Part of the composition root.
 
-Knows: where the built-in simulator takes the place of an upstream. Does not know: what a member is in a worker.
+Knows: which setting goes to which part, what a worker's share of it is, and where the built-in simulator replaces an
+upstream. Does not know: what a part does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
-from velox.policy.routes import UpstreamEntry
+from velox.errors import VeloxError
+from velox.gateway.forward import Forwarder
+from velox.gateway.member import Member
+from velox.gateway.upkeep import MemberUpkeep, load_every_s
+from velox.net.upstream.dialer import Dialer, DialTarget
+from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
+from velox.net.upstream.interface import ReadBuffer
+from velox.net.upstream.pool import Upkeep, UpstreamPool
+from velox.net.upstream.resolver import Resolver
+from velox.net.upstream.tls import upstream_context
+from velox.observe.metrics import WorkerMetrics
+from velox.observe.oplog import crash_text
+from velox.policy.balance.scraped import ScrapedLoad
+from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
+from velox.policy.health.active import ActiveRules, ProbeSchedule
+from velox.policy.health.changes import Changes
+from velox.policy.health.keys import Keys
+from velox.policy.health.member import MemberHealth, MemberRules, State
+from velox.policy.routes import ProbeEntry, UpstreamEntry
+from velox.protocol.http2_engines import engine_factory
+from velox.providers.openai import OPENAI
+from velox.runtime.capacity import share
 from velox.settings import Settings
 from velox.settings.parse import origin as parse_origin
-from velox.shm.upstream_table import Label
+from velox.shm.upstream_table import Label, UpstreamCells
+from velox.types import Origin
 
-__all__ = ["labels_of", "prefix_groups", "upstreams_of"]
+__all__ = ["MemberMaker", "dial_targets", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 
 
 def upstreams_of(settings: Settings, sim_origin: str | None) -> tuple[UpstreamEntry, ...]:
@@ -31,3 +59,202 @@ def labels_of(upstreams: tuple[UpstreamEntry, ...]) -> list[Label]:
 def prefix_groups(settings: Settings) -> list[str]:
     """Return the routes that choose by prompts: they have a table of them in that memory."""
     return [route.name for route in settings.routes if route.balance == "prefix"]
+
+
+def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tuple[DialTarget, DialTarget]:
+    """Return the targets for requests and for WebSockets.
+
+    A WebSocket begins on HTTP/1.1, whatever requests go over; a TLS context offers the same protocols to everybody, so
+    it has another one.
+    """
+    files = (entry.ca_file, entry.cert_file, entry.key_file)
+    is_tls = origin.scheme == "https"
+    window_bytes = settings.upstream_stream_window_bytes
+    target = DialTarget(
+        host=origin.host,
+        host_header=origin.host_header,
+        http2=entry.http2,
+        context=upstream_context(entry.http2, *files) if is_tls else None,
+        connect_timeout_s=entry.timeouts.connect_s,
+        tls_timeout_s=entry.timeouts.tls_s,
+        unix_path=origin.unix_path,
+        stream_window_bytes=window_bytes,
+        # A client of HTTP/1.1 has one reply, which always may run ahead: nothing to widen, and no frame for it.
+        narrow_window_bytes=NARROW_WINDOW_BYTES if settings.listen_http2 else window_bytes,
+    )
+    return target, replace(target, http2="off", context=upstream_context("off", *files) if is_tls else None)
+
+
+# A probe takes no longer than until the next one, and a page of health hardly ever this long.
+_PROBE_TIMEOUT_S: Final = 2.0
+# Some scrapes may fail before what the last one told is forgotten.
+_STALE_LOAD_S: Final = 10.0
+# Heads that are kept, of all forwarders, and of one: some kB each, so some 16 MB.
+_ALL_HEADS: Final = 4096
+_MOST_HEADS: Final = 512
+_LEAST_HEADS: Final = 16
+
+
+class MemberMaker:
+    """Makes the members of worker `slot`.
+
+    max_connections: to one member. on_change: of a pool. on_warm_failure: told with the name of the upstream.
+    """
+
+    def __init__(
+        self,
+        slot: int,
+        counts: UpstreamCells,
+        metrics: WorkerMetrics,
+        logger: logging.Logger,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_connections: int,
+        on_change: Callable[[], None],
+        sim_origin: str | None,
+    ) -> None:
+        self._slot: Final = slot
+        self._counts: Final = counts
+        self._metrics: Final = metrics
+        self._logger: Final = logger
+        self._loop: Final = loop
+        self._max_connections: Final = max_connections
+        self._on_change: Final = on_change
+        self._sim_origin: Final = sim_origin
+        self._buffer: Final = ReadBuffer()
+        self.changes: Final = Changes()  # of the health of all that are made here
+
+    def entries(self, settings: Settings) -> tuple[UpstreamEntry, ...]:
+        """Return the upstreams of some settings."""
+        return upstreams_of(settings, self._sim_origin)
+
+    def make(
+        self, settings: Settings, entry: UpstreamEntry, origin: Origin, row: int, keys: Keys | None, *, is_new: bool
+    ) -> Member:
+        """Return a member, which has no connections yet. keys: of its upstream. is_new: others were there before."""
+        n_kept = _kept_heads(self.entries(settings))
+        forwarders = tuple(_forwarder(settings, entry, origin, key, n_kept) for key in _credentials(entry))
+        resolver = Resolver(
+            origin.host,
+            origin.port,
+            self._loop,
+            refresh_s=settings.dns_refresh_s,
+            on_result=self._metrics.count_dns_refresh,
+            on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
+        )
+        more = (resolver, self._buffer, self._loop, engine_factory(settings.http2_engine))
+        dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, entry, origin))
+        health = self._health(entry, keys, is_new=is_new)
+
+        def on_change() -> None:
+            if health.is_reachable and pool.is_down and health.state(self._loop.time()) is State.IN:
+                self._counts.count_ejection(row)
+            health.is_reachable = not pool.is_down
+            self._on_change()
+
+        pool = self._pool(settings, entry, dialer, forwarders[0], on_change)
+        return Member(
+            entry,
+            str(origin),
+            row,
+            forwarders,
+            pool,
+            health,
+            self._counts,
+            websockets,
+            self._concurrency(settings, entry),
+            None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
+        )
+
+    def _health(self, entry: UpstreamEntry, keys: Keys | None, *, is_new: bool) -> MemberHealth:
+        now_s = self._loop.time()
+        active = None if entry.probe is None else ProbeSchedule(_probe_rules(entry.probe), now_s, random.random())
+        return MemberHealth(MemberRules(), now_s, keys=keys, active=active, is_new=is_new, changes=self.changes)
+
+    def _concurrency(self, settings: Settings, entry: UpstreamEntry) -> ConcurrencyLimit:
+        """Return the limit of one member: this worker's share of it, or one that finds out its share by itself."""
+        if entry.concurrency == "auto":
+            return AdaptiveLimit(share(settings.max_inflight, settings.workers, self._slot))
+        if entry.concurrency:
+            return FixedLimit(share(entry.concurrency, settings.workers, self._slot))
+        return Unlimited()
+
+    def _pool(
+        self,
+        settings: Settings,
+        entry: UpstreamEntry,
+        dialer: Dialer,
+        forwarder: Forwarder,
+        on_change: Callable[[], None],
+    ) -> UpstreamPool:
+        return UpstreamPool(
+            dialer.dial,
+            forwarder.warmup(settings.upstream_warmup_path),
+            warm_connections=max(1, share(entry.connections, settings.workers, self._slot)),
+            max_connections=self._max_connections,
+            warmup_timeout_s=entry.timeouts.first_byte_s,
+            on_change=on_change,
+            on_warm_failure=lambda failure: self._warn(entry.name, failure),
+            on_end=self._metrics.count_connection_end,
+            upkeep=Upkeep(
+                max_age_s=settings.egress_max_age_s,
+                max_requests=settings.egress_max_requests,
+                idle_timeout_s=settings.egress_idle_timeout_s,
+                ping_interval_s=settings.egress_ping_interval_s,
+            ),
+        )
+
+    def _warn(self, name: str, failure: VeloxError) -> None:
+        self._metrics.count_warm_failure()
+        self._logger.warning("no warm connection to the upstream %s: %s", name, failure.message)
+
+
+def _probe_rules(entry: ProbeEntry) -> ActiveRules:
+    return ActiveRules(every_s=entry.every_s, timeout_s=min(entry.every_s, _PROBE_TIMEOUT_S))
+
+
+def _credentials(entry: UpstreamEntry) -> list[str | None]:
+    return [key.secret.reveal() for key in entry.keys] or [None]
+
+
+def _kept_heads(upstreams: Iterable[UpstreamEntry]) -> int:
+    """Return how many heads each forwarder of so many may keep: a client may see to it that all of them are full."""
+    n_forwarders = sum(len(entry.origins) * max(1, len(entry.keys)) for entry in upstreams)
+    return max(_LEAST_HEADS, min(_MOST_HEADS, _ALL_HEADS // n_forwarders))
+
+
+def _forwarder(settings: Settings, entry: UpstreamEntry, origin: Origin, key: str | None, n_kept: int) -> Forwarder:
+    return Forwarder(
+        OPENAI,
+        base_path=origin.base_path,
+        root_path=settings.upstream_request_path,
+        key=key,
+        client_keys_are_ours=bool(settings.api_keys),
+        account_headers_pass=settings.upstream_account_headers == "pass",
+        added=entry.headers,
+        kept_heads=n_kept,
+    )
+
+
+def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:
+    """Return the upkeep of one of so many workers."""
+
+    def on_health(member: Member, is_up: bool) -> None:
+        if is_up:
+            logger.info("the upstream %s (%s) answers its probes again", member.name, member.address)
+        else:
+            logger.warning("the upstream %s (%s) fails its probes and gets no requests", member.name, member.address)
+
+    def on_load(member: Member, problem: str | None) -> None:
+        if problem is None:
+            logger.info("the upstream %s (%s) tells its load again", member.name, member.address)
+        else:
+            logger.warning("the upstream %s (%s) does not tell its load: %s", member.name, member.address, problem)
+
+    return MemberUpkeep(
+        loop,
+        load_every_s=load_every_s(n_workers),
+        on_health=on_health,
+        on_load=on_load,
+        on_bug=lambda exc: logger.error("%s", crash_text(exc)),
+    )

@@ -57,7 +57,7 @@ _SLICE: Final = 64 * _KIB
 _UPSTREAM: Final = 16 * _KIB
 _UPSTREAM_HTTP2: Final = 320 * _KIB
 _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
-# The table of quotas: its rows (shm/quota_memory.py), all of which count in each worker that touched them. A worker
+# The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
 # keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
 _LINE: Final = 64
 _OVERFLOW_ROWS: Final = 64

@@ -1,36 +1,208 @@
-"""Reloads: when the configuration is read again, and what comes of it. For the supervisor.
+"""Reloads: when the configuration is read again, how it is read, and what follows. For the supervisor.
 
-    asked by     SIGHUP, a file that changed (config_files.py), the admin listener (velox.admin.reload)
-    read         in a process of its own, with a limit of time (config_reading.py)
-    good         what can change while workers run goes to all of them (config_board.py); those that start later have it
+    asked by     SIGHUP, a file that changed, the admin listener (velox.admin.reload)
+    read         in a process of its own, with a time limit: 10,000 routes take seconds
+    good         what can change while workers run goes to all of them (configuration.py); later workers start with it
     bad          nothing changes, every problem is logged
 
 Knows: the order of all that. Does not know: what is in a configuration, or how a worker changes.
+
+A file is what its path leads to, so that a swapped symbolic link counts (Kubernetes does that with mounted files).
+stat(2) is checked first, for there may be thousands of files; where it changed and settled (policy/settled.py), the
+content is compared.
+
+The result of a reading holds keys of upstreams: it comes back through a memfd, which is in no file system.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from velox.admin.reload import READING_S, AnswerBoard, ReloadAnswer
-from velox.runtime.config_board import ConfigBoard
-from velox.runtime.config_files import ConfigFiles
-from velox.runtime.config_pieces import assembled
-from velox.runtime.config_reading import ConfigSource, Found, Paper, read
-from velox.runtime.key_watch import KeyWatch
+from velox.observe.oplog import crash_text, operations_logger
+from velox.policy.settled import Settled
+from velox.runtime.configuration import MOST_BYTES, ConfigBoard, ConfigPieces, assembled, packed, pieces, unpacked
+from velox.runtime.credentials import KeyWatch
 from velox.runtime.listeners import Listeners
-from velox.settings import Settings
-from velox.settings.key_files import key_files
+from velox.settings import Settings, SettingsError
+from velox.settings.key_files import key_files, key_files_of_bad
+from velox.settings.keys import read_key_file
+from velox.settings.live import changes, taken
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
+from velox.types import KeyEntry
 
-__all__ = ["Reload"]
+__all__ = ["ConfigFiles", "ConfigSource", "Found", "Paper", "Reload", "read"]
+
+# The file system's clock may be this much behind the system's.
+_CLOCK_NS: Final = 20_000_000
+
+_State: TypeAlias = tuple[int, ...] | str
+
+
+class ConfigFiles:
+    """Of one gateway, in its supervisor. Nothing is looked at before follow()."""
+
+    def __init__(self) -> None:
+        # Of each path: what it was when it was read, and the digest of its content. None: not known.
+        self._states: dict[str, _State | None] = {}
+        self._digests: dict[str, bytes | None] = {}
+        self._seen: Final[Settled[tuple[_State | None, ...]]] = Settled(())
+
+    def __repr__(self) -> str:
+        return f"<ConfigFiles {len(self._states)} {self._seen!r}>"
+
+    def follow(self, paths: Iterable[str], since_ns: int) -> None:
+        """Look at these from now on, and at no others. since_ns: when they began to be read, in the system's time.
+
+        One that was followed before stays known as it was. Of another one that changed since then nobody can say
+        which content was read: it counts as changed.
+        """
+        states: dict[str, _State | None] = {}
+        digests: dict[str, bytes | None] = {}
+        for path in sorted(set(paths)):
+            if path in self._states:
+                states[path], digests[path] = self._states[path], self._digests[path]
+                continue
+            state = _state(path)
+            is_known = isinstance(state, str) or state[-1] < since_ns - _CLOCK_NS
+            states[path], digests[path] = (state, _digest(path)) if is_known else (None, None)
+        self._states, self._digests = states, digests
+        self._seen.take(tuple(states.values()))
+
+    def have_changed(self, now_s: float) -> bool:
+        """Look if it is time; True for a change that has settled, once. now_s: monotonic."""
+        if not self._states or not self._seen.is_due(now_s):
+            return False
+        mark = tuple(_state(path) for path in self._states)
+        return self._seen.see(mark, now_s) and self.take()
+
+    def take(self) -> bool:
+        """They are read now: what is there counts as known. Return True if it is not what was known before."""
+        states = {path: _state(path) for path in self._states}
+        digests = {path: _digest(path) for path, state in states.items() if state != self._states[path]}
+        has_changed = any(digest != self._digests[path] for path, digest in digests.items())
+        self._states.update(states)
+        self._digests.update(digests)
+        self._seen.take(tuple(states.values()))
+        return has_changed
+
+
+def _state(path: str) -> _State:
+    """Return what tells a file of now from what it was; the last is the later of its two times, in nanoseconds."""
+    try:
+        found = Path(path).stat()
+    except OSError as exc:
+        return exc.strerror or "gone"
+    # The time of the last change of the inode can't be set back, unlike that of the content.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _digest(path: str) -> bytes:
+    """Return the digest of what a file holds, or of why it can't be read."""
+    try:
+        content = read_key_file(path)
+    except (OSError, ValueError) as exc:
+        content = str(exc).encode()
+    return hashlib.sha256(content).digest()
+
+
+# It takes what workers leave of the processors, and goes first where memory is short.
+_NICENESS: Final = 5
+_FIRST_TO_GO: Final = "1000"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """Where the settings come from.
+
+    load: reads them, as at the start; raises SettingsError. began_ns: when that was, in the system's time.
+    """
+
+    load: Callable[[], Settings]
+    began_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a reading found. parts: of what is live, if anything of it is other than before. keys: all clients' keys.
+
+    changes, summary, restart: as in settings/live.py. problems: why it can't be used. files: where upstreams' keys are.
+    """
+
+    files: frozenset[str]
+    parts: ConfigPieces | None = None
+    keys: tuple[KeyEntry, ...] = ()
+    changes: tuple[str, ...] = ()
+    summary: str = ""
+    restart: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Paper:
+    """What a reading writes on, and the supervisor reads when it has left. One for a gateway's life."""
+
+    def __init__(self) -> None:
+        self._fd: Final = os.memfd_create("velox-reading", os.MFD_CLOEXEC)
+
+    def write(self, found: Found) -> None:
+        """Write what was found in the place of all before."""
+        with open(self._fd, "wb", closefd=False) as file:
+            file.seek(0)
+            file.truncate()
+            file.write(packed(found))
+
+    def take(self) -> Found:
+        """Return what was written, and leave nothing. For a reading that has ended well."""
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(0)
+            found: Found = unpacked(file.read())
+        self.clear()
+        return found
+
+    def clear(self) -> None:
+        """Leave nothing."""
+        os.ftruncate(self._fd, 0)
+
+
+def read(source: ConfigSource, running: Settings, paper: Paper) -> int:
+    """Read the settings, hold them against those that run, write down what was found; return the exit code."""
+    os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+    try:
+        paper.write(found_in(source.load, running))
+    except Exception as exc:
+        operations_logger(sys.stderr).error("reading the configuration: %s", crash_text(exc))
+        return 1
+    return 0
+
+
+def found_in(load: Callable[[], Settings], running: Settings) -> Found:
+    """Read the settings, and hold them against those that run."""
+    try:
+        settings = load()
+    except SettingsError as exc:
+        files = frozenset[str]() if running.config_file is None else key_files_of_bad(running.config_file)
+        return Found(files, problems=tuple(map(str, exc.problems)))
+    differs = changes(running, settings)
+    after = taken(running, settings)
+    parts = pieces(after) if differs.live else None
+    if parts is not None and parts.n_bytes > MOST_BYTES:
+        problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MOST_BYTES}"
+        return Found(key_files(settings), problems=(problem,))
+    return Found(key_files(settings), parts, after.api_keys, differs.live, differs.summary, differs.restart)
+
 
 # Of a file with more of them, the next reading tells the rest.
 _MOST_LOGGED: Final = 20

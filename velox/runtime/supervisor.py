@@ -1,4 +1,12 @@
-"""The supervisor: binds and holds the sockets, owns the shared memory, starts processes and replaces those that die.
+"""The places that workers fill, and which process is in them.
+
+Knows: that a slot has one worker that serves, and beside it, for a while, a successor that starts or a worker that
+leaves. Does not know: how a process is started or told to leave (supervisor.py).
+
+
+=====
+
+The supervisor: binds and holds the sockets, owns the shared memory, starts processes and replaces those that die.
 
 Knows: processes and signals. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so
 that nothing a client does can reach it and a fork is always safe.
@@ -6,10 +14,10 @@ that nothing a client does can reach it and a fork is always safe.
     signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
-    keys         the file of keys is read again when it changes (key_watch.py)
+    keys         the file of keys is read again when it changes (credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is told to leave when that one serves (R-MEM-4)
-    quotas       what a dead worker held is taken back; rows that nobody needs are freed (velox.shm.quota_sweep)
+    quotas       what a dead worker held is taken back; rows that nobody needs are freed (velox.shm.quota_table)
     upstreams    each member has a row before a worker looks for it; the same is done there (velox.shm.upstream_table)
 """
 
@@ -34,27 +42,69 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.runtime import children
-from velox.runtime.capacity import descriptors_of
-from velox.runtime.certificates import Certificates
-from velox.runtime.config_reading import ConfigSource
-from velox.runtime.key_watch import KeyWatch
-from velox.runtime.lease_process import LeaseProcess
-from velox.runtime.limits import open_files_limit, raise_open_files
+from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
+from velox.runtime.children import LeaseProcess
+from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import how_it_ended, spawn
-from velox.runtime.reload import Reload
-from velox.runtime.shares import share
-from velox.runtime.slots import SPARES, Seat, Slot
+from velox.runtime.reload import ConfigSource, Reload
 from velox.settings import Settings
 from velox.settings.certificate import CertificateError
-from velox.shm.quota_memory import QuotaMemory
-from velox.shm.quota_sweep import QuotaSweeper
+from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.segment import Segment
-from velox.shm.status import GatewayStatus, RestartCause, WorkerState
+from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamTable
 
-__all__ = ["serve"]
+__all__ = ["SPARES", "Seat", "Slot", "serve"]
+
+# Blocks of shared memory that a slot needs beside its first: one process may leave while another one serves.
+SPARES: Final = 1
+
+
+class Seat:
+    """One process of a slot, and its block of shared memory; the block outlives the processes that use it."""
+
+    def __init__(self, segment: Segment, block: int) -> None:
+        self.block: Final = block
+        self.status: Final = WorkerStatus(segment, block)
+        self.pid = 0  # 0: nobody
+        self.started_s = 0.0
+        self.leave_by_s = 0.0  # 0: it was not told to leave
+        self.aborted = False
+        self.status.vacate()
+
+    def __repr__(self) -> str:
+        return f"<Seat {self.block} pid={self.pid} {self.status.state.name}>"
+
+
+class Slot:
+    """A place for a worker."""
+
+    def __init__(self, index: int, segment: Segment) -> None:
+        self.index: Final = index
+        self.serving, self.other = (Seat(segment, block) for block in segment.blocks_of(index))
+        self.backoff_s = 0.0
+        self.respawn_at_s = 0.0
+        self.replace_at_s = 0.0  # not before: a worker that can't help its memory must not be replaced all the time
+
+    def __repr__(self) -> str:
+        return f"<Slot {self.index} serving={self.serving!r} other={self.other!r}>"
+
+    @property
+    def seats(self) -> tuple[Seat, Seat]:
+        """Both seats, the one that serves first."""
+        return self.serving, self.other
+
+    @property
+    def has_successor(self) -> bool:
+        """True while a process starts that will serve in the place of this slot's worker."""
+        return bool(self.other.pid) and not self.other.leave_by_s
+
+    def change_over(self) -> None:
+        """The other one serves from now on."""
+        self.serving, self.other = self.other, self.serving
+
 
 _TICK_S: Final = 0.25
 _BACKOFF_FIRST_S: Final = 0.1

@@ -1,60 +1,153 @@
-"""A worker: the composition root. Settings become an object graph, the graph runs on a loop, until it drains.
+"""A worker: the composition root. Settings become an object graph, the graph runs on a loop until it drains.
 
-Knows: how all parts are put together, and in which order they start and stop. Does not know: what any of them does.
+Knows: which setting goes to which part, and the order in which parts start and stop. Does not know: what a part does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 import uvloop
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.auth import Authenticator
+from velox.gateway.endpoints import Routes
+from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
+from velox.gateway.lease_wait import LeaseWait
+from velox.gateway.limiter import Limiter
+from velox.gateway.limiter import QuotaTable as LimiterTable
+from velox.gateway.model_sources import ModelSources, fetch_list
+from velox.gateway.models import ModelsPage
+from velox.gateway.parts import GatewayLimits, Parts
+from velox.gateway.recorder import Recorder
+from velox.gateway.tunnels import Tunnels
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
+from velox.net.tunnel import TunnelLimits
 from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
+from velox.policy.estimate import Estimator
+from velox.policy.fair_queue import FairQueue
 from velox.policy.memory_watch import MemoryWatch
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
 from velox.profiling.remote import ProfileAgent
+from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
-from velox.runtime.capacity import descriptors_of
-from velox.runtime.certificates import Certificates
-from velox.runtime.config_board import ConfigBoard, ConfigFollower
-from velox.runtime.entrance import Entrance
+from velox.runtime.capacity import ResidentMemory, descriptors_of, open_files_limit, share
+from velox.runtime.configuration import ConfigBoard, ConfigFollower
+from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
-from velox.runtime.gateway_parts import gateway_parts
-from velox.runtime.key_watch import KeyWatch
-from velox.runtime.lease_calls import LeaseCalls
-from velox.runtime.lease_pipes import LeasePipes
-from velox.runtime.limits import ResidentMemory, open_files_limit
-from velox.runtime.member_parts import MemberMaker
-from velox.runtime.member_upkeep import member_upkeep
+from velox.runtime.leases import LeaseCalls, LeasePipes
+from velox.runtime.listeners import Entrance
+from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.memory_guard import MemoryGuard
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.leased import LeasedTable
-from velox.shm.quota_memory import QuotaMemory
+from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
+from velox.types import KeyEntry
 
-__all__ = ["run_worker"]
+__all__ = ["gateway_parts", "run_worker"]
+
+
+def gateway_parts(
+    settings: Settings,
+    slot: int,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    keys: Iterable[KeyEntry],
+    quotas: LimiterTable,
+    leases: LeaseWait | None,
+    max_tunnels: int,
+    metrics: WorkerMetrics,
+    log: AccessLog,
+    logger: logging.Logger,
+) -> Parts:
+    """Return the parts. max_tunnels: as many as there are descriptors for."""
+    recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
+    return Parts(
+        routes=Routes(settings.paths),
+        auth=Authenticator(tuple(keys)),
+        reader=BodyReader(),
+        queue=_queue(settings, slot),
+        limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
+        retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
+        retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
+        recorder=recorder,
+        limits=_limits(settings, slot),
+        estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
+        tunnels=_tunnels(settings, slot, max_tunnels),
+        leases=leases,
+        models=_models(settings, recorder, logger, loop),
+    )
+
+
+def _queue(settings: Settings, slot: int) -> FairQueue[Exchange]:
+    return FairQueue(
+        share(settings.queue_depth, settings.workers, slot),
+        share(settings.queue_bytes, settings.workers, slot),
+        settings.queue_batch,
+        round(settings.queue_timeout_s * 1e9),
+        settings.queue_floor_percent / 100,
+    )
+
+
+def _limits(settings: Settings, slot: int) -> GatewayLimits:
+    return GatewayLimits(
+        max_inflight=share(settings.max_inflight, settings.workers, slot),
+        queue_timeout_s=settings.queue_timeout_s,
+        stream_timeout_s=settings.stream_timeout_s,
+        sse_keepalive_s=settings.sse_keepalive_s,
+    )
+
+
+def _models(
+    settings: Settings, recorder: Recorder, logger: logging.Logger, loop: asyncio.AbstractEventLoop
+) -> ModelsPage:
+    def on_problem(upstream: str, problem: str | None) -> None:
+        if problem is None:
+            logger.info("the upstream %s tells its models again", upstream)
+        else:
+            logger.warning("the upstream %s does not tell its models: %s", upstream, problem)
+
+    sources = ModelSources(loop, fetch_list, on_problem=on_problem, on_bug=recorder.crashed)
+    return ModelsPage(sources, settings.paths)
+
+
+def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:
+    return Tunnels(
+        # Each has a connection to the upstream of its own, beside the pools'.
+        min(share(settings.max_tunnels, settings.workers, slot), most),
+        TunnelLimits(
+            idle_s=settings.tunnel_idle_timeout_s,
+            total_s=settings.tunnel_timeout_s,
+            client_write_s=settings.write_stall_timeout_s,
+            upstream_write_s=settings.upstream_write_timeout_s,
+        ),
+    )
+
 
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.

@@ -102,7 +102,7 @@ def changes(running: Settings, found: Settings) -> Changes:
 def _keys_can_change(running: Settings, found: Settings) -> bool:
     """True where clients need a key before and after: a door that stands open is not shut by a change, nor opened.
 
-    The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/key_watch.py).
+    The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/credentials.py).
     """
     stay = any(key.in_file for key in running.api_keys)
     return bool(running.api_keys) and bool(_fixed(found.api_keys) or stay)

@@ -1,7 +1,7 @@
 """Quotas that several gateways share: a row of the quota table holds permits that were taken from Redis in advance.
 
 Knows: how a worker takes from a row's lease, what it asks the keeper for, and what it does while Redis can't be asked.
-Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.lease_calls).
+Does not know: Redis, how a message reaches the keeper, or who waits for an answer (velox.runtime.leases).
 
     GRANTED    permits that Redis gave for the row, ever; written by the keeper only
     USED       permits that were taken, ever; written by all. GRANTED - USED is the balance; below 0 it is a debt
@@ -34,8 +34,7 @@ from velox.memo import Memo
 from velox.policy.lease import FRESH_NS, block, low_mark, own_share
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.token_bucket import BucketRate, ask, outlook
-from velox.shm.quota_memory import LEAVING, QuotaMemory
-from velox.shm.quota_table import Row, RowTable, Window
+from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 from velox.shm.quotas import QuotaTable, SharedSlots
 
 __all__ = ["Demand", "Lease", "LeasedQuota", "LeasedTable", "Link", "balance_of", "pack_rate", "unpack_rate"]

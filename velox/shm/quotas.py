@@ -6,7 +6,7 @@ Knows: how a row's cells move while other workers move them, and in which order.
 A worker may be killed between any two steps, so each operation has an order in which a permit can be lost but the limit
 can't. When permits are taken, the TAT moves first and the note of those that wait follows; when they are given back,
 the other way round. What is lost that way delays one bucket by the permits of one request, once. A slot is noted
-before it is looked whether there was one, and what a dead worker had noted is taken away (quota_sweep.py): slots are
+before it is looked whether there was one, and what a dead worker had noted is taken away (quota_table.py): slots are
 never lost.
 
 Never above burst + elapsed / interval, counted from the first use, whatever is given back or charged later: the TAT is
@@ -22,8 +22,7 @@ from typing import Final
 from atomicshm import AtomicU64, fence
 
 from velox.policy.token_bucket import NEVER, BucketRate, ask, full_in_ns, outlook, remaining
-from velox.shm.quota_memory import LEAVING, QuotaMemory
-from velox.shm.quota_table import Row, RowTable, Window
+from velox.shm.quota_table import LEAVING, QuotaMemory, Row, RowTable, Window
 
 __all__ = ["QuotaTable", "SharedQuota", "SharedSlots"]
 

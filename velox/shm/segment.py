@@ -3,7 +3,7 @@
 Knows: the layout. Does not know: what a number means (status.py and velox.observe.metrics do).
 
 Everything is an 8-byte cell. Aligned 8-byte loads and stores are not torn on x86-64 and arm64, so a cell with
-one writer is a plain memoryview item. Cells with several writers are in a memory of their own (quota_memory.py).
+one writer is a plain memoryview item. Cells with several writers are in a memory of their own (quota_table.py).
 No lock anywhere: a process may be killed between any two instructions.
 
     gateway    3 lines       written by the supervisor

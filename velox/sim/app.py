@@ -20,14 +20,11 @@ import orjson
 from velox.sim import load
 from velox.sim.ask import count_prompt_tokens, prompt_text, read_ask, read_limit
 from velox.sim.chat import ChatWriter, CompletionWriter
-from velox.sim.courses import Courses
 from velox.sim.embeddings import EmbeddingWriter
+from velox.sim.engine import Courses, Outage, PrefixCache
 from velox.sim.options import SimOptions
-from velox.sim.outage import Outage
-from velox.sim.prefix_cache import PrefixCache
 from velox.sim.responses import ResponseWriter
-from velox.sim.shapes import Job, RefusalError, Reply, Streamed, TokenStream, Whole
-from velox.sim.text import Text
+from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
 from velox.types import Headers
 
 __all__ = ["Busy", "Simulator"]

@@ -12,8 +12,7 @@ from typing import Final
 
 import orjson
 
-from velox.sim.shapes import Job, TokenStream
-from velox.sim.text import Text
+from velox.sim.shapes import Job, Text, TokenStream
 
 __all__ = ["ChatWriter", "CompletionWriter"]
 

@@ -12,9 +12,8 @@ from velox.errors import VeloxError
 from velox.net.resets import reset
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.sim.player import Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.sim.stage import Stage
+from velox.sim.stage import Player, Stage
 from velox.types import RequestHead
 
 __all__ = ["Http1Connection"]

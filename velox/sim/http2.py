@@ -11,9 +11,8 @@ from typing import Final, cast
 
 from velox.protocol.http2 import INTERNAL_ERROR, Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.sim.player import Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.sim.stage import Stage
+from velox.sim.stage import Player, Stage
 from velox.types import Header
 
 __all__ = ["Http2Connection"]

@@ -31,7 +31,7 @@ class SimOptions:
     batch_slowdown: beyond `capacity` none waits, and all share the speed instead.
     prefill_rate: tokens a second of the prompt, but for those in the prefix cache, before the first of the answer.
         0: prompts take no time.
-    prefix_cache: tokens of prompts whose keys and values are kept (prefix_cache.py), also the memory that the load
+    prefix_cache: tokens of prompts whose keys and values are kept (engine.py), also the memory that the load
         metrics speak of. 0: none.
     error_rate: share of the POST requests, 0 to 1, that are answered with status 500.
     slow_rate, slow_by_s: share of the answers whose first token takes so many seconds longer.

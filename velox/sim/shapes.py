@@ -1,17 +1,21 @@
-"""The plain values that pass between the parts of the simulator.
+"""The plain values that pass between the parts of the simulator, and the text of its answers.
 
 Knows: shapes. Does not know: JSON of any route, HTTP versions, time.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import orjson
+
 from velox.types import Headers
 
-__all__ = ["SMOOTH", "Course", "Job", "RefusalError", "Reply", "Streamed", "TokenStream", "Whole"]
+__all__ = ["SMOOTH", "Course", "Job", "RefusalError", "Reply", "Streamed", "Text", "TokenStream", "Whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +113,27 @@ class RefusalError(Exception):
         self.param: Final = param
         self.code: Final = code
         self.headers: Final = headers
+
+
+# Beyond ASCII on purpose: characters of two, three and four bytes show a path that cuts or re-encodes them.
+_PASSAGE: Final = (
+    "Hello! This answer comes from the Velox simulator, which speaks like a model and knows nothing. "
+    "Each word is one token, sent at the pace that was asked for, so that what you measure is the path "
+    "and not the thinking. It has been to Zürich, café tables included, and to 東京, and it waves 👋 back. "
+    "From here on it repeats itself, as models do. "
+)
+
+
+class Text:
+    """The answer's tokens, as text and as JSON strings."""
+
+    def __init__(self, n_tokens: int) -> None:
+        """n_tokens: the longest answer, 1 or more."""
+        words = re.findall(r"\S+\s", _PASSAGE)
+        self._tokens: Final = tuple(itertools.islice(itertools.cycle(words), n_tokens))
+        self.tokens_json: Final = tuple(orjson.dumps(token) for token in self._tokens)
+        self._whole: Final = "".join(self._tokens)
+
+    def first(self, n_tokens: int) -> str:
+        """Return the first n tokens as one text."""
+        return self._whole if n_tokens == len(self._tokens) else "".join(self._tokens[:n_tokens])

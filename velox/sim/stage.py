@@ -1,6 +1,7 @@
-"""What all connections of one simulator share.
+"""How a reply is played at the pace of a model, and what all connections of one simulator share.
 
-Knows: the app, the pace, the engine, counts. Does not know: HTTP versions, sockets.
+Knows: time to first byte, tokens a second, back-pressure, the app, counts. Does not know: HTTP versions, sockets, what
+the bytes mean. A reply has one loop timer; a full outlet pauses it, and it can be stopped at once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,146 @@ from typing import Final, Protocol
 
 from velox.sim.app import Simulator
 from velox.sim.engine import Engine
-from velox.sim.player import Outlet, Pace, Player
-from velox.sim.shapes import Reply
+from velox.sim.shapes import Reply, Streamed, TokenStream
 
-__all__ = ["Connection", "Stage"]
+__all__ = ["Connection", "Outlet", "Pace", "Player", "Stage"]
+
+# Events joined into one write when many are due: about 16 KiB, so a slow reader is noticed soon.
+_BATCH: Final = 64
+# uvloop's timers and clock count whole milliseconds: one may fire half of that early.
+_CLOCK_SLACK_S: Final = 0.0005
+
+
+class Outlet(Protocol):
+    """Where a reply's bytes go: one exchange of a connection."""
+
+    def send(self, reply: Reply, piece: bytes, *, last: bool) -> bool:
+        """Take body bytes, the head before the first ones; False: full, send no more until resume()."""
+
+
+class Pace:
+    """How fast answers are given."""
+
+    __slots__ = ("interval_s", "rate", "ttft_s")
+
+    def __init__(self, ttft_s: float, rate: float) -> None:
+        """ttft_s: seconds to the first byte. rate: tokens a second after the first, 0 without limit."""
+        self.ttft_s: Final = ttft_s
+        self.rate: Final = rate
+        self.interval_s: Final = 1 / rate if rate else 0.0
+
+    def wait_s(self, reply: Reply) -> float:
+        """Return the seconds to a reply's first byte; a whole body comes when its last token would."""
+        first_s = self.ttft_s + reply.course.late_s
+        if isinstance(reply, Streamed):
+            return first_s
+        return first_s + (reply.n_tokens - 1) * self.interval_s if reply.n_tokens else 0.0
+
+
+class Player:
+    """Plays one reply into one outlet. Nothing is sent after stop() or after the piece marked as last."""
+
+    __slots__ = (
+        "_engine",
+        "_first_at",
+        "_has_begun",
+        "_is_inside",
+        "_n_held",
+        "_n_sent",
+        "_outlet",
+        "_pace",
+        "_reply",
+        "_timer",
+    )
+
+    def __init__(self, engine: Engine, pace: Pace, outlet: Outlet, reply: Reply) -> None:
+        self._engine: Final = engine
+        self._pace: Final = pace
+        self._outlet: Final = outlet
+        self._reply: Final = reply
+        self._first_at = 0.0
+        self._n_sent = 0
+        self._n_held = 0
+        self._has_begun = False
+        self._is_inside = False  # the engine, in line or not
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin. A reply that takes no time is sent before this returns, if no other is before it."""
+        if isinstance(self._reply, Streamed) or self._reply.n_tokens:
+            self._is_inside = True
+            self._engine.enter(self, self._begin)
+        else:
+            self._begin()
+
+    def resume(self) -> None:
+        """Go on after a send that returned False: what came due in between is sent at once."""
+        if self._timer is None and self._has_begun:
+            self._play()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._leave()
+
+    def _begin(self) -> None:
+        course = self._reply.course
+        self._n_held = course.n_context
+        self._engine.n_held += self._n_held
+        if course.stops_after is not None and not (course.stops_after and isinstance(self._reply, Streamed)):
+            return  # it keeps its place and says nothing until its client leaves
+        self._has_begun = True
+        wait_s = self._pace.wait_s(self._reply)
+        self._first_at = self._engine.time() + wait_s
+        if wait_s > 0:
+            self._timer = self._engine.call_at(self._first_at, self._play)
+        else:
+            self._play()
+
+    def _leave(self) -> None:
+        if self._is_inside:
+            self._is_inside = False
+            self._engine.n_held -= self._n_held
+            self._engine.leave(self)
+
+    def _play(self) -> None:
+        self._timer = None
+        if self._engine.time() + _CLOCK_SLACK_S < self._first_at:
+            self._timer = self._engine.call_at(self._first_at, self._play)
+        elif isinstance(self._reply, Streamed):
+            self._play_events(self._reply.events, self._reply.course.stops_after)
+        else:
+            self._outlet.send(self._reply, self._reply.body, last=True)
+            self._leave()
+
+    def _play_events(self, events: TokenStream, stops_after: int | None) -> None:
+        n_due = self._n_due(events.n_tokens if stops_after is None else min(stops_after, events.n_tokens))
+        while self._n_sent < n_due:
+            begin, end = self._n_sent, min(n_due, self._n_sent + _BATCH)
+            piece = events.lead + events.lead.join(events.rests[begin:end])
+            if begin == 0:
+                piece = events.opening + piece
+            is_last = end == events.n_tokens
+            if is_last:
+                piece += events.closing
+            self._n_sent = end
+            has_room = self._outlet.send(self._reply, piece, last=is_last)
+            if is_last:
+                self._leave()
+            if is_last or not has_room:
+                return
+        if self._n_sent == stops_after:
+            return
+        self._timer = self._engine.call_at(self._first_at + self._n_sent * self._pace.interval_s, self._play)
+
+    def _n_due(self, n_tokens: int) -> int:
+        """Return how many tokens should have been sent by now."""
+        if not self._pace.rate:
+            return n_tokens
+        elapsed_s = self._engine.time() - self._first_at + _CLOCK_SLACK_S
+        return min(n_tokens, int(elapsed_s * self._pace.rate) + 1)
 
 
 class Connection(Protocol):

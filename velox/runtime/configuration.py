@@ -1,24 +1,92 @@
-"""The configuration of now, where the supervisor writes it and each worker finds it.
+"""The live settings, on their way from the supervisor to the workers: pickled in pieces, in shared memory.
 
-Knows: its number, and that a worker takes it over a little at a time. Does not know: what is in it, or what follows
-from it in a worker.
+Knows: the number of the configuration, and that a worker takes it over in steps, because 10,000 routes are too many for
+one turn of the loop. Does not know: what is in it, or what a worker changes.
+
+The pieces hold the keys of upstreams: they pass through memory only, and never come from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from velox.observe.oplog import crash_text
-from velox.runtime.config_pieces import ConfigPieces, assembling, packed, unpacked
+from velox.runtime.steps import finished
 from velox.settings import Settings
+from velox.settings.live import LIVE
 from velox.shm.board import Board
 from velox.shm.status import WorkerStatus
 
-__all__ = ["MOST_BYTES", "ConfigBoard", "ConfigFollower"]
+__all__ = [
+    "MOST_BYTES",
+    "ConfigBoard",
+    "ConfigFollower",
+    "ConfigPieces",
+    "assembled",
+    "assembling",
+    "packed",
+    "pieces",
+    "unpacked",
+]
+
+# Lists that may be long, and how many of their entries are one piece: about half a millisecond's work.
+_PER_PIECE: Final = {"upstreams": 4, "routes": 50}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPieces:
+    """head: all fields but the long ones, as one. lists: of those each field and each piece, in order."""
+
+    head: bytes
+    lists: tuple[tuple[str, bytes], ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """How much they are."""
+        return len(self.head) + sum(len(piece) for _, piece in self.lists)
+
+
+def pieces(settings: Settings) -> ConfigPieces:
+    """Take the live settings apart."""
+    head = {name: getattr(settings, name) for name in LIVE if name not in _PER_PIECE}
+    lists = []
+    for name, n in _PER_PIECE.items():
+        entries = getattr(settings, name)
+        lists += [(name, packed(entries[first : first + n])) for first in range(0, len(entries), n)]
+    return ConfigPieces(packed(head), tuple(lists))
+
+
+def assembling(parts: ConfigPieces, running: Settings) -> Generator[None, None, Settings]:
+    """Put them together, with the other settings as they run; yield after each piece."""
+    head: dict[str, object] = unpacked(parts.head)
+    lists: dict[str, list[object]] = {name: [] for name in _PER_PIECE}
+    for name, piece in parts.lists:
+        lists[name] += unpacked(piece)
+        yield
+    # The type checker can't know that each name has a value of its field's type; pieces() took them from there.
+    return replace(running, **head, **{name: tuple(entries) for name, entries in lists.items()})  # type: ignore[arg-type]
+
+
+def assembled(parts: ConfigPieces, running: Settings) -> Settings:
+    """Put them together at once: for a process that nobody waits for."""
+    return finished(assembling(parts, running))
+
+
+def packed(value: object) -> bytes:
+    """Return a value as the processes of one gateway hand it to each other."""
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(text: bytes) -> Any:
+    """Return the value that a process of this gateway has packed."""
+    return pickle.loads(text)  # noqa: S301 - it was never outside of the gateway's own memory
+
 
 # Above what the longest file with the most aliases comes to; pages that nobody wrote to take no memory.
 MOST_BYTES: Final = 128 * 2**20
