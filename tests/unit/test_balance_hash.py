@@ -34,6 +34,7 @@ def test_key_has_the_same_member_everywhere() -> None:
     assert "".join(before) == "ccbacbbccbaa"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(members=names, new=st.text(min_size=1, max_size=8))
 def test_member_that_comes_takes_keys_and_moves_no_other(members: list[str], new: str) -> None:
@@ -48,6 +49,7 @@ def test_member_that_comes_takes_keys_and_moves_no_other(members: list[str], new
     assert 0.5 < len(moved) / (len(KEYS) / (len(members) + 1)) < 1.6
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(members=names, weight=st.floats(1.5, 5.0))
 def test_member_of_more_weight_takes_keys_and_moves_no_other(members: list[str], weight: float) -> None:

@@ -239,6 +239,7 @@ json_values = st.recursive(
 FIELD_NAMES = ["model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "user"]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=3), json_values, max_size=6),
     st.booleans(),

@@ -149,6 +149,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(document=st.dictionaries(PIECES, VALUES, max_size=5), ascii_only=st.booleans())
 def test_what_is_left_out_is_content_of_strings_only(document: dict[str, object], ascii_only: bool) -> None:

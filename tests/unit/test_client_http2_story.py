@@ -294,6 +294,7 @@ class _Transport(Transport):
         self.is_closed = True  # what is in `sent` has left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**40))

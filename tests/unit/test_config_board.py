@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from velox.observe.series import CELLS
 from velox.runtime.configuration import ConfigBoard, ConfigFollower, assembled, pieces
 from velox.settings import Settings, load
@@ -144,6 +146,7 @@ def test_configuration_that_can_not_be_taken_over_leaves_the_one_before(tmp_path
     assert len(worker.lines) == 2
 
 
+@pytest.mark.slow
 def test_loop_goes_on_while_many_routes_are_taken_over(tmp_path: Path) -> None:
     """With a real loop: others have their turns between the pieces of 2,000 routes."""
     before, now = settings_of(tmp_path, 3), settings_of(tmp_path, 2000)

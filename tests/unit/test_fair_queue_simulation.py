@@ -149,6 +149,7 @@ def constant(mean_s: float) -> Callable[[random.Random], float]:
     return lambda rng: mean_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slots", "service_s", "until_s"), [(10, 0.5, 60), (20, 0.2, 30)])
 @pytest.mark.parametrize("part", [0.05, 1 / 3])
 def test_light_caller_does_not_notice_one_that_sends_a_hundred_times_as_much(
@@ -169,6 +170,7 @@ def test_light_caller_does_not_notice_one_that_sends_a_hundred_times_as_much(
     assert len(fates["loud"].waits) >= 0.9 * (slots / service_s * until_s - len(both.waits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", [exponential, heavy_tailed, constant])
 @pytest.mark.parametrize(("slots", "service_s"), [(10, 0.1), (100, 1.0)])
 def test_overload_of_ten_times_keeps_latency_and_throughput(
@@ -187,6 +189,7 @@ def test_overload_of_ten_times_keeps_latency_and_throughput(
     assert fate.refused_late <= 0.01 * fate.refused_at_once  # the refused are told at once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", [Priority.HIGH, Priority.NORMAL])
 def test_low_class_keeps_its_floor_under_a_flood_of_a_higher(flood: Priority) -> None:
     """A tenth of what is served, in a queue that is full of others; the flood has the rest."""
@@ -198,6 +201,7 @@ def test_low_class_keeps_its_floor_under_a_flood_of_a_higher(flood: Priority) ->
     assert 0.09 <= part <= 0.12
 
 
+@pytest.mark.slow
 def test_high_class_does_not_notice_a_flood_of_a_lower() -> None:
     """It waits for the next server that is free, whatever waits below it."""
     fates = Servers(20, depth=200).run(

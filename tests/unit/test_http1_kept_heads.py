@@ -56,6 +56,7 @@ HEADS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(heads=st.lists(HEADS, min_size=2, max_size=6))
 def test_head_is_read_the_same_whatever_was_read_before(heads: list[bytes]) -> None:

@@ -52,6 +52,7 @@ def test_engines_agree_on_what_once_divided_them(seed: int, wrong: bool) -> None
     assert fought.problems == [], fought.said
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**40), st.booleans())
 def test_engines_agree_on_whatever_a_server_says(seed: int, wrong: bool) -> None:
@@ -85,6 +86,7 @@ def test_nothing_escapes_from_noise(name: Name, pieces: list[bytes]) -> None:
     assert ear.objections == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ngh2", "h2"])
 def test_engines_keep_nothing_of_streams_that_are_over(name: Name) -> None:
     """2,000 streams that end in every way: no dictionary grows, and memory stays where it was."""

@@ -461,6 +461,7 @@ def test_answers_sent_from_within_the_handler_arrive(names: tuple[Name, Name]) -
     assert [pair.at_client.body(i) for i in ids] == [bytes([i]) * 200_000 for i in ids]
 
 
+@pytest.mark.slow
 @each_pair
 def test_thousands_of_exchanges_leave_nothing_behind(names: tuple[Name, Name]) -> None:
     """An engine that lives for days grows by nothing from one exchange to the next."""

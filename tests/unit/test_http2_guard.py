@@ -226,6 +226,7 @@ def test_streams_that_nobody_takes_are_bounded() -> None:
     assert calm(made.read(head(401), 0.0))
 
 
+@pytest.mark.slow
 def test_the_guard_of_a_long_connection_stays_small() -> None:
     """Streams that are over are forgotten (R-MEM-3)."""
     made = guard()
@@ -415,6 +416,7 @@ def test_honest_load_passes_the_guard(name: Name) -> None:
     assert pair.at_client.fatal == pair.at_server.fatal == []
 
 
+@pytest.mark.slow
 @each_engine
 @pytest.mark.parametrize("flood", FLOODS)
 def test_what_a_flood_left_is_freed_without_the_collector(flood: Callable[[int], bytes], name: Name) -> None:
@@ -495,6 +497,7 @@ _FRAMES = st.builds(
 )
 
 
+@pytest.mark.slow
 @each_engine
 @settings(max_examples=300, deadline=None)
 @given(sent=st.lists(_FRAMES, max_size=30), cuts=st.lists(st.integers(1, 200), max_size=20))

@@ -407,6 +407,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(config=CONFIGURATIONS)
 def test_whatever_is_written_is_accepted(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -346,6 +346,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from([slow(12), slow(12, 5 * SECOND), BucketRate(SECOND // 10, 100, 0)]))
 def test_gateways_together_never_use_more_than_the_limit(
@@ -388,6 +389,7 @@ def test_gateways_together_never_use_more_than_the_limit(
             gateways[of].quotas[by].give_back(n, waiting=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=300, max_size=300), st.sampled_from([1, 3]))
 def test_gateways_together_get_what_the_limit_gives(turns: list[int], replicas: int) -> None:

@@ -165,6 +165,7 @@ def _char(char: str, rng: random.Random) -> bytes:
     return json.dumps(char, ensure_ascii=False)[1:-1].encode()
 
 
+@pytest.mark.slow
 @given(
     before=st.dictionaries(TEXTS.filter(lambda name: name != "model"), VALUES, max_size=4),
     after=st.dictionaries(TEXTS.filter(lambda name: name != "model"), VALUES, max_size=4),

@@ -432,6 +432,7 @@ def test_gateway_of_the_variables_answers_nothing_here() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_lists_without_end_are_kept_by_name_only(play: Play) -> None:
     """Their objects would fill the memory."""
     # Nine of these are more than is kept.

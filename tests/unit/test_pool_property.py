@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,6 +157,7 @@ async def play(dials: Sequence[int], warm: int, most: int, steps: Sequence[tuple
     assert asyncio.all_tasks() == {asyncio.current_task()}, "no task outlives the pool"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(DIALS, st.integers(1, 3), st.integers(0, 4), STEPS)
 def test_pool_is_legal_after_any_order_of_events(
@@ -165,6 +167,7 @@ def test_pool_is_legal_after_any_order_of_events(
     virtual_time.run(play(dials, warm, warm + spare, steps))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from(["reply", "close", "turn"]), st.integers(0, 9))))
 def test_callers_are_served_in_the_order_in_which_they_came(most: int, steps: list[tuple[str, int]]) -> None:

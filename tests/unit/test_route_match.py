@@ -145,6 +145,7 @@ def test_index_finds_what_looking_at_each_in_turn_finds(seed: int) -> None:
         assert table.match(*request) is first
 
 
+@pytest.mark.slow
 def test_few_of_ten_thousand_routes_are_looked_at() -> None:
     """Whatever tells them apart: models, keys, tenants, how patterns begin or end. Not one request looks at more."""
     kinds = [

@@ -434,6 +434,7 @@ def test_unreachable_route_names_the_one_before(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ten_thousand_routes_of_any_kind_are_checked_in_bounded_work() -> None:
     """Also where each could be meant with each other; what is then not looked at is not refused."""
     assert unreachable(*(M((f"*-{n}-*",)) for n in range(9_999)), M(("*-7-*",))) == []

@@ -122,6 +122,7 @@ def test_slow_clients_do_not_hold_up_the_others_of_their_connection(engine: Name
     assert sink.body == b"hello" and sink.ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [65_535, 16 * MIB])
 def test_last_stream_gets_through_whatever_all_others_hold(engine: Name, window: int) -> None:
     """Every room but one is taken by a client that reads nothing; the last gets more than all windows together."""

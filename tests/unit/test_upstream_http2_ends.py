@@ -326,6 +326,7 @@ FLOODS: list[tuple[str, Callable[[], list[Frame]]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", [f for _, f in FLOODS], ids=[n for n, _ in FLOODS])
 @pytest.mark.parametrize("reads", [True, False], ids=["reading", "deaf"])
 def test_flood_ends_the_connection_with_flat_memory(

@@ -353,6 +353,7 @@ def test_upstreams_sums_do_not_fall_when_an_origin_goes() -> None:
     assert counted(table, "one", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 0
 
 
+@pytest.mark.slow
 def test_table_that_is_full_says_so_and_changes_nothing() -> None:
     """All that a configuration may name fits twice, and a third one when the first has gone."""
     clock = Clock()
