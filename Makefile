@@ -11,7 +11,7 @@ INSTALLED := .venv/installed
 # `test-all`: those of MORE as well. A new folder of tests belongs to one of the three (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
-MORE := tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
+MORE := tests/bench tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: run check test test-more test-all fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
@@ -26,7 +26,7 @@ test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against rea
 	@tests/install-tools.sh
 	$(PYTEST) $(UNIT) $(SERVERS) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools  ## The wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora
+test-more: $(INSTALLED) fuzz-tools  ## The wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) $(MORE) $(ARGS)
 

@@ -9,8 +9,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -336,23 +334,3 @@ def test_wrong_password_is_one_line_and_no_secret() -> None:
             assert statuses(velox, 2) == {429: 2}
             text = "\n".join(velox.stderr.lines)
             assert text.count(DOWN) == 1 and "s3cret" not in text
-
-
-# -- the measurement ------------------------------------------------------------------------------------------
-
-
-def test_command_prints_its_tables_and_holds_its_bounds() -> None:
-    """Each key of three runs, killed workers and keepers included, and each state of Redis."""
-    with redis_server():  # skips where there is none
-        pass
-    command = [sys.executable, "-m", "bench.replicas", "--seconds", "4", "--keys", "8", "--dry"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stdout + run.stderr
-    rows = [line.split(" | ")[0] for line in run.stdout.splitlines() if line.startswith("| ")]
-    assert rows.count("| 1, no Redis") == 9 and rows.count("| 2") == 18
-    assert rows[-7:] == [
-        "| up, from a full bucket",
-        "| up",
-        *("| paused (SIGSTOP)", "| goes on", "| killed", "| back, and empty"),
-        "| up",
-    ]

@@ -80,7 +80,7 @@ def test_secret_in_the_file_is_not_shown(tmp_path: Path) -> None:
         "a: &x [b]\na2: *y\n",
         "workers: 1\n---\nworkers: 2\n",
         "\x00",
-        "[" * 100_000,
+        pytest.param("[" * 100_000, marks=pytest.mark.slow),
         "config: other.yaml\n",
         "VELOX_WORKERS: 1\n",
         "!!python/object/apply:os.system [x]: y\n",
