@@ -17,6 +17,7 @@ __all__ = [
     "Address",
     "BodyFields",
     "Caller",
+    "Dialect",
     "Endpoint",
     "Header",
     "Headers",
@@ -296,3 +297,10 @@ class Secret:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+class Dialect(enum.IntEnum):
+    """The API that a client speaks: whose shape its errors have."""
+
+    OPENAI = 0
+    ANTHROPIC = 1

@@ -97,16 +97,15 @@ class _Door(Gateway):
     taken: _Taken = ""
 
     def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller) -> None:
-        exchange = Exchange(self, client, head, body, caller)
+        exchange = Exchange(self, client, head, body, self.plan(head, caller))
         try:
             exchange.read()
-            plan = self.routing.plan(head, exchange.peek, caller, body)
+            way = self.routing.way(head, exchange.fields.model, caller)
         except VeloxError as error:
             self.refuse(client, head, error)
             return
-        to = plan.stages[0].group.members[0].entry.name
-        self.taken = (caller.name, exchange.peek.model, exchange.peek.stream, to)
-        plan.close()
+        to = way.stages[0].group.members[0].entry.name
+        self.taken = (caller.name, exchange.fields.model, exchange.fields.stream, to)
         client.finish()
 
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 
 from tests.fuzz.wires import Pieces, cuttings
-from velox.gateway.error_body import ErrorBody
+from velox.gateway.error_body import ErrorRedaction
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.types import ReplyHead
 
@@ -37,7 +37,7 @@ def run_error_body(data: bytes) -> None:
 
 
 def _pass(body: bytes, pieces: Pieces) -> None:
-    error = ErrorBody(ReplyHead(401, [(b"x-echo", body[:200])], len(body)), _KEY)
+    error = ErrorRedaction(ReplyHead(401, [(b"x-echo", body[:200])], len(body)), _KEY)
     passed = b""
     for n, piece in enumerate(pieces, 1):
         got = error.feed(piece, n == len(pieces))

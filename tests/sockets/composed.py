@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.member import Member
-from velox.gateway.room import RoomLines
 from velox.gateway.routing import RouteParts, Routing
 from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
@@ -36,7 +36,7 @@ from velox.policy.routes import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, 
 from velox.policy.split import MirrorGate
 from velox.runtime.fleet import Fleet, RouteMaker
 from velox.runtime.members import MemberMaker, labels_of, prefix_groups
-from velox.runtime.worker import gateway_parts
+from velox.runtime.worker import gateway_parts, queue_of
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
@@ -186,7 +186,7 @@ def routing_of(
     balancer: Balancer | None = None,
     gate: MirrorGate | None = None,
     rules: GroupRules | None = None,
-    lines: RoomLines | None = None,
+    lines: CapacityWaiters | None = None,
 ) -> Routing:
     """Return the tables of some routes. balancer: of those in `to`. gate: of copies. rules: of the groups' health."""
     by_name: dict[str, list[Member]] = {}
@@ -246,7 +246,7 @@ class Composed:
             log=self.log,
             logger=_LOGGER,
         )
-        self.gateway: Final = Gateway(replace(made, **parts), self.fleet.routing, self.loop)
+        self.gateway: Final = Gateway(replace(made, **parts), queue_of(settings, 0), self.fleet.routing, self.loop)
 
     def enroll(self, settings: Settings) -> None:
         """Do what the supervisor does before its workers have some settings."""

@@ -181,7 +181,7 @@ class Race:
     @property
     def runs(self) -> bool:
         """True while the gateway has a request."""
-        return self.made.n_active > 0 or len(self.made.parts.queue) > 0
+        return self.made.n_active > 0 or len(self.made.queue) > 0
 
     async def over(self) -> None:
         """Return when nothing runs any more; all must be back."""
@@ -189,7 +189,7 @@ class Race:
             while self.runs:
                 await asyncio.sleep(0)
         assert self.made.n_hedges == 0
-        assert self.made.routing.n_plans == 0
+        assert self.made.routing.n_open == 0
         for n, (member, upstream) in enumerate(zip(self.made.routing.members, self.upstreams, strict=True)):
             assert member.counts.inflight(member.row) == 0, member
             assert member.concurrency.n_begun == 0, member

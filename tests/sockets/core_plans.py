@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_gateway import request_head
+from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.member import Member
-from velox.gateway.room import RoomLines
-from velox.gateway.routing import Plan, Routing
+from velox.gateway.routing import RouteCursor, Routing
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit
@@ -170,7 +170,10 @@ def route(
 
 
 def tables(
-    members: Sequence[Member], *routes: RouteEntry, balancer: Balancer | None = None, lines: RoomLines | None = None
+    members: Sequence[Member],
+    *routes: RouteEntry,
+    balancer: Balancer | None = None,
+    lines: CapacityWaiters | None = None,
 ) -> Routing:
     """Return tables with some routes. balancer: of those that a route names in `to`. lines: for those who wait."""
     return routing_of(members, *routes, balancer=balancer, lines=lines)
@@ -185,11 +188,11 @@ def plan(
     user: str | None = None,
     caller: Caller = ANYONE,
     path: bytes = b"/v1/chat/completions",
-) -> Plan:
+) -> RouteCursor:
     """Return the way of a request."""
     head = request_head(path=path)
     head.headers += headers or []
-    return routing.plan(head, BodyFields(model=model, user=user), caller, body)
+    return routing.way(head, model, caller).cursor(head, BodyFields(model=model, user=user), caller, body)
 
 
 def fail(broken: Member) -> None:

@@ -115,7 +115,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
                     for _ in range(N_REQUESTS // N_WAVES):
                         group.create_task(one(made, chance))
             async with asyncio.timeout(10):
-                while made.n_active or len(made.parts.queue):
+                while made.n_active or len(made.queue):
                     made.sweep(asyncio.get_running_loop().time())
                     await asyncio.sleep(0.001)
 
@@ -124,7 +124,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
             assert [each.health._n_waiting for each in members] == [0] * 5
             assert ["0 asked" in repr(each.latency) for each in members] == [True] * 5
             assert [each.n_open for each in upstreams] == [0] * 5
-            assert (routing.n_plans, made.n_hedges, repr(routing.lines)) == (0, 0, "<RoomLines []>")
+            assert (routing.n_open, made.n_hedges, repr(routing.lines)) == (0, 0, "<CapacityWaiters []>")
             for each in members:
                 each.pool.close()
 

@@ -14,6 +14,7 @@ import uvloop
 from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import ReplyFields
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
@@ -132,7 +133,9 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
 def reply_for(client: FakeClient, method: bytes = b"GET", *, http_1_0: bool = False) -> Reply:
     request = request_head(method)
     request.http_1_0 = client.is_http_1_0 = http_1_0
-    return Reply(client, request, b"vx-1", asyncio.get_running_loop())
+    reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields())
+    reply.begin(None, [])
+    return reply
 
 
 class Stream:

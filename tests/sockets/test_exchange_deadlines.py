@@ -121,7 +121,7 @@ def test_deadline_in_the_queue_is_a_refusal_that_may_be_tried_again() -> None:
                 await client.finished.wait()
             assert status_of(client) == 503 and b"queue_timeout" in client.written
             assert b"x-should-retry: true" in client.written
-            assert (len(made.parts.queue), attempts(upstream)) == (0, [1])
+            assert (len(made.queue), attempts(upstream)) == (0, [1])
             first.client_gone()
 
     run(main)

@@ -117,12 +117,12 @@ def test_end_of_a_drain_answers_who_waits_for_a_connection_and_who_is_queued() -
             for client in clients:
                 made.submit(client)
             await turns()
-            assert (made.gateway.n_active, len(made.gateway.parts.queue)) == (1, 1)
+            assert (made.gateway.n_active, len(made.gateway.queue)) == (1, 1)
             made.gateway.fail_all(VeloxError(Reason.DRAINING, "leaving", close=True))
             await turns()
             for client in clients:
                 assert client.written.startswith(b"HTTP/1.1 503 ") and b"draining" in client.written
                 assert client.finished == 1
-            assert (made.gateway.n_active, len(made.gateway.parts.queue)) == (0, 0)
+            assert (made.gateway.n_active, len(made.gateway.queue)) == (0, 0)
 
     uvloop.run(main())

@@ -23,8 +23,9 @@ from tests.sockets.core_attempts import (
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.group import Group
-from velox.gateway.retries import Retries
-from velox.gateway.routing import RouteParts, Routing
+from velox.gateway.intake import Gateway
+from velox.gateway.retries import RetryPolicy
+from velox.gateway.routing import RouteCursor, RouteParts, Routing
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
@@ -33,6 +34,12 @@ from velox.policy.health.member import EJECTION
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.types import ANYONE, BodyFields, Header, ReplyHead
+
+
+def retry_policy(made: Gateway, cursor: RouteCursor) -> RetryPolicy:
+    parts = made.parts
+    denied = parts.recorder.retry_denied
+    return RetryPolicy(parts.retry_rules, parts.retry_budget, denied, cursor, ClientTerms(), math.inf)
 
 
 @pytest.mark.parametrize(("cause", "most"), [(Retry.REFUSED, 10), (Retry.GOAWAY, 10), (Retry.STALE, 2)])
@@ -58,18 +65,18 @@ def test_connection_that_was_waited_for_in_vain_is_not_waited_for_again() -> Non
         failure = UpstreamFailure(Reason.UPSTREAM_CONNECT, "time-out", unprocessed=Retry.CONNECT)
         lone, other = ScriptedUpstream(whole()), ScriptedUpstream(whole())
         with gateway(lone.dial) as made:
-            plan = made.routing.plan(request_head(), BodyFields(), ANYONE, None)
+            plan = made.routing.way(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
-            retries = Retries(made.parts, plan, ClientTerms(), math.inf)
+            retries = retry_policy(made, plan)
             assert retries.after_failure(failure, pick, 100.0, 100.1) is not None
             assert retries.after_failure(failure, pick, 100.1, 103.1) is None
         with gateway(lone.dial, other.dial) as made:
-            plan = made.routing.plan(request_head(), BodyFields(), ANYONE, None)
+            plan = made.routing.way(request_head(), None, ANYONE).cursor(request_head(), BodyFields(), ANYONE, None)
             pick = plan.first(100.0)
             assert pick is not None
-            again = Retries(made.parts, plan, ClientTerms(), math.inf).after_failure(failure, pick, 100.0, 103.0)
-            assert again is not None and again.pick.member is made.routing.members[1]
+            again = retry_policy(made, plan).after_failure(failure, pick, 100.0, 103.0)
+            assert again is not None and again.attempt.member is made.routing.members[1]
 
     run(main)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.recording import SSE, Call, RecordingUpstream
 from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import bed, settings_of, upstream
-from tests.sockets.core_plans import fail, plan, refuse_key
+from tests.sockets.core_plans import fail, refuse_key
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker
 from velox.settings import Settings
@@ -140,12 +140,13 @@ def test_request_between_two_attempts_holds_what_it_may_need(tmp_path: Path, ser
     async def main() -> None:
         with bed(tmp_path, settings_of(tmp_path, [upstream("a", a)], TO_A)) as worker:
             await worker.until_warm()
-            way = plan(worker.fleet.routing)
+            routing = worker.fleet.routing
+            routing.n_open += 1  # as an exchange does
 
             worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
             worker.tick()
             assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>" and a.n_open
-            way.close()
+            routing.n_open -= 1
             worker.tick()
 
             assert repr(worker.fleet) == "<Fleet 1 members, 0 retired>"

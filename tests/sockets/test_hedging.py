@@ -427,7 +427,7 @@ def test_place_of_the_loser_is_the_next_ones() -> None:
             client, both.client = both.client, FakeClient()
             both.submit()
             await turns()
-            assert len(both.made.parts.queue) == 1, "there is no room"
+            assert len(both.made.queue) == 1, "there is no room"
             both.second.says((event_head(), EVENT, False))
             await until(lambda: len(both.first.streams) == 2)
             both.first.says((event_head(), EVENT, True))

@@ -135,7 +135,7 @@ def test_end_from_outside_ends_both_and_leaves_nothing(moment, n_turns: int, how
                 upstream.may_connect.set()
             await turns(10)
             assert all(upstream.n_open == 0 for upstream in both.upstreams), "no stream is opened later"
-            assert len(exchange.trail.tried) == len(set(exchange.trail.tried)), "each is told of once"
+            assert len(exchange.tried) == len(set(exchange.tried)), "each is told of once"
             if how == "gone":
                 assert both.client.written.count(b"HTTP/1.1") <= 1
             elif how == "drain":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.lease_wait import NotYetError, pass_when_told
+from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.policy.quota import NOT_YET
 from velox.policy.token_bucket import BucketRate
 from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseCalls, LeasePipes
@@ -70,8 +70,8 @@ def test_demands_of_one_turn_are_one_message_and_each_waits_for_its_own_rows() -
 
     async def scene(stage: Stage) -> None:
         one, two = stage.quotas
-        both = asyncio.ensure_future(stage.calls.told([(one, 1), (two, 2)], soon(stage.calls)))
-        first = asyncio.ensure_future(stage.calls.told([(one, 3)], soon(stage.calls)))
+        both = asyncio.ensure_future(stage.calls.wait_for_lease([(one, 1), (two, 2)], soon(stage.calls)))
+        first = asyncio.ensure_future(stage.calls.wait_for_lease([(one, 3)], soon(stage.calls)))
         demands = await stage.demanded(3)
         assert [(demand.n, demand.block) for demand in demands] == [(1, 1), (2, 1), (3, 1)]
 
@@ -89,7 +89,9 @@ def test_everybody_is_told_when_redis_goes_away() -> None:
     """EVERY_ROW ends all waits, ALIVE none."""
 
     async def scene(stage: Stage) -> None:
-        waits = [asyncio.ensure_future(stage.calls.told([(quota, 1)], soon(stage.calls))) for quota in stage.quotas]
+        waits = [
+            asyncio.ensure_future(stage.calls.wait_for_lease([(quota, 1)], soon(stage.calls))) for quota in stage.quotas
+        ]
         await stage.demanded(2)
         stage.pipes.tell_all(ALIVE)
         done, _ = await asyncio.wait(waits, timeout=0.05)
@@ -104,7 +106,7 @@ def test_silent_keeper_counts_as_gone_until_it_is_heard() -> None:
     """Who waited in vain is the last one; a sign of life, and Redis is asked again."""
 
     async def scene(stage: Stage) -> None:
-        assert not await stage.calls.told([(stage.quotas[0], 1)], soon(stage.calls))
+        assert not await stage.calls.wait_for_lease([(stage.quotas[0], 1)], soon(stage.calls))
         assert not stage.calls.is_up
         assert stage.quotas[0].take(1, 10**12) == 0  # the gateway's share
         stage.pipes.tell_all(ALIVE)
@@ -119,7 +121,7 @@ def test_client_that_leaves_meanwhile_is_forgotten() -> None:
     """A wait that is cancelled leaves nothing behind."""
 
     async def scene(stage: Stage) -> None:
-        wait = asyncio.ensure_future(stage.calls.told([(stage.quotas[0], 1)], soon(stage.calls)))
+        wait = asyncio.ensure_future(stage.calls.wait_for_lease([(stage.quotas[0], 1)], soon(stage.calls)))
         await stage.demanded(1)
         wait.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -160,7 +162,7 @@ def test_gate_that_never_opens_is_given_up_in_time() -> None:
 
         answering = asyncio.ensure_future(answer())
         with pytest.raises(VeloxError) as caught:
-            await pass_when_told(gate, stage.calls, asyncio.get_running_loop())
+            await wait_for_permits(gate, stage.calls, asyncio.get_running_loop())
         answering.cancel()
         assert caught.value.reason is Reason.LIMITS_UNAVAILABLE
 

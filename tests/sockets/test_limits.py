@@ -67,14 +67,14 @@ def headers_of(client: FakeClient) -> dict[str, str]:
     return found
 
 
-def send(made: Gateway, body: bytes = BODY, *headers: Header, caller: Caller = ANYONE) -> tuple[Exchange, FakeClient]:
-    """Send one request."""
+def send(
+    made: Gateway, body: bytes = BODY, *headers: Header, caller: Caller = ANYONE
+) -> tuple[Exchange | None, FakeClient]:
+    """Send one request. None: it was refused on the spot."""
     head, client = request_head(), FakeClient()
     head.headers += headers
     made.check_head(head)
-    exchange = made.submit(client, head, body, caller)
-    assert exchange is not None
-    return exchange, client
+    return made.submit(client, head, body, caller), client
 
 
 async def never(_owner: object) -> NoReturn:
@@ -180,7 +180,7 @@ def test_end_from_outside_in_any_phase_is_settled_once(phase: str, end: Callable
                 made.fail_all(VeloxError(Reason.DRAINING, "leaving"))
             else:
                 end(exchange)
-            await until(lambda: made.n_active == 0 and not len(made.parts.queue))
+            await until(lambda: made.n_active == 0 and not len(made.queue))
             await asyncio.sleep(0)
             is_sent = phase in ("ttfb", "backoff")
             pays = phase == "ttfb" and end is not end_drain
@@ -496,11 +496,11 @@ def test_priority_is_no_higher_than_the_keys(own: Priority | None, asked: bytes 
             head = request_head()
             head.headers += [header, *([(b"x-velox-priority", asked)] if asked else [])]
             exchange = made.submit(FakeClient(), head, BODY, made.check_head(head))
-            assert exchange is not None and exchange.priority is gets
+            assert exchange is not None and exchange.plan.priority is gets
             exchange.client_gone()
         with limited(never) as made:
             exchange, _ = send(made, BODY, (b"x-velox-priority", b"high"))
-            assert exchange.priority is Priority.HIGH, "nobody is asked for a key"
+            assert exchange.plan.priority is Priority.HIGH, "nobody is asked for a key"
             exchange.client_gone()
 
     run(main)
@@ -545,7 +545,7 @@ def test_who_is_refused_behind_the_queue_is_charged_nothing() -> None:
             first.client_gone()
             await last.finished.wait()
             assert [status_of(client) for client in (limited_one, late_one, last)] == [429, 503, 429]
-            line = made.parts.queue._classes[Priority.NORMAL].line(ANYONE.id)
+            line = made.queue._classes[Priority.NORMAL].line(ANYONE.id)
             assert line is not None and line.counter == 0
 
     run(main)
@@ -558,11 +558,11 @@ def test_who_is_refused_without_an_attempt_says_nothing_of_how_long_requests_tak
         upstream = ScriptedUpstream(whole())
         with limited(upstream.dial, rules=[ONE]) as made:
             await ask(made)
-            before_ns = made.parts.queue._standing.mean_ns
+            before_ns = made.queue._standing.mean_ns
             _, client = send(made, b'{"model":"m","messages":["%b"]}' % (b"x" * 2**20))
             await client.finished.wait()
             assert status_of(client) == 429
-            assert made.parts.queue._standing.mean_ns == before_ns > 0
+            assert made.queue._standing.mean_ns == before_ns > 0
 
     run(main)
 
@@ -573,10 +573,10 @@ def test_tunnel_says_nothing_of_how_long_requests_take() -> None:
     async def main() -> None:
         with limited(never) as made:
             head = replace(request_head(b"GET", b"/v1/realtime"), offer=WebSocketOffer(b"x", (), b""))
-            tunnel = Exchange(made, FakeClient(), head, None, ANYONE)
-            tunnel.trail.n, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
+            tunnel = Exchange(made, FakeClient(), head, None, made.plan(head))
+            tunnel.n_attempts, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
             made.account(tunnel, None, 101, tunnel.cost)
-            assert made.parts.queue._standing.mean_ns == 0
+            assert made.queue._standing.mean_ns == 0
 
     run(main)
 

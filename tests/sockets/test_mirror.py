@@ -46,7 +46,7 @@ async def mirrored(
             yield made, gate
             made.mirrors.close()
             await eventually(lambda: not len(made.mirrors))
-            assert (gate.n_inflight, gate.n_bytes, made.routing.n_plans) == (0, 0, 0)
+            assert (gate.n_inflight, gate.n_bytes, made.routing.n_open) == (0, 0, 0)
 
 
 async def _silent(call: Call) -> None:

@@ -13,20 +13,21 @@ from tests.sockets.composed import Counted, group_of
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import NotedBalancer, NotedHealth, NotedKeys, fail, member
 from velox.errors import Reason
-from velox.gateway.group import Pick
+from velox.gateway.group import Attempt
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.health.verdict import SILENT_S
+from velox.types import ReplyHead
 
-Way = Callable[[Pick, float], None]
+Way = Callable[[Attempt, float], None]
 
 
 def answer(status: int, *, body: bool = True) -> Way:
     """Return the way of a whole reply."""
 
-    def way(pick: Pick, now_s: float) -> None:
-        pick.answers(status, [], now_s)
+    def way(pick: Attempt, now_s: float) -> None:
+        pick.answers(ReplyHead(status, [], None), now_s)
         if body and status < 400:
             pick.has_first(0.1, now_s)
         pick.answered(status, now_s)
@@ -37,9 +38,9 @@ def answer(status: int, *, body: bool = True) -> Way:
 def breaks(reason: Reason, *, after: int = 0, unprocessed: Retry | None = None, status: int | None = None) -> Way:
     """Return the way of one that breaks. after: 0: before a reply, 1: with its head, 2: inside its body."""
 
-    def way(pick: Pick, now_s: float) -> None:
+    def way(pick: Attempt, now_s: float) -> None:
         if after:
-            pick.answers(status or 200, [], now_s)
+            pick.answers(ReplyHead(status or 200, [], None), now_s)
         if after > 1:
             pick.has_first(0.1, now_s)
         pick.broke(UpstreamFailure(reason, "broken", unprocessed=unprocessed, status=status), now_s)
@@ -50,9 +51,9 @@ def breaks(reason: Reason, *, after: int = 0, unprocessed: Retry | None = None, 
 def leaves(after: int, *, late_s: float = 0.0, status: int = 200) -> Way:
     """Return the way of one that is given up."""
 
-    def way(pick: Pick, now_s: float) -> None:
+    def way(pick: Attempt, now_s: float) -> None:
         if after:
-            pick.answers(status, [], now_s)
+            pick.answers(ReplyHead(status, [], None), now_s)
         if after > 1:
             pick.has_first(0.1, now_s)
         pick.gave_up(now_s + late_s)
@@ -156,7 +157,7 @@ def test_tunnel_is_no_slow_reply() -> None:
         group = group_of([member("a")], PeakEwma([latency, other]))
         pick = group.take(0, now_s)
         pick.begin(now_s)
-        pick.answers(101, [], now_s + 0.02)
+        pick.answers(ReplyHead(101, [], None), now_s + 0.02)
 
         assert latency.cost_s(now_s + 3600.0) <= 0.02
 
@@ -175,7 +176,7 @@ def test_busy_member_rests_for_minutes_at_most() -> None:
         for _ in range(3):
             pick = group.take(0, now_s)
             pick.begin(now_s)
-            pick.answers(503, [(b"retry-after", b"999999999")], now_s)
+            pick.answers(ReplyHead(503, [(b"retry-after", b"999999999")], None), now_s)
             pick.answered(503, now_s)
         assert busy.health.state(now_s + 60.0).name == "RESTING"
 

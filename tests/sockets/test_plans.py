@@ -10,8 +10,8 @@ import pytest
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import Asked, fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Pick
-from velox.gateway.routing import Plan
+from velox.gateway.group import Attempt
+from velox.gateway.routing import RouteCursor
 from velox.policy.concurrency import FixedLimit
 from velox.policy.routes import HashOn, Match, Target
 from velox.types import Caller
@@ -24,7 +24,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def first_of(way: Plan) -> str:
+def first_of(way: RouteCursor) -> str:
     """Return the upstream of the first choice, which ends at once."""
     pick = way.first(now())
     assert pick is not None, "there is room"
@@ -131,7 +131,7 @@ def test_member_without_the_model_is_never_asked() -> None:
     run(main)
 
 
-def _pick_at(way: Plan, n: int) -> Pick:
+def _pick_at(way: RouteCursor, n: int) -> Attempt:
     return way.stages[0].group.take(n, now())
 
 
@@ -159,7 +159,7 @@ def test_model_that_nobody_has_is_unknown() -> None:
             plan(routing, "z")
 
         assert (refused.value.reason, refused.value.status, refused.value.param) == (Reason.UNKNOWN_MODEL, 404, "model")
-        assert routing.n_plans == 0
+        assert routing.n_open == 0
 
     run(main)
 
@@ -369,7 +369,7 @@ def test_wait_for_a_key_is_a_wait_for_that_key() -> None:
         for key in (0, 1, 2):
             refuse_key(of, key, 60.0)
         pick = way.stages[0].group.take(0, now())
-        picks = [Pick(pick.group, 0, key) for key in (0, 1, 2)]
+        picks = [Attempt(pick.group, 0, key) for key in (0, 1, 2)]
 
         assert [way.same(each, now()).key for each in picks] == [0, 1, 2]
 
@@ -414,21 +414,5 @@ def test_requests_are_kept_together_by_what_the_route_says(on: HashOn | None, ke
         first_of(plan(routing, body=BODY, user="usér", headers=[(b"x-session", b"s-1")]))
 
         assert balancer.keys == [key]
-
-    run(main)
-
-
-def test_plan_is_open_until_it_is_closed_once() -> None:
-    """What a retired configuration still holds is known by that."""
-
-    async def main() -> None:
-        routing = tables([member("a")], route("r", "a"))
-        ways = [plan(routing) for _ in range(2)]
-        assert routing.n_plans == 2
-
-        ways[0].close()
-        ways[0].close()
-
-        assert routing.n_plans == 1
 
     run(main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import pytest
@@ -15,13 +15,37 @@ from hypothesis import strategies as st
 from tests.sockets.core_gateway import FakeClient, request_head
 from tests.unit import virtual_time
 from velox.errors import Reason
+from velox.gateway.endpoints import Routes
+from velox.gateway.filters import ReplyFilter
 from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import ReplyFields
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Header, ReplyHead
+from velox.types import Dialect, Header, ReplyHead
 
 KEY: Final = b"sk-ours-0123456789"
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
 PING: Final = b"8\r\n: ping\n\n\r\n"
+
+
+class Listener:
+    """The attempt whose reply it is. verdict: whether a head is refused; None: none is."""
+
+    def __init__(
+        self,
+        verdict: Callable[[ReplyHead], bool] | None = None,
+        secret: bytes | None = None,
+        on_first: Callable[[], None] | None = None,
+    ) -> None:
+        self.secret: Final = secret
+        self._verdict: Final = verdict
+        self._on_first: Final = on_first
+
+    def refuses(self, head: ReplyHead) -> bool:
+        return self._verdict is not None and self._verdict(head)
+
+    def on_first(self) -> None:
+        if self._on_first is not None:
+            self._on_first()
 
 
 def head(status: int = 200, *headers: Header, length: int | None = None) -> ReplyHead:
@@ -29,12 +53,17 @@ def head(status: int = 200, *headers: Header, length: int | None = None) -> Repl
 
 
 def reply_for(
-    client: FakeClient, *, method: bytes = b"POST", path: bytes = b"/v1/chat/completions", http_1_0: bool = False
+    client: FakeClient,
+    *,
+    method: bytes = b"POST",
+    dialect: Dialect = Dialect.OPENAI,
+    http_1_0: bool = False,
+    filters: Sequence[ReplyFilter] = (),
 ) -> Reply:
-    request = request_head(method, path)
+    request = request_head(method)
     request.http_1_0 = client.is_http_1_0 = http_1_0
-    reply = Reply(client, request, b"vx-1", asyncio.get_running_loop())
-    reply.begin()
+    reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters, dialect=dialect)
+    reply.begin(Listener(), [])
     return reply
 
 
@@ -88,7 +117,7 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
             asked.append(answer.status)
             return answer.status == 503
 
-        reply.begin(verdict, KEY)
+        reply.begin(Listener(verdict, KEY), [])
         reply.attach(stream)
         reply.on_reply(head(503, (b"x-which", b"first")), b"busy", False)
         with pytest.raises(UpstreamFailure) as caught:
@@ -98,7 +127,7 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
         assert (caught.value.reason, caught.value.status) == (Reason.UPSTREAM_STATUS, 503)
         assert (client.written, reply.started, stream.n_cancelled) == (b"", False, 1)
 
-        reply.begin(verdict, KEY)
+        reply.begin(Listener(verdict, KEY), [])
         reply.on_reply(head(200, (b"x-which", b"second"), length=2), b"ok", True)
         await reply.done
         assert asked == [503, 200]
@@ -113,7 +142,7 @@ def test_refused_head_that_is_whole_frees_its_connection() -> None:
 
     async def test(client: FakeClient) -> None:
         reply, stream = reply_for(client), Stream()
-        reply.begin(lambda _head: True)
+        reply.begin(Listener(lambda _head: True), [])
         reply.attach(stream)
         reply.on_reply(head(429, length=0), b"", True)
         reply.detach()
@@ -129,7 +158,7 @@ def test_redirect_is_no_matter_of_opinion() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(lambda _head: pytest.fail("nobody asks"))
+        reply.begin(Listener(lambda _head: pytest.fail("nobody asks")), [])
         reply.on_reply(head(307), b"", True)
         with pytest.raises(UpstreamFailure) as caught:
             await reply.done
@@ -303,7 +332,7 @@ def test_error_event_is_in_the_dialect_of_the_path(path: bytes, first: bytes) ->
     """R-STREAM-1: the Anthropic SDK reads `event: error`, OpenAI's read `data.error`."""
 
     async def test(client: FakeClient) -> None:
-        reply = reply_for(client, path=path)
+        reply = reply_for(client, dialect=Routes(("*",)).facts(path).dialect)
         reply.on_reply(head(200, SSE), b"data: 1\n\n", False)
         reply.cut(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, "silent"))
         ((last, _),) = client.cuts

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sockets.core_gateway import FakeClient
-from tests.sockets.test_reply import KEY, SSE, body_of, head, on_a_loop, reply_for
+from tests.sockets.test_reply import KEY, SSE, Listener, body_of, head, on_a_loop, reply_for
 from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.metering import Meter
@@ -96,7 +96,7 @@ def test_first_bytes_of_the_answer_are_told_of() -> None:
 
     async def test(client: FakeClient) -> None:
         reply, told = reply_for(client), list[float]()
-        reply.begin(on_first=lambda: told.append(asyncio.get_running_loop().time()))
+        reply.begin(Listener(on_first=lambda: told.append(asyncio.get_running_loop().time())), [])
         reply.on_reply(head(200, SSE), sse.COMMENT, False)
         await asyncio.sleep(2.0)
         assert not give(reply, EVENT)
@@ -129,10 +129,8 @@ def test_metered_stream_is_read() -> None:
     """Where tokens are counted no chunk passes unread."""
 
     async def test(client: FakeClient) -> None:
-        request = reply_for(client)._request
         meter = Meter(is_stream=True)
-        reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), meter)
-        reply.begin()
+        reply = reply_for(client, filters=[meter])
         reply.on_reply(head(200, SSE), EVENT, False)
         assert not give(reply, EVENT) and not give(reply, EVENT)
         assert meter.usage(is_whole=False).output == 3
@@ -145,7 +143,7 @@ def test_error_that_comes_as_a_stream_does_not_show_our_key() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(secret=KEY)
+        reply.begin(Listener(secret=KEY), [])
         # So much that it begins to go on; what stays back is one event, so that the client stands between two.
         kept = b'data: {"id":12}\n\n'
         assert len(kept) == len(KEY) - 1
@@ -197,14 +195,13 @@ def test_catching_up_opens_no_way_that_was_closed() -> None:
     """Tokens are counted, errors are looked through, and who waits for the first bytes hears of them, all the same."""
 
     async def test(client: FakeClient) -> None:
-        metered = Reply(client, reply_for(client)._request, b"vx-1", asyncio.get_running_loop(), Meter(is_stream=True))
-        metered.begin()
+        metered = reply_for(client, filters=[Meter(is_stream=True)])
         metered.on_reply(head(200, SSE), EVENT, False)
         guarded = reply_for(client)
-        guarded.begin(secret=KEY)
+        guarded.begin(Listener(secret=KEY), [])
         guarded.on_reply(head(401, SSE), EVENT * 1100, False)
         waited_for = reply_for(client)
-        waited_for.begin(on_first=lambda: None)
+        waited_for.begin(Listener(), [])
         waited_for.on_reply(head(200, SSE), b"", False)
         for reply in (metered, guarded, waited_for):
             reply.pause()
@@ -257,7 +254,7 @@ def test_the_short_way_changes_nothing(pieces: list[bytes]) -> None:
     async def play(*, may_be_short: bool) -> tuple[object, ...]:
         client = FakeClient()
         reply, told = reply_for(client), list[int]()
-        reply.begin(on_first=lambda: told.append(len(client.written)))
+        reply.begin(Listener(on_first=lambda: told.append(len(client.written))), [])
         reply.on_reply(head(200, SSE), b"", False)
         heard = []
         for piece in pieces:

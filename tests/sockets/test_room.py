@@ -10,9 +10,9 @@ import pytest
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Pick
+from velox.gateway.capacity import CapacityWaiters
+from velox.gateway.group import Attempt
 from velox.gateway.member import Member
-from velox.gateway.room import RoomLines
 from velox.gateway.routing import Routing
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.verdict import Verdict
@@ -39,8 +39,8 @@ class Client:
         self._way: Final = plan(routing, model)
         self.task: Final = asyncio.get_running_loop().create_task(self._go(now() + timeout_s))
 
-    async def _go(self, until_s: float) -> Pick:
-        pick = self._way.first(now()) or await self.routing.wait_room(self._way, until_s)
+    async def _go(self, until_s: float) -> Attempt:
+        pick = self._way.first(now()) or await self.routing.wait_for_capacity(self._way, until_s)
         pick.member.concurrency.begin(now())
         return pick
 
@@ -59,7 +59,7 @@ class Client:
         pick = self.task.result()
         pick.member.concurrency.ended(now(), now(), replied=True)
         pick.gave_up(now())
-        self.routing.found_room(now())
+        self.routing.found_capacity(now())
 
 
 async def turns() -> None:
@@ -77,7 +77,7 @@ def test_line_that_is_full_refuses_at_once() -> None:
     """Those who wait count as running: some of what may run stays for requests that have room elsewhere."""
 
     async def main() -> None:
-        routing = tables([limited("a")], route("r", "a"), lines=RoomLines(2))
+        routing = tables([limited("a")], route("r", "a"), lines=CapacityWaiters(2))
         clients = [Client(routing) for _ in range(4)]
         await turns()
         *others, last = clients
@@ -110,7 +110,7 @@ def test_places_are_given_in_order() -> None:
             await turns()
             assert [each.is_in for each in clients] == [True] * (3 + n) + [False] * (3 - n)
 
-        assert lines(routing) == "<RoomLines []>"
+        assert lines(routing) == "<CapacityWaiters []>"
 
     run(main)
 
@@ -128,7 +128,7 @@ def test_one_word_of_room_fills_all_places() -> None:
         for _ in range(3):
             of.concurrency.ended(now(), now(), replied=True)
 
-        routing.found_room(now())
+        routing.found_capacity(now())
         await turns()
 
         assert [each.is_in for each in clients] == [True] * 3 + [False] * 2
@@ -152,7 +152,7 @@ def test_who_leaves_with_a_turn_passes_it_on() -> None:
         await turns()
 
         assert second.task.cancelled() and third.is_in
-        assert of.concurrency.n_begun == 1 and lines(routing) == "<RoomLines []>"
+        assert of.concurrency.n_begun == 1 and lines(routing) == "<CapacityWaiters []>"
 
     run(main)
 
@@ -166,7 +166,7 @@ def test_who_leaves_the_line_leaves_no_trace() -> None:
         await turns()
         clients[2].task.cancel()
         await turns()
-        assert lines(routing) == "<RoomLines [2]>"
+        assert lines(routing) == "<CapacityWaiters [2]>"
 
         for n in (0, 1):
             clients[n].end()
@@ -238,7 +238,7 @@ def test_who_was_too_slow_is_still_the_first() -> None:
         assert [each.is_in for each in clients[1:]] == [False, False]
 
         of.concurrency.ended(now(), now(), replied=True)
-        routing.found_room(now())
+        routing.found_capacity(now())
         await turns()
 
         assert [each.is_in for each in clients[1:]] == [True, False]
@@ -284,7 +284,7 @@ def test_first_upstream_that_is_back_takes_those_who_wait_for_the_fallback() -> 
             back.health.answers(now() + 3.0 + n * 2.0, now() + 3.0 + n * 2.0)
             back.health.ended(Verdict.WELL, now() + 3.0 + n * 2.0, now() + 3.0 + n * 2.0, answered=True)
 
-        routing.found_room(now() + 10.0)
+        routing.found_capacity(now() + 10.0)
         await turns()
 
         assert second.is_in and second.at == "a"
@@ -302,16 +302,16 @@ def test_lines_of_routes_do_not_wake_each_other() -> None:
         )
         clients = {model: [Client(routing, model) for _ in range(2)] for model in ("x", "y")}
         await turns()
-        assert lines(routing) == "<RoomLines [1, 1]>"
+        assert lines(routing) == "<CapacityWaiters [1, 1]>"
 
         clients["y"][0].end()
         await turns()
 
         assert (clients["x"][1].is_in, clients["y"][1].is_in) == (False, True)
-        assert lines(routing) == "<RoomLines [1]>"
+        assert lines(routing) == "<CapacityWaiters [1]>"
         clients["x"][0].end()
         await turns()
-        assert clients["x"][1].is_in and lines(routing) == "<RoomLines []>"
+        assert clients["x"][1].is_in and lines(routing) == "<CapacityWaiters []>"
 
     run(main)
 
@@ -367,7 +367,7 @@ def test_line_at_one_upstream_holds_up_nobody_else() -> None:
         routing = tables(members, *routes)
         clients = [Client(routing, "x") for _ in range(9)]
         await turns()
-        assert lines(routing) == "<RoomLines [8]>"
+        assert lines(routing) == "<CapacityWaiters [8]>"
 
         assert routing.room(9, 0, now()) == 2
 

@@ -75,7 +75,7 @@ def test_what_is_above_the_limit_waits_for_an_end() -> None:
             first, *_ = [submit(made, client) for client in clients]
             await until(lambda: upstream.n_open == 1)
             await turns()
-            assert (made.n_active, len(made.parts.queue), attempts(upstream)) == (1, 2, [1])
+            assert (made.n_active, len(made.queue), attempts(upstream)) == (1, 2, [1])
 
             first.client_gone()
 
@@ -122,7 +122,7 @@ def test_who_is_on_the_way_has_its_place() -> None:
             second = submit(made, FakeClient())
             note()
             await until(lambda: upstream.n_open == 1)
-            assert large is not None and large.trail.n == 1
+            assert large is not None and large.n_attempts == 1
             assert max(seen) == 1 and len(seen) > 3, "there were turns in which the second one might have gone"
             for exchange in (large, second):
                 exchange.client_gone()
@@ -159,7 +159,7 @@ def test_no_more_places_are_lent_than_there_are() -> None:
             exchanges = [submit(made, FakeClient()) for _ in range(9)]
             await turns()
             assert [exchange.phase for exchange in exchanges].count("limit") == 3
-            assert (made.n_active, len(made.parts.queue)) == (4, 5)
+            assert (made.n_active, len(made.queue)) == (4, 5)
             for exchange in exchanges:
                 exchange.client_gone()
             await until(lambda: not made.n_active)

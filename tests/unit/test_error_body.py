@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.gateway.error_body import ErrorBody
+from velox.gateway.error_body import ErrorRedaction
+from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Header, ReplyHead
 
 KEY = b"sk-ours-0123456789"
@@ -18,14 +19,23 @@ JSON: Header = (b"content-type", b"application/json")
 HELD = 64 * 1024
 
 
-def feed(body: bytes, places: list[int], *headers: Header) -> tuple[ErrorBody, bytes, bool]:
-    """Feed a body cut at `places`; return what passed on, and whether all of it did."""
-    error = ErrorBody(ReplyHead(401, list(headers), len(body)), KEY)
+def redaction(head: ReplyHead) -> ErrorRedaction:
+    error = ErrorRedaction(KEY)
+    assert error.begin(head, is_sse=False, is_plain=True) is None
+    return error
+
+
+def feed(body: bytes, places: list[int], *headers: Header) -> tuple[ErrorRedaction, bytes, bool]:
+    """Feed a body cut at `places`; return what passed on of it, and whether all of it did."""
+    error = redaction(ReplyHead(401, list(headers), len(body)))
     cuts = sorted({0, len(body), *(place for place in places if place < len(body))})
     passed = b""
     for start, end in itertools.pairwise(cuts):
-        piece = error.feed(body[start:end], end == len(body))
-        if piece is None:
+        try:
+            piece = error.feed(body[start:end], end == len(body))
+        except UpstreamFailure:
+            return error, passed, False
+        if error.is_over:
             return error, passed, False
         passed += piece
     return error, passed, True
@@ -72,16 +82,14 @@ def test_no_part_of_a_key_that_is_cut_passes(n_bytes: int) -> None:
 
 def test_long_error_passes_whole_and_is_not_hoarded() -> None:
     """An error of megabytes holds 64 KiB and a piece at most."""
-    error = ErrorBody(ReplyHead(500, [], None), KEY)
+    error = redaction(ReplyHead(500, [], None))
     pieces = [bytes([65 + number % 26]) * 10_000 for number in range(300)]
     passed, given, held = b"", 0, 0
     for piece in pieces:
         got = error.feed(piece, False)
-        assert got is not None
         passed, given = passed + got, given + len(piece)
         held = max(held, given - len(passed))
     last = error.feed(b"end", True)
-    assert last is not None
     assert passed + last == b"".join(pieces) + b"end"
     assert held < HELD + 10_000
 
@@ -95,11 +103,12 @@ def test_replacement_says_what_happened_and_shows_nothing() -> None:
         (b"etag", b'"1"'),
         JSON,
     ]
-    error, _, whole = feed(b'{"error":{"message":"bad key ' + KEY + b'"}}', [], *headers)
+    error = redaction(ReplyHead(401, headers, 100))
 
-    head, body = error.replacement()
+    body = error.feed(b'{"error":{"message":"bad key ' + KEY + b'"}}', True)
 
-    assert not whole
+    head = error.released
+    assert error.is_over and head is not None
     assert head.headers == [JSON, (b"retry-after", b"2")]
     assert (head.status, head.content_length) == (401, len(body))
     told = json.loads(body)["error"]
@@ -112,7 +121,7 @@ def test_header_that_shows_the_key_is_dropped_though_the_body_does_not() -> None
     error, passed, whole = feed(b"no", [], (b"www-authenticate", KEY), (b"x-other", b"1"))
 
     assert whole and passed == b"no"
-    assert error.head.headers == [(b"x-other", b"1")]
+    assert error.released is not None and error.released.headers == [(b"x-other", b"1")]
 
 
 def test_compressed_error_is_not_inflated() -> None:

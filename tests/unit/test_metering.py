@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import pytest
 
+from tests.sockets.test_reply import Listener
 from tests.unit import virtual_time
 from velox.errors import Reason
-from velox.gateway.metering import Meter, Usage, metered
+from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.metering import Meter, Usage, UsageFilter, metered
 from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import ReplyFields
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
@@ -64,24 +67,27 @@ def head(status: int, *headers: Header, length: int | None = None, until_close: 
     return ReplyHead(status, list(headers), length, until_close)
 
 
-def replying(test: Callable[[Reply, Client], Awaitable[None]], meter: Meter | None) -> None:
-    """Run a test with a reply that is metered."""
+def replying(test: Callable[[Reply, Client], Awaitable[None]], *filters: ReplyFilter) -> None:
+    """Run a test with a reply that passes these filters."""
     request = RequestHead(
         b"POST", b"/v1/chat/completions", b"/v1/chat/completions", b"", False, [], True, 2, False, False
     )
 
     async def main() -> None:
         client = Client()
-        reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), meter)
-        reply.begin()
+        reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters)
+        reply.begin(None, [])
         await test(reply, client)
 
     virtual_time.run(main())
 
 
-def read(meter: Meter, *pieces: bytes, sse: bool = True, plain: bool = True, status: int = 200) -> bytes:
-    meter.begin(status, is_sse=sse, is_plain=plain, has_length=False)
-    return b"".join(meter.feed(piece, False) for piece in pieces)
+def read(
+    *filters: ReplyFilter, pieces: Sequence[bytes], sse: bool = True, plain: bool = True, status: int = 200
+) -> bytes:
+    chain = FilterChain(filters, is_sse=sse, is_plain=plain)
+    chain.begin(head(status))
+    return b"".join(chain.feed(piece, False) for piece in pieces)
 
 
 # -- what was used -------------------------------------------------------------------------------------------------
@@ -89,9 +95,10 @@ def read(meter: Meter, *pieces: bytes, sse: bool = True, plain: bool = True, sta
 
 @pytest.mark.parametrize("strips", [False, True])
 def test_usage_of_a_whole_stream_is_the_upstream_s(strips: bool) -> None:
-    meter = Meter(is_stream=True, strips=strips)
+    meter = Meter(is_stream=True)
+    filters = (meter, UsageFilter()) if strips else (meter,)
 
-    out = read(meter, CHUNK, CHUNK, USAGE, DONE)
+    out = read(*filters, pieces=[CHUNK, CHUNK, USAGE, DONE])
 
     assert meter.usage(is_whole=True) == Usage(5, 7, True)
     assert out == (SENT * 2 + DONE if strips else CHUNK * 2 + USAGE + DONE)
@@ -99,20 +106,20 @@ def test_usage_of_a_whole_stream_is_the_upstream_s(strips: bool) -> None:
 
 def test_usage_of_a_stream_that_never_tells_is_its_events() -> None:
     """The upstream ignores the option: what it sent is counted."""
-    meter = Meter(is_stream=True, strips=True)
+    meter = Meter(is_stream=True)
 
-    assert read(meter, SENT, SENT, DONE) == SENT * 2 + DONE
+    assert read(meter, UsageFilter(), pieces=[SENT, SENT, DONE]) == SENT * 2 + DONE
     assert meter.usage(is_whole=True) == Usage(None, 3, False)
 
 
 def test_usage_of_a_cut_stream_is_its_events_or_what_was_told_if_that_is_more() -> None:
     """Anthropic tells of the prompt first; vLLM may tell with each chunk."""
     meter = Meter(is_stream=True)
-    read(meter, b'data: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n', SENT, SENT)
+    read(meter, pieces=[b'data: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n', SENT, SENT])
     assert meter.usage(is_whole=False) == Usage(9, 3, False)
 
     meter = Meter(is_stream=True)
-    read(meter, USAGE, SENT)
+    read(meter, pieces=[USAGE, SENT])
     assert meter.usage(is_whole=False) == Usage(5, 7, False)
 
 
@@ -130,23 +137,23 @@ def test_usage_of_one_object_is_read_from_it(body: bytes, is_whole: bool, wanted
     """Of one that says nothing the estimate stands: it is no stream, whose events could be counted."""
     meter = Meter()
 
-    assert read(meter, body, sse=False) == body
+    assert read(meter, pieces=[body], sse=False) == body
     assert meter.usage(is_whole=is_whole) == wanted
 
 
 def test_error_of_the_upstream_cost_nothing() -> None:
-    meter = Meter(is_stream=True, strips=True)
+    meter = Meter(is_stream=True)
 
-    assert read(meter, WHOLE, sse=False, status=429) == WHOLE
+    assert read(meter, UsageFilter(), pieces=[WHOLE], sse=False, status=429) == WHOLE
     assert meter.usage(is_whole=True) == Usage(0, 0, False)
-    assert read(meter, USAGE, status=500) == USAGE
+    assert read(meter, UsageFilter(), pieces=[USAGE], status=500) == USAGE
     assert meter.usage(is_whole=True) == Usage(0, 0, False)
 
 
 def test_compressed_reply_is_not_read() -> None:
-    meter = Meter(is_stream=True, strips=True)
+    meter = Meter(is_stream=True)
 
-    assert read(meter, WHOLE, plain=False, sse=False) == WHOLE
+    assert read(meter, UsageFilter(), pieces=[WHOLE], plain=False, sse=False) == WHOLE
     assert meter.usage(is_whole=True) == Usage(None, None, False)
     assert meter.usage(is_whole=False) == Usage(None, None, False)
 
@@ -158,12 +165,12 @@ def test_no_reply_is_no_event_of_a_stream_and_nothing_known_of_another() -> None
 
 def test_second_attempt_s_head_starts_over() -> None:
     """A head that could not be sent to the client was nobody's reply."""
-    meter = Meter(is_stream=True, strips=True)
-    read(meter, USAGE, b"data: half")
+    meter, usage_filter = Meter(is_stream=True), UsageFilter()
+    read(meter, usage_filter, pieces=[USAGE, b"data: half"])
 
-    read(meter, SENT)
+    read(meter, usage_filter, pieces=[SENT])
 
-    assert not meter.holds
+    assert not usage_filter.holds
     assert meter.usage(is_whole=True) == Usage(None, 1, False)
 
 
@@ -184,14 +191,14 @@ def test_second_attempt_s_head_starts_over() -> None:
 )
 def test_usage_is_asked_for_where_it_would_not_be_told(route: Endpoint, body: bytes, asks: bool) -> None:
     """And taken out only where Velox asked."""
-    meter, sent = metered(body, BodyReader().read(body), route)
+    _, filters, sent = metered(body, BodyReader().read(body), route)
 
     assert sent is not None and (b"include_usage" in sent and sent != body) is asks
-    assert (read(meter, USAGE) == b"") is asks
+    assert (read(*filters, pieces=[USAGE]) == b"") is asks
 
 
 def test_exchange_without_a_body_has_a_meter() -> None:
-    meter, sent = metered(None, BodyReader().read(b"{}"), Endpoint.CHAT)
+    meter, _, sent = metered(None, BodyReader().read(b"{}"), Endpoint.CHAT)
 
     assert sent is None and meter.usage(is_whole=False) == Usage(None, None, False)
 
@@ -213,7 +220,7 @@ def test_metered_reply_is_one_write_for_each_read() -> None:
         assert client.writes == [SENT, SENT, SENT * 2, DONE] and client.has_ended
         assert reply.bytes_out == len(SENT * 4 + DONE)
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_metered_stream_that_is_whole_at_once_has_its_own_length() -> None:
@@ -224,13 +231,13 @@ def test_metered_stream_that_is_whole_at_once_has_its_own_length() -> None:
         await reply.done
         assert client.writes == [SENT + DONE] and client.length == len(SENT + DONE)
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_stream_whose_length_was_announced_is_not_changed() -> None:
     """Fewer bytes than that would be a reply that is cut."""
     stream = CHUNK + USAGE + DONE
-    meter = Meter(is_stream=True, strips=True)
+    meter = Meter(is_stream=True)
 
     async def test(reply: Reply, client: Client) -> None:
         reply.on_reply(head(200, SSE, length=len(stream)), stream[:30], False)
@@ -238,7 +245,7 @@ def test_stream_whose_length_was_announced_is_not_changed() -> None:
         await reply.done
         assert b"".join(client.writes) == stream
 
-    replying(test, meter)
+    replying(test, meter, UsageFilter())
     assert meter.usage(is_whole=True) == Usage(5, 7, True)
 
 
@@ -252,7 +259,7 @@ def test_cut_metered_stream_ends_with_a_whole_event_and_the_error(n_half: int) -
         assert client.writes == [SENT]
         assert client.last is not None and client.last.startswith(b'data: {"error"')
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_cut_metered_stream_with_an_event_that_is_too_long_gets_its_blank_line() -> None:
@@ -263,7 +270,7 @@ def test_cut_metered_stream_with_an_event_that_is_too_long_gets_its_blank_line()
         reply.cut(UpstreamFailure(Reason.UPSTREAM_RESET, "cut"))
         assert client.last is not None and client.last.startswith(b'\n\ndata: {"error"')
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_stream_that_ends_with_its_connection_inside_an_event_is_cut() -> None:
@@ -279,7 +286,7 @@ def test_stream_that_ends_with_its_connection_inside_an_event_is_cut() -> None:
         assert b"".join(client.writes) == SENT and not client.has_ended
         assert client.last is not None and client.last.startswith(b'data: {"error"')
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_comment_of_velox_stands_between_events_while_half_of_one_is_held() -> None:
@@ -296,7 +303,7 @@ def test_comment_of_velox_stands_between_events_while_half_of_one_is_held() -> N
         reply.on_reply(None, CHUNK[20:], True)
         assert client.writes == [SENT, b": ping\n\n", SENT]
 
-    replying(test, Meter(is_stream=True, strips=True))
+    replying(test, Meter(is_stream=True), UsageFilter())
 
 
 def test_reply_without_a_meter_is_not_read() -> None:
@@ -305,19 +312,19 @@ def test_reply_without_a_meter_is_not_read() -> None:
         reply.on_reply(None, CHUNK[20:] + USAGE, True)
         assert client.writes == [CHUNK[:20], CHUNK[20:] + USAGE]
 
-    replying(test, None)
+    replying(test)
 
 
 def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
     """F-26 and a meter do not meet: an error has no usage."""
-    meter = Meter(is_stream=True, strips=True)
+    meter = Meter(is_stream=True)
 
     async def test(reply: Reply, client: Client) -> None:
-        reply.begin(None, b"sk-ours-0123456789")
+        reply.begin(Listener(secret=b"sk-ours-0123456789"), [])
         reply.on_reply(head(400, JSON), b'{"error":{"message":', False)
         reply.on_reply(None, b'"bad"}}', True)
         await reply.done
         assert b"".join(client.writes) == b'{"error":{"message":"bad"}}'
 
-    replying(test, meter)
+    replying(test, meter, UsageFilter())
     assert meter.usage(is_whole=True) == Usage(0, 0, False)

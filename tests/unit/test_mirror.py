@@ -17,7 +17,7 @@ from tests.unit import virtual_time
 from tests.unit.pool_server import Server
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
-from velox.gateway.routing import Plan, Routing
+from velox.gateway.routing import Routing
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
@@ -94,12 +94,12 @@ class Setup:
     def ask(self, body: bytes | None = BODY, *, method: bytes = b"POST") -> None:
         """What an exchange does: its own plan is closed, however long its copy takes."""
         head = request_head(method)
-        plan: Plan = self.routing.plan(head, PEEK, ANYONE, body)
-        self.mirrors.copy(plan, head, PEEK, body)
-        plan.close()
+        mirror = self.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+        self.mirrors.copy(mirror, self.routing, head, PEEK, body)
 
     def assert_nothing_left(self) -> None:
-        assert (self.gate.n_inflight, self.gate.n_bytes, self.routing.n_plans) == (0, 0, 0)
+        assert (self.gate.n_inflight, self.gate.n_bytes, self.routing.n_open) == (0, 0, 0)
         assert len(self.mirrors) == 0 and "0 under way, 0 bytes" in repr(self.mirrors)
         assert self.counts.inflight(1) == 0 and self.shadow.concurrency.n_begun == 0
 
@@ -145,9 +145,9 @@ def test_mirror_is_asked_for_its_own_model() -> None:
         setup = Setup(server, model="next")
         body = bytearray(BODY)
         head = request_head()
-        plan = setup.routing.plan(head, PEEK, ANYONE, body)
-        setup.mirrors.copy(plan, head, PEEK, body)
-        plan.close()
+        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+        setup.mirrors.copy(mirror, setup.routing, head, PEEK, body)
         setup.ask(None, method=b"GET")
         await asyncio.sleep(1)
         assert [request.body for request in server.requests] == [BODY.replace(b'"m"', b'"next"', 1), None]
@@ -297,9 +297,10 @@ def test_websocket_is_not_mirrored() -> None:
         server = Server()
         setup = Setup(server)
         head = dataclasses.replace(request_head(b"GET"), offer=WebSocketOffer(b"k", (), b""))
-        setup.mirrors.copy(setup.routing.plan(head, PEEK, ANYONE, None), head, PEEK, None)
+        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+        setup.mirrors.copy(mirror, setup.routing, head, PEEK, None)
         assert not len(setup.mirrors) and not setup.ends
-        setup.routing.n_plans = 0
         return setup
 
     run(talk)

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
-from velox.types import Endpoint, RequestHead
+from velox.types import Dialect, Endpoint, RequestHead
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
 
@@ -49,6 +49,8 @@ _WORDS: Final[dict[bytes, Endpoint]] = {
 _WEBSOCKETS: Final = ([b"realtime"], [b"realtime", b"translations"])
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
+# Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
+_ANTHROPIC_PATH: Final = b"/v1/messages"
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.
@@ -56,12 +58,16 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
 class PathFacts(NamedTuple):
-    """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket."""
+    """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
+
+    dialect: which API's clients ask there.
+    """
 
     route: Endpoint
     reads_body: bool
     passes: bool
     upgrades: bool
+    dialect: Dialect = Dialect.OPENAI
 
 
 class Routes:
@@ -107,7 +113,8 @@ class Routes:
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
         upgrades = any(words[-len(end) :] == end for end in _WEBSOCKETS)
-        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades)
+        dialect = Dialect.ANTHROPIC if path.endswith(_ANTHROPIC_PATH) else Dialect.OPENAI
+        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect)
 
 
 def has_content() -> VeloxError:

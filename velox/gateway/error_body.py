@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.filters import ReplyFilter
 from velox.gateway.respond import error_body
+from velox.net.upstream.interface import UpstreamFailure
 from velox.types import ReplyHead
 
-__all__ = ["ErrorBody"]
+__all__ = ["ErrorRedaction"]
 
 # Errors are short. Of a longer one, what was searched goes on, and the rest is searched as it passes.
 _HELD_BYTES: Final = 64 * 1024
@@ -23,38 +25,52 @@ _OF_THE_BODY: Final = frozenset(
 _JSON: Final = (b"content-type", b"application/json")
 
 
-class ErrorBody:
-    """The body of one error reply. secret: our credential, not empty."""
+class ErrorRedaction(ReplyFilter):
+    """Of one error reply. secret: our credential, not empty. The head waits for the first of the body that may pass."""
 
-    __slots__ = ("_held", "_passing", "_secret", "head")
+    __slots__ = ("_head", "_held", "_passing", "_secret")
 
-    def __init__(self, head: ReplyHead, secret: bytes) -> None:
+    def __init__(self, secret: bytes) -> None:
+        super().__init__()
         self._secret: Final = secret
         self._held = b""
         self._passing = False
-        headers = [header for header in head.headers if secret not in header[1]]
-        self.head: Final = ReplyHead(head.status, headers, head.content_length)
+        self._head: ReplyHead | None = None
 
-    def feed(self, data: bytes, end: bool) -> bytes | None:
-        """Take what came; return what may go on now, which is nothing at first. None: the body shows the secret."""
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Hold the head back."""
+        headers = [header for header in head.headers if self._secret not in header[1]]
+        self._head = ReplyHead(head.status, headers, head.content_length)
+        return None
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came; return what may go on, which is nothing at first."""
         text = self._held + data
         if self._secret in text:
-            return None
+            return self._replaced()
         if end:
             self._held = b""
+            self.released = self._head
             return text
         if not self._passing and len(text) < _HELD_BYTES:
             self._held = text
             return b""
         # The secret may have begun in what came last.
         self._passing = True
+        self.released = self._head
         keep = len(self._secret) - 1
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
-    def replacement(self) -> tuple[ReplyHead, bytes]:
+    def _replaced(self) -> bytes:
         """Return the error to send instead: the same status and headers, and a body of our own."""
+        if self._passing:
+            message = "the upstream's error showed the key that the gateway had sent; the rest is withheld"
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message)
+        assert self._head is not None, "a body comes after its head"
         message = "the upstream's error showed the key that the gateway had sent; its text was replaced"
-        body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self.head.status))
-        headers = [header for header in self.head.headers if header[0] not in _OF_THE_BODY]
-        return ReplyHead(self.head.status, [_JSON, *headers], len(body)), body
+        body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self._head.status))
+        headers = [header for header in self._head.headers if header[0] not in _OF_THE_BODY]
+        self.released = ReplyHead(self._head.status, [_JSON, *headers], len(body))
+        self.is_over = True
+        return body

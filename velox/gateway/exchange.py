@@ -1,7 +1,7 @@
 """The life of one request, from top to bottom: queue, read, who, gate, forward, account.
 
     check_head()    who      with the head, before a body is read: key and path             (intake.py)
-    submit()        accept   a whole request has come: into the bounded queue, or refused   (intake.py)
+    submit()        accept   a whole request has come: it passes the empty queue at once, or waits     (intake.py)
     drain           queue    once per loop turn, up to a batch: what was too late is refused
       read()        read     one look into the body: model, stream, ...
       pass_gate()   gate     it takes what it needs of all limits that count it, or nothing and gets 429 (limiter.py)
@@ -10,10 +10,10 @@
       _wait_for_turn()       what was taken ahead of its time
       _forward()    where    its route, and whom of that (routing.py)
                     forward  one attempt, and where it is safe another (retries.py)
-        Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (attempt.py)
+        Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (group.py)
       _end()        account  always, exactly once: limits settled, slot, body, count, log
 
-Knows: the order of these steps and who is told of each end. Does not know: sockets (net/), framing (protocol/), rules
+Knows: the order of these steps and who learns of each end. Does not know: sockets (net/), framing (protocol/), rules
 (policy/). docs/life-of-a-request.md shows the same as a picture.
 """
 
@@ -21,90 +21,143 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.attempt import Attempt
+from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
-from velox.gateway.group import Pick
-from velox.gateway.hedged import HedgedAttempts, first_attempt
-from velox.gateway.lease_wait import pass_when_told
+from velox.gateway.group import Attempt, RetryDecision
+from velox.gateway.hedged import HedgedAttempts, hedged
+from velox.gateway.lease_wait import wait_for_permits
 from velox.gateway.member import Member
-from velox.gateway.parts import GatewayLimits
+from velox.gateway.metering import metered
+from velox.gateway.mirror import Mirrors
+from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.permission import check_model
+from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import HeaderRuleFilter
 from velox.gateway.respond import crash
-from velox.gateway.retries import Again, Retries
-from velox.gateway.routing import Plan
-from velox.gateway.trail import Trail
+from velox.gateway.retries import RetryPolicy
+from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.estimate import NO_TOKENS
+from velox.policy.fair_queue import FairQueue
+from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.protocol.body import LARGE_BYTES
-from velox.types import BodyFields, Caller, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
-if TYPE_CHECKING:  # the gateway makes exchanges, and an exchange goes through its gateway
-    from velox.gateway.intake import Gateway
-
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
 
 
+class ExchangeOwner(Protocol):
+    """What an exchange asks of the gateway that it belongs to (intake.py)."""
+
+    parts: Parts
+    queue: FairQueue[Exchange]
+    routing: Routing
+    loop: asyncio.AbstractEventLoop
+    mirrors: Mirrors
+    draining: bool
+    n_hedges: int
+
+    async def sleep(self, seconds: float) -> None:
+        """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
+
+    def found_capacity(self) -> None:
+        """An upstream takes more than a moment ago, though no exchange has ended."""
+
+    def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
+        """Free the slot and record how it ended."""
+
+    def answer_for(self, exchange: Exchange, error: VeloxError) -> None:
+        """Write the error that an exchange has ended in."""
+
+
 class Exchange:
-    """One request and its reply."""
+    """One request and its reply; the host of its attempts (group.AttemptHost).
+
+    fields: what was read of its body. phase: for the log. taken_ns: when it left the queue. was_sent: an upstream has
+    got it, and did not say that it takes it not. may_have_begun: an upstream, with work for it; it has not answered.
+    n_attempts: at upstreams. upstream: of the last one, or of the one whose reply it is; "" before the first. tried:
+    the others: "name=reason", "name=status", or "name=hedged" where another was faster.
+    """
 
     __slots__ = (
-        *("_attempting", "_failed", "_forward_s", "_gone", "_grant", "_plan", "_retries", "_running", "_task"),
-        *("_timer", "body", "caller", "client", "cost", "deadline_s", "facts", "gateway", "head", "id"),
-        *("may_have_begun", "peek", "phase", "priority", "reply", "started_ns", "taken_ns", "terms", "trail"),
-        "was_sent",
+        *("_attempting", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant", "_retries"),
+        *(
+            "_routing",
+            "_running",
+            "_task",
+            "_timer",
+            "_way",
+            "body",
+            "client",
+            "cost",
+            "deadline_s",
+            "fields",
+            "gateway",
+        ),
+        *("head", "id", "loop", "may_have_begun", "n_attempts", "phase", "plan", "recorder", "reply", "started_ns"),
+        *("taken_ns", "tried", "upstream", "was_sent"),
     )
+
+    lasts: bool = False  # a tunnel's does: it has a connection of its own
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ExchangeOwner,
         client: Client,
         head: RequestHead,
         body: bytes | bytearray | None,
-        caller: Caller,
+        plan: RequestPlan,
     ) -> None:
+        parts = gateway.parts
         self.gateway: Final = gateway
-        self.client: Final = client
-        self.head: Final = head
+        self.loop = gateway.loop
+        self.recorder = parts.recorder
+        self.client = client
+        self.head = head
         self.body = body
-        self.facts: Final = gateway.facts(head)
-        self.caller: Final = caller
-        self.id: Final = gateway.parts.recorder.next_id()
-        self.peek = _NOT_READ
+        self.plan = plan
+        self.id = parts.recorder.next_id()
+        self.fields = _NOT_READ
         self.phase = "queue"
-        self.trail: Final = Trail()
         self.reply: Reply | None = None
-        self.started_ns: Final = time.monotonic_ns()
-        self.terms: Final = self.facts.terms
-        self.deadline_s: Final = self.started_ns / _NS_PER_S + self.terms.timeout_s
-        self.priority: Final = gateway.priority(caller, self.terms)
-        self.cost: Final = gateway.parts.estimator.at_first(self.facts.route, 0 if body is None else len(body))
-        self.taken_ns = 0  # off the queue
+        self.started_ns = time.monotonic_ns()
+        self.deadline_s = self.started_ns / _NS_PER_S + plan.terms.timeout_s
+        self.cost: Final = parts.estimator.at_first(plan.endpoint, 0 if body is None else len(body))
+        self.taken_ns = 0
+        self.was_sent = False
+        self.may_have_begun = False
+        self.n_attempts = 0
+        self.upstream = ""
+        self.tried: tuple[str, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gone: Reason | None = None
         self._failed: VeloxError | None = None  # what it was ended for from outside
         self._grant: Grant = NO_GRANT
-        self._plan: Plan | None = None  # before it is forwarded
+        self._filters: Sequence[ReplyFilter] = ()
+        self._way: Way | None = None  # its route, once it is forwarded
+        self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
+        self._routing: Routing | None = None  # while a configuration is held by it
         self._running = False
-        self.was_sent = False  # an upstream has got it, and did not say that it takes it not
-        self.may_have_begun = False  # an upstream, with work for it; it has not answered
-        self._retries: Retries | None = None  # most requests need none
+        self._retries: RetryPolicy | None = None  # most requests need none
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.id.decode()} {self.phase} {self.trail!r}>"
+        tried = " ".join((*self.tried, self.upstream))
+        return f"<Exchange {self.id.decode()} {self.phase} attempts={self.n_attempts} {tried}>"
 
     # -- what the client does meanwhile ---------------------------------------------------------
 
@@ -112,14 +165,14 @@ class Exchange:
         """Stop at once, in whichever phase (R-CANCEL-1)."""
         if self.reply is not None:
             if self.reply.is_whole:
-                return  # it left with its answer, which _run() is about to account
+                return  # the client disconnected after the complete response, which _run() is about to account
             self.reply.client_gone()
         self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
             self._cancel()
-        elif self.gateway.parts.queue.discard(self):
+        elif self.gateway.queue.discard(self):
             self._stop_timer()
-            self.gateway.parts.recorder.ended(self, Reason.CLIENT_CLOSED, 499, time.monotonic_ns())
+            self.recorder.ended(self, Reason.CLIENT_CLOSED, 499, time.monotonic_ns())
 
     def client_paused(self) -> None:
         if self.reply is not None:
@@ -133,9 +186,11 @@ class Exchange:
 
     def read(self) -> None:
         """Look into the body, if its path names a model. Raises VeloxError."""
-        if self.facts.reads_body:
-            self.peek = self.gateway.parts.reader.read(self.body or b"")
-        check_model(self.caller, self.head, self.peek.model)
+        plan = self.plan
+        if plan.reads_body:
+            self.fields = self.gateway.parts.reader.read(self.body or b"")
+        if plan.caller.models:
+            check_model(plan.caller, self.head, self.fields.model)
 
     @property
     def is_large(self) -> bool:
@@ -144,18 +199,18 @@ class Exchange:
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
-        parts = self.gateway.parts
-        limits = parts.limiter.limits(self.caller, self.head, self.peek.model)
+        parts, plan, body = self.gateway.parts, self.plan, self.body
+        limits = parts.limiter.limits(plan.caller, self.head, self.fields.model)
         tokens = NO_TOKENS
         # Also of a form, which is not read: some servers look at no content-type.
-        if limits.counts_tokens and self.body and self.facts.names_model:
-            tokens = parts.estimator.estimate(self.facts.route, len(self.body), self.peek)
+        if limits.counts_tokens and body and plan.names_model:
+            tokens = parts.estimator.estimate(plan.endpoint, len(body), self.fields)
         self._grant = parts.limiter.admit(limits, tokens, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
         # Not by the loop's create_task(), which makes up a name for each.
-        self._task = asyncio.Task(self._run(is_read), loop=self.gateway.loop, name="exchange")
+        self._task = asyncio.Task(self._run(is_read), loop=self.loop, name="exchange")
 
     async def _run(self, is_read: bool) -> None:
         self._running = True
@@ -165,13 +220,19 @@ class Exchange:
                 raise asyncio.CancelledError
             if not is_read:
                 await self._read_in_steps()
-                check_model(self.caller, self.head, self.peek.model)
+                check_model(self.plan.caller, self.head, self.fields.model)
             if self._grant is NO_GRANT:
                 self.phase = "limit"
-                await pass_when_told(self.pass_gate, self.gateway.parts.leases, self.gateway.loop)
+                await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
             if self._grant.wait_ns:
                 await self._wait_for_turn(self._grant.wait_ns)
-            await self._forward()
+            if self.plan.may_list_models and await self._list_models():
+                pass  # answered here
+            else:
+                attempt: Attempt | None = self._choose()
+                if attempt is None:
+                    attempt = await self._wait_for_capacity()
+                await self._forward(attempt)
         except VeloxError as exc:
             error = exc
         except asyncio.CancelledError:
@@ -180,7 +241,7 @@ class Exchange:
             if error is None:
                 error = VeloxError(self._gone or Reason.DRAINING, "the exchange was given up")
         except Exception as exc:
-            self.gateway.parts.recorder.crashed(exc)
+            self.recorder.crashed(exc)
             error = crash()
         self._end(error)
         if error is not None:
@@ -190,7 +251,7 @@ class Exchange:
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
-        if not self.facts.reads_body:
+        if not self.plan.reads_body:
             return
         self.phase = "parse"
         steps = self.gateway.parts.reader.read_in_steps(self.body or b"")
@@ -198,7 +259,7 @@ class Exchange:
             try:
                 next(steps)
             except StopIteration as done:
-                self.peek = done.value
+                self.fields = done.value
                 return
             await asyncio.sleep(0)
 
@@ -209,100 +270,202 @@ class Exchange:
         await self.gateway.sleep(wait_ns / _NS_PER_S)
         self._grant.used_wait()
 
-    async def _forward(self) -> None:
-        """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
+    async def _list_models(self) -> bool:
+        """Answer a question for models here, if it is none for an upstream."""
+        gateway, caller = self.gateway, self.plan.caller
+        models, routing = gateway.parts.models, gateway.routing
+        if models is None or not models.serves(self.head, caller, routing):
+            return False
+        self.phase = "models"
+        status, headers, body = await models.answer(self.head, caller, routing)
+        self.was_sent = True  # its place in the limits is used
+        self.reply = self._make_reply()
+        self.reply.on_reply(ReplyHead(status, headers, len(body)), body, True)
+        return True
+
+    def _choose(self) -> Attempt | None:
+        """Find the route, and the first attempt, which has begun; None: those that could take it have no room now."""
         gateway = self.gateway
         parts, routing = gateway.parts, gateway.routing
-        if (models := parts.models) is not None and models.serves(self.head, self.caller, routing):
-            self.phase = "models"
-            self._answer(*await models.answer(self.head, self.caller, routing))
-            return
-        now_s = self._forward_s = gateway.loop.time()
+        now_s = self._forward_s = self.loop.time()
         parts.retry_budget.on_request(now_s)
-        plan = self._plan = routing.plan(self.head, self.peek, self.caller, self.body)
-        if plan.is_canary:
-            parts.recorder.canary()
+        way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+        routing.n_open += 1
+        self._routing = routing
         if self._grant.estimate is not NO_TOKENS:
-            self.body = self._grant.measure(self.body, self.peek, self.facts.route)
-        pick = plan.first(now_s)  # it has begun: from here to its attempt nothing may fail
-        if pick is None:
-            self.phase = "room"
-            until_s = min(self.deadline_s, now_s + parts.limits.queue_timeout_s)
-            pick = await plan.routing.wait_room(plan, until_s)
-            now_s = gateway.loop.time()
-        reply = self.reply = self._make_reply(plan)
-        if plan.parts.mirror is not None:
-            gateway.mirrors.copy(plan, self.head, self.peek, self.body)
-        attempting = self._attempting = first_attempt(self, plan, pick, now_s)
-        while (again := await attempting.run(reply)) is not None:
-            await self._wait_for_retry(again)
-            parts.recorder.retried(again.cause)
-            attempting = self._attempting = Attempt(self, again.pick, gateway.loop.time())
+            self._grant.meter, self._filters, self.body = metered(self.body, self.fields, self.plan.endpoint)
+        if way.only is None:
+            cursor = self._cursor = self._make_cursor(way)
+            if cursor.is_canary:
+                parts.recorder.canary()
+            attempt = cursor.first(now_s)
+        elif way.only.has_capacity:
+            attempt = Attempt(way.only, 0, 0)
+            attempt.begin(now_s)
+        else:
+            attempt = None
+        if attempt is not None:  # it has begun: from here to its run nothing may fail
+            self.reply = self._make_reply()
+            if way.parts.mirror is not None:
+                gateway.mirrors.copy(way.parts.mirror, routing, self.head, self.fields, self.body)
+        return attempt
 
-    def _answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Answer what is no upstream's. Its place in the limits is used."""
-        self.was_sent = True
-        self.reply = Reply(self.client, self.head, self.id, self.gateway.loop, None, self._grant.limits.headers)
-        self.reply.on_reply(ReplyHead(status, headers, len(body)), body, True)
+    async def _wait_for_capacity(self) -> Attempt:
+        """Wait in line for one of those that could take it. Raises VeloxError."""
+        self.phase = "room"
+        gateway, way = self.gateway, self._way
+        assert way is not None and self._routing is not None, "asked for once the route is known"
+        until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)
+        attempt = await self._routing.wait_for_capacity(self.cursor, until_s)
+        self.reply = self._make_reply()
+        if way.parts.mirror is not None:
+            gateway.mirrors.copy(way.parts.mirror, self._routing, self.head, self.fields, self.body)
+        return attempt
 
-    def _make_reply(self, plan: Plan) -> Reply:
-        meter, rates, fields = self._grant.meter, self._grant.limits.headers, self.gateway.parts.reply_fields
-        rules = None if plan.parts.entry.response_headers is NO_RULES else plan.parts.entry.response_headers
-        return Reply(self.client, self.head, self.id, self.gateway.loop, meter, rates, rules=rules, fields=fields)
+    async def _forward(self, attempt: Attempt) -> None:
+        """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
+        reply, way = self.reply, self._way
+        assert reply is not None and way is not None, "made with the choice"
+        attempting: Attempt | HedgedAttempts = attempt
+        if way.only is None or way.parts.hedging is not None:
+            attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
+        self._attempting = attempting
+        while (decision := await attempting.run(self, reply)) is not None:
+            await self._wait_for_retry(decision)
+            self.recorder.retried(decision.cause)
+            attempting = self._attempting = decision.attempt
 
-    def build(self, pick: Pick) -> UpstreamRequest:
-        """Return what an attempt sends."""
-        return pick.build(self.head, self.peek, self.body, to_be_read=self._grant.meter is not None)
+    def _make_reply(self) -> Reply:
+        way, filters = self._way, self._filters
+        if way is not None and way.parts.entry.response_headers is not NO_RULES:
+            filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
+        more = (self.loop, self.gateway.parts.reply_fields, self._grant.limits.headers)
+        return Reply(self.client, self.head, self.id, *more, filters=filters, dialect=self.plan.dialect)
 
-    async def _wait_for_retry(self, again: Again) -> None:
-        try:
-            if self._failed is not None:
-                raise self._failed  # it came after the attempt's own end, and nobody has looked since
-            if again.wait_s:
-                self.phase = "backoff"
-                await self.gateway.sleep(again.wait_s)
-        except BaseException:
-            again.give_up(self.gateway.loop.time())
-            raise
+    def _make_cursor(self, way: Way) -> RouteCursor:
+        return way.cursor(self.head, self.fields, self.plan.caller, self.body)
 
     @property
-    def retries(self) -> Retries:
-        """What is left of them; made when the first attempt brought no reply."""
-        if self._retries is None:
-            assert self._plan is not None, "asked for after an attempt"
-            self._retries = Retries(self.gateway.parts, self._plan, self.terms, self.deadline_s)
-        return self._retries
+    def cursor(self) -> RouteCursor:
+        """Its way through the stages of its route: made where one choice is not enough."""
+        if self._cursor is None:
+            assert self._way is not None, "asked for once the route is known"
+            self._cursor = self._make_cursor(self._way)
+        return self._cursor
+
+    # -- what its attempts ask for (group.AttemptHost) ------------------------------------------------
+
+    @property
+    def is_streamed(self) -> bool:
+        """True when the client gets an event stream."""
+        return self.reply is not None and self.reply.is_sse
+
+    def attempt_began(self, attempt: Attempt) -> Headers:
+        """Note where the request goes now; return the fields that tell the client of the attempts so far."""
+        member = attempt.member
+        self.n_attempts += 1
+        self.upstream = member.name
+        return member.first_headers if self.n_attempts == 1 and not self.tried else self.attempt_headers()
+
+    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
+        """Note how an attempt ended that another one follows."""
+        is_status = failure.reason is Reason.UPSTREAM_STATUS
+        self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
+
+    def attempt_headers(self) -> Headers:
+        """Return the fields of a reply: x-velox-upstream, x-velox-attempts; and x-velox-tried after more than one."""
+        if not self.n_attempts:
+            return []
+        fields = [(b"x-velox-upstream", self.upstream.encode("ascii")), (b"x-velox-attempts", b"%d" % self.n_attempts)]
+        if self.tried:
+            fields.append((b"x-velox-tried", ", ".join(self.tried).encode("ascii")))
+        return fields
+
+    def build(self, attempt: Attempt) -> UpstreamRequest:
+        """Return what an attempt sends."""
+        return attempt.build(self.head, self.fields, self.body, to_be_read=self._grant.meter is not None)
 
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""
-        gateway = self.gateway
         self.phase = "connect"
         began_ns = time.monotonic_ns()
-        connection = await member.connection(gateway.parts.limits.queue_timeout_s)
-        gateway.parts.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
+        connection = await member.connection(self.gateway.parts.limits.queue_timeout_s)
+        self.recorder.overhead[Phase.CONNECT].observe(time.monotonic_ns() - began_ns)
         return connection
+
+    def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Decide when an error's head has come, before the client sees it."""
+        return self._retry_policy().after_status(head, attempt, now_s)
+
+    def retry_after_failure(
+        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
+    ) -> RetryDecision | None:
+        """Decide after an attempt that brought no reply at all."""
+        return self._retry_policy().after_failure(failure, attempt, began_s, now_s)
+
+    @property
+    def rules(self) -> RetryRules:
+        """Which errors are tried again."""
+        return self.gateway.parts.retry_rules
+
+    def count_hedges(self, n: int) -> None:
+        """So many second attempts more are under way, or fewer."""
+        self.gateway.n_hedges += n
+
+    def found_capacity(self) -> None:
+        """An upstream takes more than a moment ago."""
+        self.gateway.found_capacity()
+
+    def _retry_policy(self) -> RetryPolicy:
+        """What is left of the retries; made when the first attempt brought no reply."""
+        if self._retries is None:
+            parts = self.gateway.parts
+            rules = (parts.retry_rules, parts.retry_budget, parts.recorder.retry_denied)
+            self._retries = RetryPolicy(*rules, self.cursor, self.plan.terms, self.deadline_s)
+        return self._retries
+
+    async def _wait_for_retry(self, decision: RetryDecision) -> None:
+        try:
+            if self._failed is not None:
+                raise self._failed  # it came after the attempt's own end, and nobody has looked since
+            if decision.wait_s:
+                self.phase = "backoff"
+                await self.gateway.sleep(decision.wait_s)
+        except BaseException:
+            decision.give_up(self.loop.time())
+            raise
+
+    # -- the end --------------------------------------------------------------------------------------
 
     def _end(self, error: VeloxError | None) -> None:
         """Tell the client how it ended, then account. No await: it happens exactly once."""
         reply = self.reply
         self._attempting = None  # it leads back here: a cycle, which would hold the request's body
-        if self._plan is not None:
-            self._plan.close()
-        self._stop_timer()
+        self.release_routing()
+        if self._timer is not None:
+            self._stop_timer()
         # Most often there is nothing to settle.
         tokens = self.cost if error is None and self._grant.limits.is_kept else self._settle(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
             self.gateway.account(self, None, reply.status, tokens)
             self.client.finish()
-            return
-        self.gateway.account(self, error.reason, error.status, tokens)
-        if self._gone:
-            self.client.release_body()
-        elif reply is not None and reply.started:
-            reply.cut(error)
         else:
-            self.gateway.answer_for(self, error)
+            self.gateway.account(self, error.reason, error.status, tokens)
+            if self._gone:
+                self.client.release_body()
+            elif reply is not None and reply.started:
+                reply.cut(error)
+            else:
+                self.gateway.answer_for(self, error)
+        if self._filters and reply is not None:
+            reply.close()
+
+    def release_routing(self) -> None:
+        """Hold its configuration no longer; only the first call counts."""
+        if self._routing is not None:
+            self._routing.n_open -= 1
+            self._routing = None
 
     def _settle(self, error: VeloxError | None) -> int:
         """Make good what was taken in advance: what did not go out goes back. Return the tokens that it really cost."""
@@ -314,24 +477,24 @@ class Exchange:
         try:
             spent = self._grant.settle(sent=self.was_sent, pays=pays, is_whole=error is None)
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
-            self.gateway.parts.recorder.crashed(exc)
+            self.recorder.crashed(exc)
             spent = None
         if spent is None:
             return self.cost if self.was_sent else 0
-        self.gateway.parts.recorder.tokens(spent)
+        self.recorder.tokens(spent)
         return spent.input + spent.output
 
     @property
     def rates(self) -> RateHeaders | None:
-        """What the client is told of its limits; None where no quota counts its requests."""
+        """What the client learns of its limits; None where no quota counts its requests."""
         if self._grant is not NO_GRANT:
             return self._grant.limits.headers
-        return self.gateway.parts.limiter.limits(self.caller, self.head, self.peek.model).headers
+        return self.gateway.parts.limiter.limits(self.plan.caller, self.head, self.fields.model).headers
 
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
         self._stop_timer()
-        self.gateway.parts.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
+        self.recorder.ended(self, error.reason, error.status, time.monotonic_ns())
         self.gateway.answer_for(self, error)
 
     # -- ends from outside ----------------------------------------------------------------------------
@@ -352,7 +515,7 @@ class Exchange:
 
     def set_timer(self) -> None:
         """Be there when the client's deadline is over, to the millisecond."""
-        self._timer = self.gateway.loop.call_later(self.terms.timeout_s, self.on_deadline)
+        self._timer = self.loop.call_later(self.plan.terms.timeout_s, self.on_deadline)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -362,16 +525,17 @@ class Exchange:
     def on_deadline(self) -> None:
         """The client waits no longer for the first byte."""
         if self._task is None:
-            self.gateway.parts.queue.discard(self)
+            self.gateway.queue.discard(self)
             self.refuse(self._too_late())
         elif self.reply is None:
             self.fail(self._too_late())
         elif not self.reply.started:
-            message = f"no reply came within the {self.terms.timeout_s:g} s that the client gave it"
+            message = f"no reply came within the {self.plan.terms.timeout_s:g} s that the client gave it"
             self.fail(VeloxError(Reason.UPSTREAM_TTFB_TIMEOUT, message))
 
     def _too_late(self) -> VeloxError:
-        message = f"this request could not be sent within the {self.terms.timeout_s:g} s that the client gave it"
+        timeout_s = self.plan.terms.timeout_s
+        message = f"this request could not be sent within the {timeout_s:g} s that the client gave it"
         return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -381,7 +545,7 @@ class Exchange:
             self.on_deadline()
         if reply is None:
             return
-        is_stream = reply.is_sse or self.peek.stream
+        is_stream = reply.is_sse or self.fields.stream
         attempting = self._attempting
         total_s = limits.stream_timeout_s if is_stream or attempting is None else attempting.total_s
         if total_s and now_s - self._forward_s >= total_s:

@@ -15,13 +15,13 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from velox.gateway.metering import Meter, metered
+from velox.gateway.metering import Meter
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply import DROPPED
+from velox.gateway.reply_fields import DROPPED
 from velox.outcomes import Unit
 from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.quota import Quota, Slots
-from velox.types import BodyFields, Caller, Endpoint, Scope
+from velox.types import Caller, Scope
 
 __all__ = ["LONGEST_DEBT_NS", "NO_GRANT", "Bound", "Grant", "LimitSet", "SlotBound", "Spent"]
 
@@ -131,11 +131,6 @@ class Grant:
         for bound, wait_ns in zip(self.limits.bounds, waits or (), strict=False):
             if wait_ns:
                 bound.quota.used_wait(self.estimate.total if bound.is_tokens else 1)
-
-    def measure(self, body: bytes | bytearray | None, peek: BodyFields, route: Endpoint) -> bytes | bytearray | None:
-        """Have the reply's tokens counted; return the body to send instead of `body`."""
-        self.meter, body = metered(body, peek, route)
-        return body
 
     def settle(self, *, sent: bool, pays: bool, is_whole: bool) -> Spent | None:
         """Free the slots, and make good what was taken in advance. Only the first call counts.

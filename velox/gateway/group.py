@@ -1,24 +1,34 @@
-"""The members that one stage of a route chooses from, and what became of each choice.
+"""The members that one stage of a route chooses from, and one attempt of a request at one of them.
 
-    Group.pick()   a probe that is due, or else the balancer's choice among those that are well; and which key
-    Pick           one choice: who is told that it begins, answers, and how it ended
+    Group.pick()   a probe that is due, or else the balancer's choice among the healthy members; and which key
+    Attempt        one choice, from its begin to its end: what was sent, what came back, and what the member's health,
+                   balancer, keys and counters learn from it
     Stage          a group, without those of its members that don't have a request's model
 
-Knows: who is asked before a choice (health, balancer, keys, concurrency, scraped load), and who is told of its end.
-Does not know: what is sent, which stage comes next (routing.py), or whether a request is tried again (retries.py).
+    Attempt.run()       a stream on a warm connection; the reply passes through reply.py
+    Attempt.overdue()   asked every 0.25 s: is it time to give this upstream up?
+
+Knows: what is asked before a choice (health, balancer, keys, concurrency, scraped load), how one attempt is made and
+how it ended. Does not know: which stage comes next (routing.py), whether a request is tried again (retries.py), or the
+steps of a request around its attempts (exchange.py); what an attempt needs of these is AttemptHost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import time
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
-from velox.errors import Reason
+from velox.errors import Reason, VeloxError
 from velox.gateway.member import Member
-from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
+from velox.gateway.recorder import Recorder
+from velox.gateway.reply import ReplyListener
+from velox.net.application import Client
+from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
@@ -27,9 +37,9 @@ from velox.policy.health.verdict import Verdict, of_failure, of_giving_up, of_st
 from velox.policy.retry import retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.model_rewrite import with_model
-from velox.types import BodyFields, Headers, RequestHead
+from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
-__all__ = ["Group", "Pick", "Stage", "stage_of"]
+__all__ = ["Attempt", "AttemptHost", "AttemptObserver", "AttemptReply", "Group", "RetryDecision", "Stage", "stage_of"]
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
@@ -96,7 +106,7 @@ class Group:
         may_probe: bool = False,
         anyhow: bool = False,
         within_limits: bool = False,
-    ) -> Pick | None:
+    ) -> Attempt | None:
         """Choose a member, and one of its keys; None: there is none.
 
         key: what requests are kept together by. tried: members that this request can't go to, or not again. again: it
@@ -118,11 +128,16 @@ class Group:
             n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, chance, key, tried)
         return None if n is None else self.take(n, now_s)
 
-    def take(self, n: int, now_s: float, tried_keys: Collection[int] = ()) -> Pick:
+    def take(self, n: int, now_s: float, tried_keys: Collection[int] = ()) -> Attempt:
         """Return the choice of member `n`, with whichever key may be used, or any if none may."""
         keys = self.members[n].health.keys
         key = None if keys is None else keys.pick(now_s, random.random(), tried_keys)
-        return Pick(self, n, _ANY_KEY if key is None else key)
+        return Attempt(self, n, _ANY_KEY if key is None else key)
+
+    @property
+    def has_capacity(self) -> bool:
+        """True if a simple group's one member may have a request more."""
+        return not self.is_limited or self.members[0].concurrency.room > 0
 
     def has_room(self, now_s: float, closed: Collection[int] = (), *, anyhow: bool = False) -> bool | None:
         """Say whether one of those that pick() chooses from may have a request more; None: it chooses from none.
@@ -191,22 +206,122 @@ def _inflight(members: Sequence[Member]) -> Sequence[int]:
     return members[0].counts.inflight_of([member.row for member in members])
 
 
-class Pick:
-    """One choice. begin() first, then at most one each of answers() and has_first(), then one of those that end it."""
+class AttemptReply(Protocol):
+    """Where the reply of an attempt goes: to the client (reply.py), or first to where it is held back (held.py).
+
+    All as in Reply.
+    """
+
+    @property
+    def done(self) -> asyncio.Future[None]: ...
+
+    @property
+    def started(self) -> bool: ...
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def last_s(self) -> float: ...
+
+    def begin(self, listener: ReplyListener, told: Headers) -> None: ...
+
+    def attach(self, stream: UpstreamStream) -> None: ...
+
+    def detach(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def on_reply(self, head: ReplyHead | None, data: bytes, end: bool) -> None: ...
+
+    def on_chunk(self, chunk: bytes, at: int) -> bool: ...
+
+    def on_failure(self, failure: VeloxError) -> None: ...
+
+
+class AttemptHost(Protocol):
+    """What an attempt needs of the request that it is made for (exchange.py).
+
+    lasts: it is a tunnel's, with a connection of its own. phase: of the request, for the log. was_sent, may_have_begun:
+    an upstream got the request, and may work on it.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    recorder: Recorder
+    client: Client
+    lasts: bool
+    phase: str
+    was_sent: bool
+    may_have_begun: bool
+
+    @property
+    def is_streamed(self) -> bool:
+        """True when the client gets an event stream."""
+
+    def attempt_began(self, attempt: Attempt) -> Headers:
+        """Note where the request goes now; return the fields that tell the client of the attempts so far."""
+
+    def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
+        """Note how an attempt ended that another one follows."""
+
+    def attempt_headers(self) -> Headers:
+        """Return the fields that tell the client of the attempts so far."""
+
+    def build(self, attempt: Attempt) -> UpstreamRequest:
+        """Return what is sent."""
+
+    async def lease(self, member: Member) -> UpstreamConnection:
+        """Wait for a connection with room for one request. Raises VeloxError."""
+
+    def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Decide when an error's head has come, before the client sees it; None: it is passed on."""
+
+    def retry_after_failure(
+        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
+    ) -> RetryDecision | None:
+        """Decide after an attempt that brought no reply at all; None: that was the last."""
+
+    def found_capacity(self) -> None:
+        """The member takes more than a moment ago."""
+
+
+class AttemptObserver(Protocol):
+    """Who follows one of several attempts at a time (racer.py)."""
+
+    def on_first(self) -> None:
+        """It has brought the first bytes of a good reply."""
+
+    def may_retry(self, failure: UpstreamFailure) -> bool:
+        """It has failed. Return True if it was the last that ran: then the usual follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """One more attempt. attempt: it has begun, unless there is a wait before it."""
+
+    attempt: Attempt
+    wait_s: float
+    cause: Retry
+
+    def give_up(self, now_s: float) -> None:
+        """It will not be made: another request may be the probe that this one would have been."""
+        self.attempt.gave_up(now_s)
+
+
+class Attempt:
+    """One choice of a member, and the attempt that is made there.
+
+    begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
+    broke(), gave_up(). run() does all of that.
+
+    observer: who follows it beside others; None for most. late_s: of a probe: when its silence says that the member is
+    not back. is_sent: as far as it is known; it may have failed as it was.
+    """
 
     __slots__ = (
-        "_answers",
-        "_began_s",
-        "_forwarder",
-        "_group",
-        "_has_first",
-        "_headers",
-        "_key_heard",
-        "key",
-        "keys",
-        "late_s",
-        "member",
-        "n",
+        *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
+        *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
+        *("forwarder", "is_sent", "key", "keys", "late_s", "member", "n", "observer", "secret"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -216,39 +331,191 @@ class Pick:
         self.key: Final = key
         self.keys: Final = member.health.keys  # what is known of them
         self.member: Final = member
-        self._forwarder: Final = member.forwarders[key]
+        self.forwarder: Final = member.forwarders[key]
+        self.secret: Final = self.forwarder.secret  # what no error may show; None where the client's own key goes up
+        self.late_s = math.inf
+        self.observer: AttemptObserver | None = None
+        self.is_sent = False
+        self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
-        self._answers = False
+        self._sent_s = 0.0
+        self._stream: UpstreamStream | None = None  # until it is opened, and from its end on
+        self._retry: RetryDecision | None = None  # what follows, once the head of its reply has been refused
+        self._n_unsent = 0  # of the request's body, at the last look
+        self._progress_s = 0.0  # when that had last become less
+        self._has_head = False
+        self._answers = False  # with a good reply
         self._has_first = False
-        self._headers: Headers = []
+        self._headers: Headers = []  # of an error
         self._key_heard = False
-        self.late_s = math.inf  # of a probe: when its silence says that the member is not back
 
     def __repr__(self) -> str:
-        return f"<Pick {self.member.name} key={self.key} {'begun' if self._began_s >= 0.0 else 'not begun'}>"
+        state = "open" if self._stream is not None else "not begun" if self._began_s < 0.0 else "waiting"
+        return f"<Attempt at {self.member.name} key={self.key} {state}>"
 
     @property
     def group(self) -> Group:
         """What it was chosen from."""
         return self._group
 
+    # -- the whole of it ----------------------------------------------------------------------------
+
+    async def run(self, host: AttemptHost, reply: AttemptReply) -> RetryDecision | None:
+        """Send the request once. Return None when the reply is whole, else what comes next.
+
+        Raises VeloxError if nothing may.
+        """
+        loop, member, lasts = host.loop, self.member, host.lasts
+        self._host = host
+        told = host.attempt_began(self)
+        if self._began_s < 0.0:
+            self.begin(loop.time())
+        began_s = self._began_s
+        concurrency = member.concurrency
+        concurrency.begin(began_s, lasts=lasts)
+        try:
+            request = host.build(self)
+            request.may_run_ahead = host.client.may_run_ahead
+            # A tunnel has a connection of its own.
+            connection = None if lasts else member.pool.lease_nowait()
+            if connection is None:
+                connection = await host.lease(member)
+            host.phase = "ttfb"
+            self.is_sent = True
+            reply.begin(self, told)
+            try:
+                # No await before give_back(): the stream that was leased is taken.
+                try:
+                    stream = connection.open(request, reply)
+                    reply.attach(stream)
+                finally:
+                    member.pool.give_back(connection)
+                self._stream = stream
+                self._sent_s = self._progress_s = loop.time()
+                if host.client.is_write_paused:
+                    reply.pause()
+                await reply.done
+            finally:
+                self._stream = None
+                reply.detach()
+        except UpstreamFailure as failure:
+            retry = self._failed(host, failure, reply)
+            if retry is None:
+                raise
+            failure.__traceback__ = None  # as in Exchange._run()
+            return retry
+        except BaseException:
+            host.recorder.attempt_given_up(member)
+            self.gave_up(loop.time())
+            host.was_sent |= self.is_sent
+            host.may_have_begun |= self.is_sent
+            if self._retry is not None:
+                self._retry.give_up(loop.time())
+            raise
+        finally:
+            now_s = loop.time()
+            concurrency.ended(began_s, now_s, replied=self._has_first, lasts=lasts)
+            self._host = None  # a cycle, which would hold the request's body
+        host.was_sent = True
+        host.recorder.attempt_answered(member, reply.status)
+        self.answered(reply.status, now_s)
+        return None
+
+    def _failed(self, host: AttemptHost, failure: UpstreamFailure, reply: AttemptReply) -> RetryDecision | None:
+        """Account for an attempt that failed. Return what follows."""
+        now_s = host.loop.time()
+        host.recorder.attempt_failed(self.member, failure)
+        self.broke(failure, now_s)
+        retry = self._retry
+        host.was_sent |= failure.unprocessed is None
+        # What it answered, even with an error, it does not work on any more.
+        host.may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+        if retry is None and not reply.started and (self.observer is None or self.observer.may_retry(failure)):
+            retry = host.retry_after_failure(failure, self, self._began_s, now_s)
+        if retry is not None:
+            host.attempt_failed(self.member.name, failure)
+        return retry
+
+    def refuses(self, head: ReplyHead) -> bool:
+        """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
+        host = self._host
+        assert host is not None, "a reply comes while its attempt runs"
+        self.on_head(head, host.loop.time())
+        if head.status < 400:
+            return False
+        self._retry = host.retry_after_status(head, self, host.loop.time())
+        return self._retry is not None
+
+    def on_head(self, head: ReplyHead, now_s: float) -> None:
+        """The reply's head has come, whether or not it is the client's. Only the first call counts."""
+        if not self._has_head:
+            self._has_head = True
+            self.answers(head, now_s)
+
+    def on_first(self) -> None:
+        """The reply's first event is there, or what there is first of a reply without events."""
+        host = self._host
+        assert host is not None, "a reply comes while its attempt runs"
+        now_s = host.loop.time()
+        waited_s = now_s - self._sent_s
+        self.has_first(waited_s, now_s)
+        concurrency = self.member.concurrency
+        if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
+            host.found_capacity()
+        if self.observer is not None:
+            self.observer.on_first()
+
     @property
-    def secret(self) -> bytes | None:
-        """The key that goes up, which no error may show; None where the client's own does."""
-        return self._forwarder.secret
+    def total_s(self) -> float:
+        """How long a reply of this upstream may take that is no stream; 0: no limit."""
+        return self.member.timeouts.total_s
+
+    def overdue(self, reply: AttemptReply, now_s: float) -> UpstreamFailure | None:
+        """Return why the upstream gets no more time; None while it has some."""
+        limits = self.member.timeouts
+        if reply.started and now_s - reply.last_s < limits.idle_s:
+            return None
+        stream = self._stream
+        if stream is None or reply.done.done():
+            return None
+        if reply.started:
+            message = f"the upstream sent nothing for {limits.idle_s:g} s"
+            return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
+        n_unsent = stream.n_unsent
+        if n_unsent != self._n_unsent:
+            # The wait for the first byte runs from when the body has been taken; until then, each byte taken counts.
+            self._n_unsent = n_unsent
+            self._progress_s = now_s
+            return None
+        silent_s = now_s - self._progress_s
+        if n_unsent and silent_s >= limits.write_s:
+            message = f"the upstream took nothing of the request's body for {limits.write_s:g} s"
+            return UpstreamFailure(Reason.BODY_TIMEOUT, message, status=504)
+        if not n_unsent and silent_s >= limits.first_byte_s:
+            message = f"the upstream sent no reply in {limits.first_byte_s:g} s"
+            return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+        return None
+
+    # -- what is sent -------------------------------------------------------------------------------
 
     def build(
-        self, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None, *, to_be_read: bool
+        self, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None, *, to_be_read: bool
     ) -> UpstreamRequest:
-        """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then."""
-        model = self._group.models[self.n]
-        if model is not None and body and peek.model is not None and model != peek.model:
+        """Return the request, put into the form of this member's provider.
+
+        to_be_read: Velox reads the reply, which must not be compressed then.
+        """
+        group = self._group
+        model = group.models[self.n]
+        if model is not None and body and fields.model is not None and model != fields.model:
             body = with_model(body, model)
-        return self._forwarder.build(head, peek, body, to_be_read=to_be_read, rules=self._group.request_rules)
+        return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
     def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
-        """Return the request to send for a WebSocket."""
-        return self._forwarder.build_upgrade(head, self._group.models[self.n], self._group.request_rules)
+        """Return the request for a WebSocket."""
+        return self.forwarder.build_upgrade(head, self._group.models[self.n], self._group.request_rules)
+
+    # -- what its member learns from it -------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
         """The attempt begins, or is sure to: others that choose in the same turn see that a probe is taken."""
@@ -263,9 +530,11 @@ class Pick:
         if self.keys is not None:
             self.keys.begin(self.key, now_s)
 
-    def answers(self, status: int, headers: Headers, now_s: float) -> None:
-        """A reply begins. headers: as it came. What an error says of the key counts at once, for the next choice."""
-        self._headers = headers
+    def answers(self, head: ReplyHead, now_s: float) -> None:
+        """A reply begins. What an error says of the key counts at once, for the next choice."""
+        status = head.status
+        if status >= 400 or self.keys is not None:
+            self._headers = head.headers
         if status >= 400:
             self._tell_key(status, now_s)
             return

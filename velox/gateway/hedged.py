@@ -1,6 +1,6 @@
 """Two attempts of one request at a time: when the first is slow, another member is asked, too. Who speaks first wins.
 
-    first_attempt()   what a request begins with; two only where its route hedges or it is a
+    hedged()          what a request begins with: two attempts only where its route hedges or the first is a
                       probe (policy/health), and for what may be asked twice
     run()             the first; when the delay is over (policy/hedge.py) a second, if budget and members allow it
     on_answer()       one has brought its first good byte: it wins, the other is cancelled in the same turn
@@ -10,7 +10,7 @@
 Each attempt (racer.py) runs in a task of its own and into a reply of its own, which is held back (held.py) until it is
 the only one left. From then on all is as with one attempt.
 
-Knows: which of two goes on, who is told of the other's end. Does not know: how an attempt is made (attempt.py), when a
+Knows: which of two goes on, who is told of the other's end. Does not know: how an attempt is made (group.py), when a
 second one is due and how many there may be (policy/hedge.py), or who gets it (routing.py).
 """
 
@@ -19,76 +19,92 @@ from __future__ import annotations
 import asyncio
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from velox.errors import VeloxError
-from velox.gateway.attempt import Attempt
-from velox.gateway.group import Pick
+from velox.gateway.group import Attempt, AttemptHost, RetryDecision
+from velox.gateway.plan import RequestPlan
 from velox.gateway.racer import Racer
 from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
-from velox.gateway.retries import Again
-from velox.gateway.routing import Plan
+from velox.gateway.routing import RouteCursor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Hedged
 from velox.policy.hedge import ProbeRelief, SecondTries
-from velox.types import Endpoint
+from velox.policy.retry import RetryRules
+from velox.types import BodyFields, Endpoint, RequestHead
 
-if TYPE_CHECKING:  # an exchange makes its attempts, and each goes on with what its exchange has
-    from velox.gateway.exchange import Exchange
-
-__all__ = ["HedgedAttempts", "first_attempt"]
+__all__ = ["HedgedAttempts", "HedgingHost", "hedged"]
 
 # Where the first byte takes as long whatever the answer is. Elsewhere a reply that is no stream comes when it is whole:
 # the slowest are the longest, a second one would be as long, and these are the dearest.
 _SHORT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
 
 
-def first_attempt(exchange: Exchange, plan: Plan, pick: Pick, now_s: float) -> Attempt | HedgedAttempts:
-    """Return the first attempt of a request."""
-    tries: SecondTries | None = plan.parts.hedging
-    if tries is None and pick.late_s < math.inf:
-        tries = ProbeRelief(pick.late_s)
-    if tries is None or not _may_repeat(exchange):
-        return Attempt(exchange, pick, now_s)
-    return HedgedAttempts(exchange, plan, tries, pick, now_s)
+class HedgingHost(AttemptHost, Protocol):
+    """What hedging asks of the request (exchange.py)."""
+
+    plan: RequestPlan
+    head: RequestHead
+    fields: BodyFields
+    deadline_s: float
+    n_attempts: int
+    upstream: str
+    tried: tuple[str, ...]
+
+    @property
+    def rules(self) -> RetryRules:
+        """Which errors are tried again."""
+
+    def count_hedges(self, n: int) -> None:
+        """So many second attempts more are under way, or fewer."""
 
 
-def _may_repeat(exchange: Exchange) -> bool:
+def hedged(
+    host: HedgingHost, cursor: RouteCursor, tries: SecondTries | None, first: Attempt
+) -> Attempt | HedgedAttempts:
+    """Return what a request begins with. tries: of its route; None: it does not hedge."""
+    if tries is None and first.late_s < math.inf:
+        tries = ProbeRelief(first.late_s)
+    if tries is None or not _may_repeat(host):
+        return first
+    return HedgedAttempts(host, cursor, tries, first)
+
+
+def _may_repeat(host: HedgingHost) -> bool:
     """True for what is asked of a model and changes nothing, whose client has not begun to repeat it itself."""
-    head, facts = exchange.head, exchange.facts
-    if exchange.terms.retries_itself or head.offer is not None or not facts.reads_body:
+    plan = host.plan
+    if plan.terms.retries_itself or host.head.offer is not None or not plan.reads_body:
         return False
-    return exchange.peek.stream or facts.route in _SHORT
+    return host.fields.stream or plan.endpoint in _SHORT
 
 
 class HedgedAttempts:
     """The first attempt of a request, and maybe another one beside it. Has what an exchange asks of an Attempt."""
 
     __slots__ = (
+        "_attempt",
         "_began_s",
-        "_exchange",
+        "_cursor",
         "_failed",
         "_first",
         "_hedging",
+        "_host",
         "_is_late",
         "_n_running",
         "_over",
-        "_pick",
-        "_plan",
         "_reply",
         "_second",
         "_sole",
         "_timer",
     )
 
-    def __init__(self, exchange: Exchange, plan: Plan, hedging: SecondTries, pick: Pick, now_s: float) -> None:
-        loop = exchange.gateway.loop
-        self._exchange: Final = exchange
-        self._plan: Final = plan
+    def __init__(self, host: HedgingHost, cursor: RouteCursor, hedging: SecondTries, attempt: Attempt) -> None:
+        self._host: Final = host
+        self._cursor: Final = cursor
         self._hedging: Final = hedging
-        self._pick: Final = pick
-        self._began_s: Final = now_s
+        self._attempt: Final = attempt  # the first
+        self._began_s: Final = host.loop.time()
         self._reply: Reply | None = None
         self._first: Racer | None = None
         self._second: Racer | None = None
@@ -96,7 +112,7 @@ class HedgedAttempts:
         self._failed: VeloxError | None = None  # what both were ended for from outside
         self._is_late = False
         self._n_running = 0
-        self._over: asyncio.Future[None] = loop.create_future()
+        self._over: asyncio.Future[None] = host.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -104,18 +120,18 @@ class HedgedAttempts:
 
     # -- what the exchange asks for (exchange.py) -------------------------------------------------
 
-    async def run(self, reply: Reply) -> Again | None:
+    async def run(self, host: AttemptHost, reply: Reply) -> RetryDecision | None:
         """Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
         self._hedging.on_request()
         self._reply = reply
-        first = self._first = Racer(self, self._exchange, reply, self._pick, self._began_s)
+        first = self._first = Racer(self, self._host, reply, self._attempt)
         delay_s = self._hedging.delay_s(self._began_s)
         try:
             if delay_s is None:
                 self._leave_alone(first)
-                return await first.run(first.held)
+                return await first.run()
             self._start(first)
-            self._timer = self._exchange.gateway.loop.call_at(self._began_s + delay_s, self._on_late)
+            self._timer = self._host.loop.call_at(self._began_s + delay_s, self._on_late)
             reply.done.add_done_callback(self._on_end_from_outside)
             return await self._wait()
         finally:
@@ -124,15 +140,15 @@ class HedgedAttempts:
     @property
     def total_s(self) -> float:
         """How long a reply may take that is no stream, as for an Attempt."""
-        return (self._sole or self._first or self._pick.member.timeouts).total_s
+        return (self._sole.attempt if self._sole else self._attempt).total_s
 
     def overdue(self, reply: Reply, now_s: float) -> UpstreamFailure | None:
         """Return why the only attempt that is left gets no more time. Of two each is failed by itself."""
         if self._sole is not None:
-            return self._sole.overdue(self._sole.held, now_s)
+            return self._sole.attempt.overdue(self._sole.held, now_s)
         for racer in (self._first, self._second):
             if racer is not None and not racer.is_out and not racer.held.is_bad:
-                failure = racer.overdue(racer.held, now_s)
+                failure = racer.attempt.overdue(racer.held, now_s)
                 if failure is not None:
                     racer.held.on_failure(failure)
         return None
@@ -157,7 +173,7 @@ class HedgedAttempts:
     def on_first(self, racer: Racer) -> None:
         """It has brought the first byte."""
         if racer is self._first:
-            now_s = self._exchange.gateway.loop.time()
+            now_s = self._host.loop.time()
             self._hedging.heard(now_s - self._began_s, now_s)
 
     def leaves(self, racer: Racer, failure: VeloxError) -> bool:
@@ -167,7 +183,7 @@ class HedgedAttempts:
         racer.is_out = True
         other = self._other(racer)
         if self._sole is None and other is not None:
-            self._exchange.trail.failed(racer.name, failure)
+            self._host.attempt_failed(racer.name, failure)
             self._leave_alone(other)
             return False
         self._sole = racer
@@ -178,27 +194,27 @@ class HedgedAttempts:
 
     def _start(self, racer: Racer) -> None:
         self._n_running += 1
-        racer.task = self._exchange.gateway.loop.create_task(racer.run(racer.held))
+        racer.task = self._host.loop.create_task(racer.run())
         racer.task.add_done_callback(partial(self._on_end, racer))
 
     def _on_late(self) -> None:
         """The first has not answered in time: a second one goes, if one may."""
-        exchange, first = self._exchange, self._first
+        host, first = self._host, self._first
         assert first is not None and self._reply is not None, "set by run()"
         if self._sole is not None or self._reply.done.done():
             return
         self._is_late = True
-        now_s = exchange.gateway.loop.time()
-        self._plan.tried(first.pick)
-        pick = None if now_s >= exchange.deadline_s else self._plan.next(now_s, within_limits=True)
-        if pick is None or not self._hedging.take():
-            exchange.gateway.parts.recorder.hedged(Hedged.DENIED)
+        now_s = host.loop.time()
+        self._cursor.tried(first.attempt)
+        second = None if now_s >= host.deadline_s else self._cursor.next(now_s, within_limits=True)
+        if second is None or not self._hedging.take():
+            host.recorder.hedged(Hedged.DENIED)
             self._leave_alone(first)
             return
-        pick.begin(now_s)
-        self._plan.tried(pick)
-        self._second = Racer(self, exchange, self._reply, pick, now_s)
-        exchange.gateway.n_hedges += 1
+        second.begin(now_s)
+        self._cursor.tried(second)
+        self._second = Racer(self, host, self._reply, second)
+        host.count_hedges(1)
         self._start(self._second)
 
     def _other(self, racer: Racer) -> Racer | None:
@@ -210,15 +226,15 @@ class HedgedAttempts:
         """True for an error after which there would be no other attempt."""
         head = racer.held.head
         assert head is not None, "it is bad"
-        return head.status != 401 and not self._exchange.gateway.parts.retry_rules.covers(head.status, head.headers)
+        return head.status != 401 and not self._host.rules.covers(head.status, head.headers)
 
     def _choose(self, winner: Racer, loser: Racer) -> None:
         """Go on with one of two, and end the other at once."""
         loser.is_out = True
         if loser.held.is_bad:
-            self._exchange.trail.failed(loser.name, loser.held.refusal())
+            self._host.attempt_failed(loser.name, loser.held.refusal())
         else:
-            self._exchange.trail.hedged(loser.name, winner.name)
+            self._note_hedged(loser.name, winner.name)
             self._heard_nothing_of(loser)
         self._drop(loser)
         self._leave_alone(winner)
@@ -227,13 +243,18 @@ class HedgedAttempts:
         """Go on with what is the only attempt left, as if there had been no other."""
         self._sole = racer
         self._stop_timer()
-        exchange = self._exchange
-        if exchange.trail.n:
-            exchange.trail.upstream = racer.name
-            exchange.phase = "ttfb" if racer.is_sent else "connect"
+        host = self._host
+        if host.n_attempts:
+            host.upstream = racer.name
+            host.phase = "ttfb" if racer.attempt.is_sent else "connect"
         assert self._reply is not None, "set by run()"
         if not self._reply.done.done():  # else it was failed in this turn, and the attempts hear of it in the next
             racer.held.release()
+
+    def _note_hedged(self, loser: str, winner: str) -> None:
+        """Of two at a time one was given up for the other."""
+        self._host.tried += (f"{loser}=hedged",)
+        self._host.upstream = winner
 
     def _drop(self, racer: Racer) -> None:
         """End an attempt: an error that it has brought is told to who wants to know, else it is given up."""
@@ -248,7 +269,7 @@ class HedgedAttempts:
     def _heard_nothing_of(self, racer: Racer) -> None:
         """It is given up. Before the delay was over that says nothing: some clients do not wait for anything."""
         if racer is self._first and self._is_late and not racer.held.is_bad:
-            now_s = self._exchange.gateway.loop.time()
+            now_s = self._host.loop.time()
             self._hedging.heard(now_s - self._began_s, now_s)
 
     def _stop_timer(self) -> None:
@@ -258,7 +279,7 @@ class HedgedAttempts:
 
     # -- ends -------------------------------------------------------------------------------------
 
-    async def _wait(self) -> Again | None:
+    async def _wait(self) -> RetryDecision | None:
         """Wait until all attempts have ended, and return what came of the one that counts."""
         try:
             await self._over
@@ -266,7 +287,7 @@ class HedgedAttempts:
             for racer in self._end_all():
                 self._drop(racer)
             while self._n_running:
-                self._over = self._exchange.gateway.loop.create_future()
+                self._over = self._host.loop.create_future()
                 try:
                     await self._over
                 except asyncio.CancelledError:
@@ -286,7 +307,7 @@ class HedgedAttempts:
         if self._sole is None and not first.is_out:
             self._heard_nothing_of(first)
             if second is not None:
-                self._exchange.trail.hedged(second.name, first.name)
+                self._note_hedged(second.name, first.name)
         self._stop_timer()
         running = [each for each in (first, second) if each is not None and each.task and not each.task.done()]
         for racer in running:
@@ -297,9 +318,9 @@ class HedgedAttempts:
         """The attempt that would follow is not made."""
         for racer in (self._first, self._second):
             if racer is not None and racer.task and not racer.task.cancelled() and racer.task.exception() is None:
-                again = racer.task.result()
-                if again is not None:
-                    again.give_up(self._exchange.gateway.loop.time())
+                decision = racer.task.result()
+                if decision is not None:
+                    decision.give_up(self._host.loop.time())
 
     def _on_end_from_outside(self, done: asyncio.Future[None]) -> None:
         """The client's reply has failed (Exchange.fail()): both are ended, unless it is the reply of one already."""
@@ -309,33 +330,33 @@ class HedgedAttempts:
         assert isinstance(error, VeloxError), "it is not whole, for nothing was passed on"
         self._failed = error
         for racer in self._end_all():
-            if racer.is_sent:
+            if racer.attempt.is_sent:
                 racer.held.on_failure(error)
             else:
                 self._drop(racer)
 
-    def _on_end(self, racer: Racer, task: asyncio.Task[Again | None]) -> None:
+    def _on_end(self, racer: Racer, task: asyncio.Task[RetryDecision | None]) -> None:
         """Its task is over."""
-        gateway = self._exchange.gateway
+        host = self._host
         self._n_running -= 1
         if not racer.has_begun:
-            racer.pick.gave_up(gateway.loop.time())
+            racer.attempt.gave_up(host.loop.time())
         error = None if task.cancelled() else task.exception()
         if racer is self._second:
-            gateway.parts.recorder.hedged(self._outcome(racer, task))
+            host.recorder.hedged(self._outcome(racer, task))
         if error is not None and not racer.is_out:  # it got no connection; or a bug
             failure = error if isinstance(error, VeloxError) else crash()
             if not self.leaves(racer, failure) and isinstance(error, Exception) and error is not failure:
-                gateway.parts.recorder.crashed(error)
+                host.recorder.crashed(error)
         if isinstance(error, VeloxError):
             error.__traceback__ = None  # as in Exchange._run(): it leads to the attempt, and that back to the error
         if self._n_running:
-            gateway.n_hedges -= 1
-            gateway.found_room()
+            host.count_hedges(-1)
+            host.found_capacity()
         elif not self._over.done():
             self._over.set_result(None)
 
-    def _outcome(self, second: Racer, task: asyncio.Task[Again | None]) -> Hedged:
+    def _outcome(self, second: Racer, task: asyncio.Task[RetryDecision | None]) -> Hedged:
         """Return what came of the second attempt."""
         if second.has_first:
             return Hedged.WON
@@ -358,5 +379,6 @@ class HedgedAttempts:
         for racer in (self._first, self._second):
             if racer is not None:
                 racer.held.detach()
+                racer.attempt.observer = None
                 racer.task = None
         self._first = self._second = self._sole = self._reply = self._failed = None

@@ -2,7 +2,7 @@
 
 Knows: when a reply has brought its first good byte, or is an error. Does not know: the other attempt, or who decides.
 
-    good   the first bytes of the body of a reply that is no error: the same moment as Reply.begin()'s on_first. Not the
+    good   the first bytes of the body of a reply that is no error: the same moment as ReplyListener.on_first(). Not the
            head of an event stream, nor its comments: some servers send these before they have begun to think, and
            the one that thinks would win over the one that has begun to speak. A whole reply without a body is good, too
     bad    an error, a redirect, or an event stream that ended without an event
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.reply import Reply
+from velox.gateway.reply import Reply, ReplyListener
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
@@ -38,12 +38,12 @@ class HeldReply:
     """
 
     __slots__ = (
-        "_begun",
         "_client",
         "_data",
         "_is_paused",
         "_is_released",
         "_is_whole",
+        "_listener",
         "_n_held",
         "_on_answer",
         "_on_head",
@@ -71,7 +71,7 @@ class HeldReply:
         self._on_head: Callable[[ReplyHead], None] | None = on_head
         self._on_answer: Callable[[], None] | None = on_answer
         self._told: Final = told
-        self._begun: tuple[Callable[[ReplyHead], bool] | None, bytes | None, Callable[[], None] | None] | None = None
+        self._listener: ReplyListener | None = None  # once its attempt has begun, and until it is over
         self._stream: UpstreamStream | None = None  # while it is held back
         self._watch: sse.EventWatch | None = None  # as in Reply
         self._data: list[bytes] = []
@@ -89,7 +89,7 @@ class HeldReply:
         state = "released" if self._is_released else "good" if self.is_good else "bad" if self.is_bad else "silent"
         return f"<HeldReply {state} {self._n_held} bytes>"
 
-    # -- what the attempt asks for (attempt.py) ---------------------------------------------------
+    # -- what the attempt asks for (group.py) ---------------------------------------------------
 
     @property
     def started(self) -> bool:
@@ -106,15 +106,9 @@ class HeldReply:
         """When it last brought something; of use only once it has started."""
         return self._reply.last_s
 
-    def begin(
-        self,
-        verdict: Callable[[ReplyHead], bool] | None,
-        secret: bytes | None,
-        on_first: Callable[[], None] | None,
-        told: Headers,
-    ) -> None:
+    def begin(self, listener: ReplyListener, told: Headers) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
-        self._begun = (verdict, secret, on_first)
+        self._listener = listener
         if self._is_released:
             self._pass()
 
@@ -127,7 +121,7 @@ class HeldReply:
 
     def detach(self) -> None:
         """End the attempt; what is left of its stream is cancelled."""
-        self._on_head = self._on_answer = self._begun = None  # they lead back to the exchange, as in Reply
+        self._on_head = self._on_answer = self._listener = None  # they lead back to the exchange, as in Reply
         if self.passes:
             self._reply.done.remove_done_callback(self._follow)
             self._reply.detach()
@@ -183,7 +177,7 @@ class HeldReply:
     def release(self) -> None:
         """It is the client's reply, from here on or when its attempt begins."""
         self._is_released = True
-        if self._begun is not None and not self.done.done():
+        if self._listener is not None and not self.done.done():
             self._pass()
 
     def refusal(self) -> UpstreamFailure:
@@ -227,9 +221,9 @@ class HeldReply:
 
     def _pass(self) -> None:
         """Give the reply what was held, and all that follows."""
-        reply, begun = self._reply, self._begun
-        assert begun is not None, "asked for once the attempt has begun"
-        reply.begin(*begun, self._told())
+        reply = self._reply
+        assert self._listener is not None, "asked for once the attempt has begun"
+        reply.begin(self._listener, self._told())
         self.passes = True
         reply.done.add_done_callback(self._follow)
         stream, self._stream = self._stream, None

@@ -14,10 +14,10 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.endpoints import WITHOUT_CONTENT, has_content
 from velox.gateway.exchange import Exchange
-from velox.gateway.head_facts import HeadFacts, head_facts
 from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
+from velox.gateway.plan import RequestPlan, plan_of
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.respond import crash, error_reply
 from velox.gateway.routing import Routing
@@ -25,10 +25,8 @@ from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
 from velox.net.in_turns import InTurns
-from velox.outcomes import Phase
-from velox.policy.deadline import ClientTerms
-from velox.policy.fair_queue import ADMITTED, Outcome, Verdict
-from velox.types import Caller, Endpoint, Headers, KeyEntry, Priority, RequestHead
+from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
+from velox.types import Caller, Endpoint, Headers, KeyEntry, RequestHead
 
 __all__ = ["Gateway"]
 
@@ -37,27 +35,27 @@ _KEPT_HEADS: Final = 512
 _SHORT_S: Final = 10.0
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
-# Names of ours, because the attribute of an enumeration takes 50 ns.
-_NORMAL: Final = Priority.NORMAL
-_PARSE: Final = Phase.PARSE
 
 
 class Gateway:
     """All exchanges of one worker; the application behind its connections."""
 
-    def __init__(self, parts: Parts, routing: Routing, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, parts: Parts, queue: FairQueue[Exchange], routing: Routing, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """routing: may be replaced by another one at any time; what has begun keeps the one that it has."""
-        self.parts: Final = parts
+        self.parts = parts
+        self.queue = queue
         self.routing = routing
-        self.loop: Final = loop
+        self.loop = loop
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
         self._active: set[Exchange] = set()
-        # Heads that passed, by their key: the caller, and whether a body followed (which more is asked of).
-        self._vetted: Final[Memo[bytes | None, tuple[Caller, bool]]] = Memo(_KEPT_HEADS)
-        self._facts: Final[Memo[bytes | None, HeadFacts]] = Memo(_KEPT_HEADS)
+        # Heads that passed, and whether a body followed (which more is asked of), with what follows from them.
+        self._plans: Final[Memo[tuple[bytes | None, bool], RequestPlan]] = Memo(_KEPT_HEADS)
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
+        self._max_inflight: Final = parts.limits.max_inflight
         self._drain_queued = False
         self._n_asleep = 0
         self.n_hedges = 0  # second attempts beside a first one
@@ -65,10 +63,10 @@ class Gateway:
         self._swept_s = 0.0
         self._looks: Final[InTurns[Exchange]] = InTurns(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
-        self.mirrors: Final = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_room, on_bug=tell.crashed)
+        self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 
     def __repr__(self) -> str:
-        return f"<Gateway active={len(self._active)} queued={len(self.parts.queue)} {self.routing!r}>"
+        return f"<Gateway active={len(self._active)} queued={len(self.queue)} {self.routing!r}>"
 
     @property
     def n_active(self) -> int:
@@ -82,58 +80,53 @@ class Gateway:
         if self._refuses:
             message = "this worker is short of memory, and takes no new request for now (VELOX_MEMORY_SOFT)"
             raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0)
-        vetted = self._vetted.get(head.key)
-        if vetted is not None and vetted[1] == head.has_body:
-            return vetted[0]
-        caller = self.parts.auth.check(head)
-        self.parts.routes.check(head)
-        self.facts(head)
-        if head.key is not None:
-            self._vetted.put(head.key, (caller, head.has_body))
-        return caller
+        return self.plan(head).caller
 
-    def facts(self, head: RequestHead) -> HeadFacts:
-        """Return what a head says. Raises VeloxError, but not once check_head() has passed it."""
-        facts = self._facts.get(head.key)
-        if facts is None:
-            facts = head_facts(head, self.parts.routes)
+    def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
+        """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
+        key = (head.key, head.has_body)
+        plan = None if head.key is None else self._plans.get(key)
+        if plan is None:
+            parts = self.parts
+            if caller is None:
+                caller = parts.auth.check(head)
+                parts.endpoints.check(head)
+            plan = plan_of(head, caller, parts.endpoints, asks_for_keys=parts.auth.asks)
             if head.key is not None:
-                self._facts.put(head.key, facts)
-        return facts
-
-    def priority(self, caller: Caller, terms: ClientTerms) -> Priority:
-        """Return the class of a request: the one that it asks for, but no higher than its key has."""
-        if terms.priority is None:
-            return _NORMAL if caller.priority is None else caller.priority
-        highest = caller.priority
-        if highest is None:
-            # Where no key is asked for there is nobody to be fair to but oneself.
-            highest = Priority.NORMAL if self.parts.auth.asks else Priority.HIGH
-        return max(terms.priority, highest)
+                self._plans.put(key, plan)
+        return plan
 
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
         self.parts.auth.replace(keys)
-        self._vetted.clear()
+        self._plans.clear()
 
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
+        plan = self.plan(head, caller)
         kind = Exchange if head.offer is None else TunnelExchange
-        exchange = kind(self, client, head, body, caller)
+        exchange = kind(self, client, head, body, plan)
         if body and head.method in WITHOUT_CONTENT:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
-        now_ns = exchange.started_ns
-        verdict = self.parts.queue.offer(
+        if plan.terms.timeout_s < self._timed_below_s:
+            exchange.set_timer()
+        queue, now_ns = self.queue, exchange.started_ns
+        if not queue.n and self.routing.has_always_room and len(self._active) < self._max_inflight:
+            # The usual way: nobody waits, and there is room.
+            queue.pass_through(plan.caller.id, plan.priority, exchange.cost, now_ns)
+            exchange.taken_ns = now_ns
+            return exchange if self._admit(exchange, now_ns) else None
+        verdict = queue.offer(
             exchange,
             now_ns,
-            caller=caller.id,
-            priority=exchange.priority,
+            caller=plan.caller.id,
+            priority=plan.priority,
             cost=exchange.cost,
             n_bytes=0 if body is None else len(body),
-            deadline_ns=now_ns + exchange.facts.timeout_ns,
+            deadline_ns=now_ns + plan.timeout_ns,
         )
         if verdict is not ADMITTED:
             for other in verdict.pushed_out:
@@ -143,8 +136,6 @@ class Gateway:
                 return None
         if not self._drain_queued:
             self._drain_soon()
-        if exchange.terms.timeout_s < self._timed_below_s:
-            exchange.set_timer()
         return exchange
 
     def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
@@ -158,7 +149,7 @@ class Gateway:
         return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=_retry_after_s(verdict.wait_ns))
 
     def _full(self, outcome: Outcome, wait_ns: int) -> VeloxError:
-        queue = self.parts.queue
+        queue = self.queue
         message = f"{len(queue)} requests are waiting in this worker, its limit (VELOX_QUEUE_DEPTH)"
         if outcome is Outcome.FULL_BYTES:
             message = f"{queue.n_bytes} bytes of requests wait in this worker, near its limit (VELOX_QUEUE_BYTES)"
@@ -167,8 +158,8 @@ class Gateway:
     def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
         """Answer a request that never became an exchange."""
         request_id = self.parts.recorder.next_id()
-        route = Endpoint.OTHER if head is None else self.parts.routes.facts(head.path).route
-        self.parts.recorder.refused(request_id, head, route, error)
+        endpoint = Endpoint.OTHER if head is None else self.parts.endpoints.facts(head.path).route
+        self.parts.recorder.refused(request_id, head, endpoint, error)
         self.answer(client, head, error, request_id)
 
     def crashed(self, exc: Exception) -> None:
@@ -203,7 +194,7 @@ class Gateway:
             *(exchange.client, exchange.head, error, exchange.id),
             may_have_begun=exchange.may_have_begun,
             rates=exchange.rates,
-            told=exchange.trail.headers(),
+            told=exchange.attempt_headers(),
         )
 
     def refuse_new(self, refuse: bool) -> None:
@@ -220,33 +211,49 @@ class Gateway:
     def _drain(self) -> None:
         """Take a batch off the queue, read it, let it through the gate, and start what may go."""
         self._drain_queued = False
-        queue, recorder = self.parts.queue, self.parts.recorder
-        now_ns = last_ns = time.monotonic_ns()
+        queue, recorder = self.queue, self.parts.recorder
+        now_ns = time.monotonic_ns()
         now_s = now_ns / _NS_PER_S
         for late in queue.late(now_ns):
             self._refuse_late(late, now_ns)
-            last_ns = time.monotonic_ns()
-        ready: list[Exchange] = []
         for exchange, waited_ns in queue.take(self._room(), now_ns):
             exchange.taken_ns = now_ns
-            recorder.queued[exchange.priority].observe(waited_ns)
             if exchange.deadline_s <= now_s:
+                recorder.queued[exchange.plan.priority].observe(waited_ns)
                 self._correct(exchange, 0)
                 exchange.on_deadline()  # its timer is due, but has not had its turn yet
-            elif exchange.is_large:
-                self._active.add(exchange)
-                exchange.start(is_read=False)
-            elif self._read(exchange):
-                ready.append(exchange)
-                # The end of one is the begin of the next: to ask for the time takes as long as a small parse.
-                began_ns, last_ns = last_ns, time.monotonic_ns()
-                recorder.overhead[_PARSE].observe(last_ns - began_ns)
-                continue
-            last_ns = time.monotonic_ns()
-        if ready:
-            self._gate(ready, last_ns)
+            else:
+                self._admit(exchange, time.monotonic_ns(), waited_ns)
         if queue.n:
             self._after_drain(now_ns)
+
+    def _admit(self, exchange: Exchange, now_ns: int, waited_ns: int = 0) -> bool:
+        """Read a request that has left the queue, let it through the gate, and start it. False: it was refused."""
+        priority, recorder = exchange.plan.priority, self.parts.recorder
+        if exchange.is_large:
+            recorder.queued[priority].observe(waited_ns)
+            self._active.add(exchange)
+            exchange.start(is_read=False)
+            return True
+        read_ns = now_ns
+        try:
+            exchange.read()
+            read_ns = time.monotonic_ns()
+            exchange.pass_gate(read_ns)
+        except NotYetError:
+            pass  # it waits by itself
+        except VeloxError as error:
+            recorder.queued[priority].observe(waited_ns)
+            self._refuse_taken(exchange, error)
+            return False
+        except Exception as exc:
+            recorder.crashed(exc)
+            self._refuse_taken(exchange, crash())
+            return False
+        self._active.add(exchange)
+        exchange.start()
+        recorder.admitted(priority, waited_ns, read_ns - now_ns, time.monotonic_ns() - read_ns)
+        return True
 
     def _room(self) -> int:
         """Return how many exchanges more may run."""
@@ -257,16 +264,16 @@ class Gateway:
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
         self._n_asleep += 1
-        self.found_room()
+        self.found_capacity()
         try:
             await asyncio.sleep(seconds)
         finally:
             self._n_asleep -= 1
 
-    def found_room(self) -> None:
+    def found_capacity(self) -> None:
         """An upstream takes more than a moment ago, though no exchange has ended."""
-        self.routing.found_room(self.loop.time())
-        if len(self.parts.queue):
+        self.routing.found_capacity(self.loop.time())
+        if len(self.queue):
             self._drain_soon()
 
     def _refuse_late(self, late: Exchange, now_ns: int) -> None:
@@ -279,36 +286,6 @@ class Gateway:
             message = f"this request waited {waited_s:.1f} s in the queue, and more is asked than can be served in time"
         late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
 
-    def _read(self, exchange: Exchange) -> bool:
-        try:
-            exchange.read()
-        except VeloxError as error:
-            self._refuse_taken(exchange, error)
-            return False
-        except Exception as exc:
-            self.parts.recorder.crashed(exc)
-            self._refuse_taken(exchange, crash())
-            return False
-        return True
-
-    def _gate(self, ready: list[Exchange], now_ns: int) -> None:
-        """Let the batch through the limits: those that pass start, the others are told when to come back."""
-        for exchange in ready:
-            try:
-                exchange.pass_gate(now_ns)
-            except NotYetError:
-                pass  # it waits by itself
-            except VeloxError as error:
-                self._refuse_taken(exchange, error)
-                continue
-            except Exception as exc:
-                self.parts.recorder.crashed(exc)
-                self._refuse_taken(exchange, crash())
-                continue
-            self._active.add(exchange)
-            exchange.start()
-        self.parts.recorder.overhead[Phase.LIMIT].observe(time.monotonic_ns() - now_ns)
-
     def _refuse_taken(self, exchange: Exchange, error: VeloxError) -> None:
         self._correct(exchange, 0)
         exchange.refuse(error)
@@ -316,9 +293,9 @@ class Gateway:
     def _correct(self, exchange: Exchange, tokens: int) -> None:
         """Tell the queue what a request really cost that its caller was charged for when it left the queue."""
         if tokens != exchange.cost:
-            self.parts.queue.correct(
-                *(exchange.caller.id, tokens - exchange.cost),
-                priority=exchange.priority,
+            self.queue.correct(
+                *(exchange.plan.caller.id, tokens - exchange.cost),
+                priority=exchange.plan.priority,
                 taken_ns=exchange.taken_ns,
             )
 
@@ -327,7 +304,7 @@ class Gateway:
         if self._room() > 0:
             self._drain_soon()
         elif self._late_timer is None:
-            deadline_ns = self.parts.queue.next_deadline_ns
+            deadline_ns = self.queue.next_deadline_ns
             assert deadline_ns is not None, "a queue that is not empty has a first deadline"
             delay_s = max(0, deadline_ns - now_ns) / _NS_PER_S
             self._late_timer = self.loop.call_later(delay_s, self._on_late)
@@ -341,16 +318,16 @@ class Gateway:
     def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
         """Free the slot and record how it ended. tokens: what it really cost, as far as that is known."""
         self._active.discard(exchange)
-        queue, lines = self.parts.queue, self.routing.lines
+        queue, lines = self.queue, self.routing.lines
         now_ns = time.monotonic_ns()
-        if exchange.trail.n and exchange.head.offer is None:
+        if exchange.n_attempts and exchange.head.offer is None:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
             queue.serviced(now_ns - exchange.taken_ns)
         if tokens != exchange.cost:
             self._correct(exchange, tokens)
         self.parts.recorder.ended(exchange, reason, status, now_ns)
         if lines.n_waiting:
-            lines.found_room(self.loop.time())
+            lines.notify(self.loop.time())
         if queue.n:
             self._drain_soon()
 
@@ -360,11 +337,11 @@ class Gateway:
         self._looks.begin(self._active)
         routing, tunnels = self.routing, self.parts.tunnels
         if self._room() > 0:
-            self.found_room()  # another upstream is the first one now
+            self.found_capacity()  # another upstream is the first one now
         self.parts.recorder.tunnels(tunnels.n_open, tunnels.moved())
         self.parts.recorder.upstream_concurrency(*routing.concurrency())
         self.parts.recorder.gauges(
-            self.parts.queue.depth_by_class, len(self._active), routing.statistics(), routing.publish(now_s)
+            self.queue.depth_by_class, len(self._active), routing.statistics(), routing.publish(now_s)
         )
 
     def _look(self, exchange: Exchange) -> None:
@@ -375,7 +352,7 @@ class Gateway:
         """The end of a drain: what still runs is ended, and its clients are told."""
         for exchange in tuple(self._active):
             exchange.fail(error)
-        queue = self.parts.queue
+        queue = self.queue
         while len(queue):
             for exchange, _ in queue.take(len(queue), time.monotonic_ns()):
                 exchange.refuse(error)

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.policy.quota import Quota
 
-__all__ = ["LeaseWait", "NotYetError", "Want", "pass_when_told", "unavailable"]
+__all__ = ["LeaseWait", "NotYetError", "Want", "unavailable", "wait_for_permits"]
 
 # A quota, and how many permits of it.
 Want: TypeAlias = tuple[Quota, int]
@@ -35,11 +35,11 @@ class LeaseWait(Protocol):
     def timeout_s(self) -> float:
         """For how long a request may wait, in all."""
 
-    async def told(self, wants: Sequence[Want], until_s: float) -> bool:
+    async def wait_for_lease(self, wants: Sequence[Want], until_s: float) -> bool:
         """Ask for permits and wait for an answer; False: there was none until then, by the loop's clock."""
 
 
-async def pass_when_told(
+async def wait_for_permits(
     gate: Callable[[int], None], leases: LeaseWait | None, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Pass a gate that may raise NotYetError. Raises what it raises else, and VeloxError when time is over.
@@ -57,7 +57,7 @@ async def pass_when_told(
         if is_last:
             raise unavailable()
         until_s = until_s or loop.time() + leases.timeout_s
-        is_last = not await leases.told(wants, until_s)
+        is_last = not await leases.wait_for_lease(wants, until_s)
 
 
 def unavailable() -> VeloxError:

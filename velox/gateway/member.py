@@ -13,7 +13,6 @@ from typing import Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
-from velox.gateway.trail import told
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
@@ -70,7 +69,7 @@ class Member:
     has none. websockets: makes the connections that become tunnels. load: what it tells of its own load, where it is
     asked for that.
 
-    name: the upstream's. first_told: what a client is told whose first attempt goes there (trail.py).
+    name: the upstream's. first_headers: the fields that tell a client of its first attempt, which went there.
 
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
@@ -88,11 +87,12 @@ class Member:
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
     name: str = field(init=False)
-    first_told: Headers = field(init=False)
+    first_headers: Headers = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.entry.name)
-        object.__setattr__(self, "first_told", told(self.entry.name, 1))
+        told = [(b"x-velox-upstream", self.entry.name.encode("ascii")), (b"x-velox-attempts", b"1")]
+        object.__setattr__(self, "first_headers", told)
 
     def __repr__(self) -> str:
         return f"<Member {self.name} {self.address} {self.pool!r} {self.health!r}>"

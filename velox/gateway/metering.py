@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from velox.gateway.filters import ReplyFilter
 from velox.protocol.usage import DataLines, Usage, UsageScanner, ask_for_usage
 from velox.protocol.usage_strip import UsageStrip
-from velox.types import BodyFields, Endpoint
+from velox.types import BodyFields, Endpoint, ReplyHead
 
-__all__ = ["Meter", "Usage", "metered"]
+__all__ = ["Meter", "Usage", "UsageFilter", "metered"]
 
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
@@ -22,47 +23,38 @@ _NO_EVENT: Final = Usage(None, 0, False)
 _FAILED: Final = Usage(0, 0, False)
 
 
-class Meter:
-    """Reads one reply on its way to the client (reply.py), from its head on."""
+class Meter(ReplyFilter):
+    """Reads the usage of one reply. is_stream: the client asked for a stream."""
 
-    __slots__ = ("_has_begun", "_is_failed", "_is_stream", "_lines", "_scanner", "_strip", "_strips")
+    __slots__ = ("_has_begun", "_is_failed", "_is_stream", "_lines", "_scanner")
 
-    def __init__(self, *, is_stream: bool = False, strips: bool = False) -> None:
-        """is_stream: the client asked for one. strips: Velox asked for the usage, and the client did not."""
+    def __init__(self, *, is_stream: bool = False) -> None:
+        super().__init__()
         self._is_stream: Final = is_stream
-        self._strips: Final = strips
         self._has_begun = False
         self._is_failed = False
         self._scanner: UsageScanner | None = None
         self._lines: DataLines | None = None  # of an event stream
-        self._strip: UsageStrip | None = None
 
     def __repr__(self) -> str:
-        return f"<Meter {self._scanner!r} {self._strip!r}>"
+        return f"<Meter {self._scanner!r}>"
 
-    def begin(self, status: int, *, is_sse: bool, is_plain: bool, has_length: bool) -> None:
-        """Note the head that the client gets. is_plain: the body is not compressed.
-
-        has_length: it was announced how long the body is, so that nothing may be taken out of it.
-        """
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        """Note the head that the client gets."""
         self._has_begun = True
-        self._is_failed = status >= _ERRORS_FROM
+        self._is_failed = head.status >= _ERRORS_FROM
         self._scanner = None if self._is_failed or not is_plain else UsageScanner()
         self._lines = DataLines() if is_sse else None
-        self._strip = UsageStrip() if is_sse and self._strips and not self._is_failed and not has_length else None
+        self.reads_body = self._scanner is not None
+        return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
-        """Read what came of the body; return what of it the client gets, and nothing else."""
+        """Read what came of the body."""
         if data and self._scanner is not None:
             self._scanner.feed(data)
             if self._lines is not None:
                 self._lines.feed(data)
-        return data if self._strip is None else self._strip.feed(data, end)
-
-    @property
-    def holds(self) -> bool:
-        """True when the client has been given whole events only, though the upstream is inside one."""
-        return self._strip is not None and self._strip.holds
+        return data
 
     def usage(self, *, is_whole: bool) -> Usage:
         """Return what was used. is_whole: the reply came to its end.
@@ -81,14 +73,37 @@ class Meter:
         return Usage(scanner.input, output, is_whole and scanner.input is not None and output is not None)
 
 
+class UsageFilter(ReplyFilter):
+    """Takes out of a stream the usage that only Velox asked for."""
+
+    __slots__ = ("_strip",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._strip = UsageStrip()
+
+    @property
+    def holds(self) -> bool:
+        return self._strip.holds
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        """Take nothing out of errors, and of a body whose length was announced."""
+        self._strip = UsageStrip()  # of this attempt's reply
+        self.reads_body = is_sse and head.status < _ERRORS_FROM and head.content_length is None
+        return head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Return what the client gets, whole events only."""
+        return self._strip.feed(data, end)
+
+
 def metered(
-    body: bytes | bytearray | None, peek: BodyFields, route: Endpoint
-) -> tuple[Meter, bytes | bytearray | None]:
-    """Return the meter of an exchange, and the body to send: `body`, asking for the usage where it did not.
+    body: bytes | bytearray | None, fields: BodyFields, endpoint: Endpoint
+) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
+    """Return the meter of an exchange, the filters of its reply, and the body to send: one that asks for the usage.
 
     Once for an exchange, before its first attempt: a bytearray is changed in place.
     """
-    asking = ask_for_usage(body, peek) if body and peek.stream and route in _ASKED else None
-    if asking is None:
-        return Meter(is_stream=peek.stream), body
-    return Meter(is_stream=True, strips=True), asking
+    meter = Meter(is_stream=fields.stream)
+    asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
+    return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

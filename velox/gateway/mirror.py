@@ -22,11 +22,12 @@ from typing import Final
 
 from velox.errors import VeloxError
 from velox.gateway.aside import ask_status
-from velox.gateway.group import Group, Pick
+from velox.gateway.group import Attempt, Group
 from velox.gateway.recorder import outcome_of, outcome_of_failure
-from velox.gateway.routing import Plan
+from velox.gateway.routing import Routing
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import AttemptOutcome, Mirrored
+from velox.policy.split import MirrorGate
 from velox.types import BodyFields, ReplyHead, RequestHead
 
 __all__ = ["Mirrors"]
@@ -69,11 +70,21 @@ class Mirrors:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def copy(self, plan: Plan, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> None:
-        """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more."""
-        if plan.parts.mirror is None or self._is_closed or head.offer is not None:
+    def copy(
+        self,
+        mirror: tuple[MirrorGate, Group],
+        routing: Routing,
+        head: RequestHead,
+        fields: BodyFields,
+        body: bytes | bytearray | None,
+    ) -> None:
+        """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
+
+        routing: of the request's configuration, which stays as long as the copy is under way.
+        """
+        if self._is_closed or head.offer is not None:
             return
-        gate, group = plan.parts.mirror
+        gate, group = mirror
         n_bytes, n_dropped = 0 if body is None else len(body), gate.n_dropped
         if not gate.begin(n_bytes, self._random()):
             if gate.n_dropped != n_dropped:
@@ -83,16 +94,16 @@ class Mirrors:
             gate.end(n_bytes)
             self._on_end(Mirrored.DROPPED)
             return
-        plan.routing.n_plans += 1  # its upstream stays, whatever is reloaded
+        routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
-        task = self._loop.create_task(self._send(group, head, peek, body), name="mirror")
+        task = self._loop.create_task(self._send(group, head, fields, body), name="mirror")
         self._tasks.add(task)
 
         def over(_: asyncio.Task[Mirrored]) -> None:
             # Not in the task: one that is cancelled before its first step never runs.
             self._tasks.discard(task)
             self._n_bytes -= n_bytes
-            plan.routing.n_plans -= 1
+            routing.n_open -= 1
             gate.end(n_bytes)
             self._on_end(Mirrored.FAILED if task.cancelled() else task.result())
             self._on_room()
@@ -106,21 +117,21 @@ class Mirrors:
             task.cancel()
 
     async def _send(
-        self, group: Group, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None
+        self, group: Group, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None
     ) -> Mirrored:
         try:
-            pick = self._pick(group, peek)
-            return Mirrored.DROPPED if pick is None else await _Copy(pick, self._loop).send(head, peek, body)
+            attempt = self._pick(group, fields)
+            return Mirrored.DROPPED if attempt is None else await _Copy(attempt, self._loop).send(head, fields, body)
         except Exception as exc:
             self._on_bug(exc)
             return Mirrored.FAILED
 
-    def _pick(self, group: Group, peek: BodyFields) -> Pick | None:
+    def _pick(self, group: Group, fields: BodyFields) -> Attempt | None:
         """Choose where a copy goes; None: it can't go anywhere now."""
         closed = [
             n
             for n, member in enumerate(group.members)
-            if (asked := group.models[n] or peek.model) is not None and not member.entry.has_model(asked)
+            if (asked := group.models[n] or fields.model) is not None and not member.entry.has_model(asked)
         ]
         return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
 
@@ -128,27 +139,27 @@ class Mirrors:
 class _Copy:
     """One copy; hears of its answer, for the member that gives it."""
 
-    __slots__ = ("_began_s", "_has_replied", "_is_sse", "_loop", "_pick", "_status")
+    __slots__ = ("_attempt", "_began_s", "_has_replied", "_is_sse", "_loop", "_status")
 
-    def __init__(self, pick: Pick, loop: asyncio.AbstractEventLoop) -> None:
-        self._pick: Final = pick
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        self._attempt: Final = attempt
         self._loop: Final = loop
         self._began_s: Final = loop.time()
         self._status = 0
         self._is_sse = False
         self._has_replied = False
 
-    async def send(self, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> Mirrored:
+    async def send(self, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None) -> Mirrored:
         """Send it, and read its answer to the end."""
-        pick, loop = self._pick, self._loop
-        member = pick.member
+        attempt, loop = self._attempt, self._loop
+        member = attempt.member
         timeouts = member.timeouts
-        pick.begin(self._began_s)
+        attempt.begin(self._began_s)
         member.concurrency.begin(self._began_s)
         try:
             status = await ask_status(
                 member,
-                pick.build(head, peek, body, to_be_read=False),
+                attempt.build(head, fields, body, to_be_read=False),
                 loop,
                 timeout_s=min(_TOTAL_S, timeouts.total_s or math.inf),
                 first_byte_s=timeouts.first_byte_s,
@@ -156,25 +167,25 @@ class _Copy:
             )
         except UpstreamFailure as failure:
             self._count(outcome_of_failure(failure))
-            pick.broke(failure, loop.time())
+            attempt.broke(failure, loop.time())
             return Mirrored.FAILED
         except VeloxError:
             self._count(AttemptOutcome.CANCELLED)
-            pick.gave_up(loop.time())
+            attempt.gave_up(loop.time())
             return Mirrored.FAILED
         except BaseException:
             self._count(AttemptOutcome.CANCELLED)
-            pick.gave_up(loop.time())
+            attempt.gave_up(loop.time())
             raise
         finally:
             member.concurrency.ended(self._began_s, loop.time(), replied=self._has_replied)
         self._count(outcome_of(status))
-        pick.answered(status, loop.time())
+        attempt.answered(status, loop.time())
         return Mirrored.ANSWERED if status < 500 else Mirrored.FAILED
 
     def _count(self, outcome: AttemptOutcome) -> None:
         """Count it for its upstream: how that does is what a mirror is for. It is no attempt of a request."""
-        member = self._pick.member
+        member = self._attempt.member
         member.counts.count_attempt(member.row, outcome)
 
     # -- Listener ---------------------------------------------------------------------------------
@@ -182,12 +193,12 @@ class _Copy:
     def on_head(self, head: ReplyHead) -> None:
         self._status = head.status
         self._is_sse = any(name == b"content-type" and value.startswith(_SSE) for name, value in head.headers)
-        self._pick.answers(head.status, head.headers, self._loop.time())
+        self._attempt.answers(head, self._loop.time())
 
     def on_first(self, waited_s: float) -> None:
         if self._status >= 400:
             return
         self._has_replied = True
         now_s = self._loop.time()
-        self._pick.has_first(waited_s, now_s)
-        self._pick.member.concurrency.replied(self._began_s, waited_s, now_s, streamed=self._is_sse)
+        self._attempt.has_first(waited_s, now_s)
+        self._attempt.member.concurrency.replied(self._began_s, waited_s, now_s, streamed=self._is_sse)

@@ -6,7 +6,6 @@ Knows: the names of the parts. Does not know: how any of them is made.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from velox.gateway.auth import Authenticator
 from velox.gateway.endpoints import Routes
@@ -17,13 +16,9 @@ from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.tunnels import Tunnels
 from velox.policy.estimate import Estimator
-from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.protocol.body import BodyReader
-
-if TYPE_CHECKING:  # the queue holds exchanges, and an exchange has the parts
-    from velox.gateway.exchange import Exchange
 
 __all__ = ["GatewayLimits", "Parts"]
 
@@ -48,10 +43,9 @@ class GatewayLimits:
 class Parts:
     """What a gateway is made of; put together in the composition root."""
 
-    routes: Routes
+    endpoints: Routes
     auth: Authenticator
     reader: BodyReader
-    queue: FairQueue[Exchange]
     limiter: Limiter
     retry_rules: RetryRules
     retry_budget: RetryBudget

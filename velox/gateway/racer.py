@@ -1,30 +1,26 @@
 """One of two attempts of a request at a time: its reply is held back, and it is tried again only if it is the last.
 
-Knows: whom it tells of its head, its first byte and its failure. Does not know: the other one (hedged.py).
+Knows: who hears of its head, its first byte and its failure. Does not know: the other one (hedged.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from velox.errors import VeloxError
-from velox.gateway.attempt import Attempt, AttemptReply
-from velox.gateway.group import Pick
+from velox.gateway.group import Attempt, AttemptHost, RetryDecision
 from velox.gateway.held import HeldReply
 from velox.gateway.reply import Reply
-from velox.gateway.retries import Again
 from velox.net.upstream.interface import UpstreamFailure
-
-if TYPE_CHECKING:  # an exchange makes its attempts, and each goes on with what its exchange has
-    from velox.gateway.exchange import Exchange
+from velox.types import ReplyHead
 
 __all__ = ["Race", "Racer"]
 
 
 class Race(Protocol):
-    """Whom an attempt tells of what comes."""
+    """Who hears of what comes."""
 
     def on_answer(self, racer: Racer) -> None:
         """What is held of its reply is good or bad."""
@@ -36,21 +32,24 @@ class Race(Protocol):
         """It has failed. Return True if it was the last: then the usual follows."""
 
 
-class Racer(Attempt):
-    """One of the two.
+class Racer:
+    """One of the two; the observer of its attempt.
 
     task: in which it runs, if it has one. is_out: it has failed or was given up. has_begun: it has taken its first
     step. has_first: it has brought the first byte.
     """
 
-    __slots__ = ("_race", "has_begun", "has_first", "held", "is_out", "task")
+    __slots__ = ("_host", "_race", "attempt", "has_begun", "has_first", "held", "is_out", "task")
 
-    def __init__(self, race: Race, exchange: Exchange, reply: Reply, pick: Pick, now_s: float) -> None:
-        super().__init__(exchange, pick, now_s)
+    def __init__(self, race: Race, host: AttemptHost, reply: Reply, attempt: Attempt) -> None:
         self._race: Final = race
-        told = exchange.trail.headers
-        self.held: Final = HeldReply(reply, exchange.client, self.hears, partial(race.on_answer, self), told)
-        self.task: asyncio.Task[Again | None] | None = None
+        self._host: Final = host
+        self.attempt: Final = attempt
+        attempt.observer = self
+        self.held: Final = HeldReply(
+            reply, host.client, self._on_head, partial(race.on_answer, self), host.attempt_headers
+        )
+        self.task: asyncio.Task[RetryDecision | None] | None = None
         self.is_out = False
         self.has_begun = False
         self.has_first = False
@@ -58,18 +57,23 @@ class Racer(Attempt):
     @property
     def name(self) -> str:
         """Its upstream's."""
-        return self.pick.member.name
+        return self.attempt.member.name
 
-    async def run(self, reply: AttemptReply) -> Again | None:
+    async def run(self) -> RetryDecision | None:
         """As any attempt."""
         self.has_begun = True  # a task that is cancelled before its first step never runs
-        return await super().run(reply)
+        return await self.attempt.run(self._host, self.held)
 
-    def _after(self, failure: UpstreamFailure, now_s: float) -> Again | None:
-        """The usual, if no other attempt is left."""
-        return super()._after(failure, now_s) if self._race.leaves(self, failure) else None
+    def _on_head(self, head: ReplyHead) -> None:
+        self.attempt.on_head(head, self._host.loop.time())
 
-    def _on_first(self) -> None:
-        super()._on_first()
+    # -- AttemptObserver ----------------------------------------------------------------------------
+
+    def on_first(self) -> None:
+        """It has brought the first bytes of a good reply."""
         self.has_first = True
         self._race.on_first(self)
+
+    def may_retry(self, failure: UpstreamFailure) -> bool:
+        """It has failed: tried again only if no other attempt is left."""
+        return self._race.leaves(self, failure)

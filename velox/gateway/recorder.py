@@ -9,11 +9,13 @@ import datetime
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Spent
-from velox.gateway.group import Pick
+from velox.gateway.member import Member
+from velox.gateway.plan import RequestPlan
+from velox.gateway.reply import Reply
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
@@ -24,18 +26,14 @@ from velox.outcomes import (
     AttemptOutcome,
     Hedged,
     Mirrored,
-    Phase,
     Retry,
     RetryDenied,
     StreamEnd,
     TokenCount,
 )
-from velox.types import Endpoint, Priority, RequestHead
+from velox.types import BodyFields, Endpoint, Priority, RequestHead
 
-if TYPE_CHECKING:  # an exchange has a recorder and a recorder looks at exchanges
-    from velox.gateway.exchange import Exchange
-
-__all__ = ["Recorder", "outcome_of", "outcome_of_failure"]
+__all__ = ["RecordedExchange", "Recorder", "outcome_of", "outcome_of_failure"]
 
 _ATTEMPTS: Final = {
     Reason.UPSTREAM_DNS: AttemptOutcome.CONNECT_ERROR,
@@ -59,8 +57,27 @@ _STREAM_ENDS: Final = {
     Reason.UPSTREAM_TOTAL_TIMEOUT: StreamEnd.CUT,
     Reason.DRAINING: StreamEnd.DRAINING,
 }
-_RELAY: Final = Phase.RELAY
 _OK: Final = AttemptOutcome.OK
+
+
+class RecordedExchange(Protocol):
+    """What is recorded of an exchange (exchange.py).
+
+    started_ns: monotonic. n_attempts: at upstreams. upstream: of the last one, or of the one whose reply it is. tried:
+    the others, and how each ended.
+    """
+
+    id: bytes
+    plan: RequestPlan
+    head: RequestHead
+    fields: BodyFields
+    body: bytes | bytearray | None
+    phase: str
+    reply: Reply | None
+    started_ns: int
+    n_attempts: int
+    upstream: str
+    tried: tuple[str, ...]
 
 
 class Recorder:
@@ -77,6 +94,8 @@ class Recorder:
         # by Priority.
         self.overhead: Final = metrics.overhead
         self.queued: Final = metrics.queue_wait
+        # What the steps of a request took that has passed the gate.
+        self.admitted: Final = metrics.record_admission
 
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
@@ -91,28 +110,27 @@ class Recorder:
         count(TokenCount.OUTPUT, spent.output)
         count(TokenCount.REFUNDED, max(0, spent.estimated - spent.input - spent.output))
 
-    def attempt_answered(self, pick: Pick, status: int) -> None:
+    def attempt_answered(self, member: Member, status: int) -> None:
         """Note an attempt whose reply was whole."""
         if status < 400:
-            self._count_attempt(pick, _OK)
+            self._count_attempt(member, _OK)
             return
-        self._count_attempt(pick, outcome_of(status))
+        self._count_attempt(member, outcome_of(status))
         if status in (401, 403):
             self._metrics.count_auth_failure()
 
-    def attempt_failed(self, pick: Pick, failure: UpstreamFailure) -> None:
+    def attempt_failed(self, member: Member, failure: UpstreamFailure) -> None:
         """Note an attempt that broke, or whose answer was refused for another one."""
         if failure.reason is Reason.UPSTREAM_STATUS:
-            self.attempt_answered(pick, failure.status)
+            self.attempt_answered(member, failure.status)
         else:
-            self._count_attempt(pick, outcome_of_failure(failure))
+            self._count_attempt(member, outcome_of_failure(failure))
 
-    def attempt_given_up(self, pick: Pick) -> None:
+    def attempt_given_up(self, member: Member) -> None:
         """Note an attempt that was ended from our side: the client left, its deadline, a drain, no connection."""
-        self._count_attempt(pick, AttemptOutcome.CANCELLED)
+        self._count_attempt(member, AttemptOutcome.CANCELLED)
 
-    def _count_attempt(self, pick: Pick, outcome: AttemptOutcome) -> None:
-        member = pick.member
+    def _count_attempt(self, member: Member, outcome: AttemptOutcome) -> None:
         self._metrics.count_attempt(outcome)
         member.counts.count_attempt(member.row, outcome)
 
@@ -173,26 +191,28 @@ class Recorder:
         self._next_crowd_line_s = now_s + 1.0
         return False
 
-    def ended(self, exchange: Exchange, reason: Reason | None, status: int, now_ns: int) -> None:
+    def ended(self, exchange: RecordedExchange, reason: Reason | None, status: int, now_ns: int) -> None:
         """Note the end of an exchange; called once for each."""
-        metrics, route, reply = self._metrics, exchange.facts.route, exchange.reply
+        endpoint, started_ns, reply = exchange.plan.endpoint, exchange.started_ns, exchange.reply
         if reason is None and status >= 400:
             reason = Reason.UPSTREAM_STATUS
-        metrics.count_request(route, status, reason)
-        metrics.duration[route].observe(now_ns - exchange.started_ns)
         if reply is not None and reply.first_byte_ns:
-            metrics.ttft[route].observe(reply.first_byte_ns - exchange.started_ns)
-            metrics.overhead[_RELAY].observe(reply.relay_ns)
+            times = (now_ns - started_ns, reply.first_byte_ns - started_ns, reply.relay_ns)
+            self._metrics.record_reply(endpoint, status, reason, *times)
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
-                metrics.count_stream_end(end)
+                self._metrics.count_stream_end(end)
                 for _ in range(reply.n_stream_errors):
-                    metrics.count_stream_error()
+                    self._metrics.count_stream_error()
+        else:
+            self._metrics.count_request(endpoint, status, reason)
+            self._metrics.duration[endpoint].observe(now_ns - started_ns)
         if reason is not None and reason in SHED_REASONS:
-            metrics.count_shed(reason)
-        code = "ok" if reason is None else reason.code
-        if self._log.wants(code):
-            self._log.write(_record(exchange, code, status, now_ns))
+            self._metrics.count_shed(reason)
+        if self._log.level != "off":
+            code = "ok" if reason is None else reason.code
+            if self._log.wants(code):
+                self._log.write(_record(exchange, code, status, now_ns))
 
     def gauges(self, queued: Sequence[int], active: int, pool: PoolStatistics, n_upstreams_out: int) -> None:
         """Publish what changes too often to be written at each change."""
@@ -232,27 +252,27 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _record(exchange: Exchange, code: str, status: int, now_ns: int) -> AccessRecord:
-    reply = exchange.reply
-    ttfb_ns = reply.first_byte_ns - exchange.started_ns if reply is not None and reply.first_byte_ns else None
+def _record(exchange: RecordedExchange, code: str, status: int, now_ns: int) -> AccessRecord:
+    reply, plan, started_ns = exchange.reply, exchange.plan, exchange.started_ns
+    ttfb_ns = reply.first_byte_ns - started_ns if reply is not None and reply.first_byte_ns else None
     return AccessRecord(
         time=_now(),
         id=exchange.id.decode(),
-        caller=exchange.caller.name,
+        caller=plan.caller.name,
         method=exchange.head.method.decode("ascii"),
         path=exchange.head.path.decode("ascii", "replace"),
-        route=exchange.facts.route.name.lower(),
-        model=exchange.peek.model,
-        stream=exchange.peek.stream,
+        route=plan.endpoint.name.lower(),
+        model=exchange.fields.model,
+        stream=exchange.fields.stream,
         status=status,
         reason=code,
         phase="stream" if reply is not None and reply.started else exchange.phase,
         ttfb_ms=None if ttfb_ns is None else round(ttfb_ns / 1e6, 3),
-        total_ms=round((now_ns - exchange.started_ns) / 1e6, 3),
+        total_ms=round((now_ns - started_ns) / 1e6, 3),
         bytes_in=(0 if exchange.body is None else len(exchange.body)) + (0 if reply is None else reply.bytes_in),
         bytes_out=0 if reply is None else reply.bytes_out,
-        attempts=exchange.trail.n,
-        upstream=exchange.trail.upstream or None,
-        tried=", ".join(exchange.trail.tried) or None,
+        attempts=exchange.n_attempts,
+        upstream=exchange.upstream or None,
+        tried=", ".join(exchange.tried) or None,
         close_code=None if reply is None else reply.close_code,
     )

@@ -1,93 +1,62 @@
 """The reply on its way down: the upstream's bytes, unchanged, written to the client as they come.
 
-Knows: when the reply is whole, how one ends that is not. Does not know: why (exchange.py), or the client's framing
-(application.py).
-A chunk costs one read and one write: no task is woken, and no more is looked at than where events begin (sse.py).
-Errors are held back until it is sure that they don't show our key (error_body.py). Where tokens are counted, a meter
-reads the body; and takes out of a stream the usage that only Velox asked for (metering.py).
+Knows: when the reply is whole, and how one ends that is not. Does not know: why it ended so (exchange.py), or the
+client's framing (application.py).
+A chunk costs one read and one write: no task is woken, and no more is looked at than where events begin (sse.py). What
+must read or change a reply is a filter (filters.py); without filters bytes pass as they came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.error_body import ErrorBody
-from velox.gateway.metering import Meter
+from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply_fields import ReplyFields
+from velox.gateway.reply_fields import DROPPED, ReplyFields
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
-from velox.policy.routes import HeaderRules
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
+from velox.types import NO_BODY_STATUSES, Dialect, Headers, ReplyHead, RequestHead
 
-__all__ = ["DROPPED", "Reply", "changed"]
+__all__ = ["Reply", "ReplyListener"]
 
-# R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
-DROPPED: Final = frozenset(
-    {
-        b"set-cookie",
-        b"server",
-        b"alt-svc",
-        b"authorization",
-        b"x-api-key",
-        b"api-key",
-        b"x-goog-api-key",
-        b"x-velox-reason",
-        b"x-velox-request-id",
-        b"x-velox-upstream",
-        b"x-velox-attempts",
-        b"x-velox-tried",
-    }
-)
 _ERRORS_FROM: Final = 400
-# Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
-_ANTHROPIC_PATH: Final = b"/v1/messages"
 
-# Asked with each attempt's head, before anything goes to the client: True refuses it, so that there is another try.
-Verdict: TypeAlias = Callable[[ReplyHead], bool]
+
+class ReplyListener(Protocol):
+    """The attempt whose reply it is (group.py). secret: the key that went up, which no error may show; None: none."""
+
+    @property
+    def secret(self) -> bytes | None: ...
+
+    def refuses(self, head: ReplyHead) -> bool:
+        """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
+
+    def on_first(self) -> None:
+        """The first bytes are there of a body that is no error.
+
+        Not comments of an event stream, nor its head, which some servers send before they have begun to think.
+        """
 
 
 class Reply:
-    """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it."""
+    """One reply, and the sink of each attempt at it. `done` resolves when it is whole, or fails with what broke it.
+
+    filters: of this reply, the upstream's side first. rates: what the client learns of its limits. dialect: in which
+    the client reads errors.
+    """
 
     __slots__ = (
-        "_client",
-        "_comment_s",
-        "_error",
-        "_fields",
-        "_has_body",
-        "_is_head",
-        "_loop",
-        "_may_add",
-        "_meter",
-        "_on_first",
-        "_rates",
-        "_request",
-        "_request_id",
-        "_rules",
-        "_secret",
-        "_stream",
-        "_told",
-        "_until_close",
-        "_verdict",
-        "_watch",
-        "_write_chunk",
-        "bytes_in",
-        "bytes_out",
-        "close_code",
-        "done",
-        "first_byte_ns",
-        "is_sse",
-        "last_s",
-        "relay_ns",
-        "started",
-        "status",
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_is_head", "_listener", "_loop"),
+        *("_may_add", "_needs_first", "_rates", "_request_id", "_stream", "_told", "_until_close", "_watch"),
+        *("_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns", "is_sse"),
+        *("last_s", "relay_ns", "started", "status"),
     )
 
     def __init__(
@@ -96,38 +65,31 @@ class Reply:
         request: RequestHead,
         request_id: bytes,
         loop: asyncio.AbstractEventLoop,
-        meter: Meter | None = None,
+        fields: ReplyFields,
         rates: RateHeaders | None = None,
         *,
-        rules: HeaderRules | None = None,
-        fields: ReplyFields | None = None,
+        filters: Sequence[ReplyFilter] = (),
+        dialect: Dialect = Dialect.OPENAI,
     ) -> None:
-        """meter: reads what goes to the client. None: nobody counts its tokens.
-
-        rates: what the client is told of its limits. rules: of the route, for the reply's headers. fields: of the
-        worker's replies.
-        """
         self._client: Final = client
-        self._request: Final = request
         self._request_id: Final = request_id
         self._loop: Final = loop
         self._is_head: Final = request.method == b"HEAD"
-        self._meter: Final = meter
+        self._filters: Final = filters
         self._rates: Final = rates
-        self._rules: Final = rules
-        self._fields: Final = fields or ReplyFields()
+        self._fields: Final = fields
+        self.dialect: Final = dialect
         self._told: Headers = []
+        self._chain: FilterChain | None = None  # from the head on, if there are filters
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
         self._comment_s = 0.0
-        self._error: ErrorBody | None = None  # of an error reply that could show our key
         self._stream: UpstreamStream | None = None
-        self._verdict: Verdict | None = None
-        self._on_first: Callable[[], None] | None = None
-        self._secret: bytes | None = None
+        self._listener: ReplyListener | None = None  # while its attempt runs
+        self._needs_first = False  # the listener waits for the first bytes
         self.done: asyncio.Future[None] = loop.create_future()
         self.started = False  # the client has seen the head
         self.is_sse = False
@@ -139,25 +101,16 @@ class Reply:
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
-    def begin(
-        self,
-        verdict: Verdict | None = None,
-        secret: bytes | None = None,
-        on_first: Callable[[], None] | None = None,
-        told: Headers = [],  # noqa: B006 - never changed
-    ) -> None:
+    def begin(self, listener: ReplyListener | None, told: Headers) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
-        verdict: True for a head that is not passed on; `done` fails with UpstreamFailure(UPSTREAM_STATUS), whose status
-        is the head's. None: all heads are passed on. secret: the key that goes up, which no error may show.
-        on_first: called with the first bytes of a body that is no error; not for comments of an event stream, nor for
-        its head, which some servers send before they have begun to think. told: fields that tell of the attempts.
+        listener: whose `done` fails with UpstreamFailure(UPSTREAM_STATUS) for a head that it refuses; its status is the
+        head's. None: all heads are passed on. told: fields that tell of the attempts.
         """
         self._told = told
-        self._verdict = verdict
-        self._on_first = on_first
-        self._secret = secret
-        self._error = None
+        self._listener = listener
+        self._needs_first = listener is not None
+        self._chain = None
         if self.done.done():
             self.done = self._loop.create_future()
 
@@ -168,8 +121,8 @@ class Reply:
 
     def detach(self) -> None:
         """End an attempt; what is left of its stream is cancelled."""
-        # They lead back to the exchange: a cycle, which would hold the request's body.
-        self._verdict = self._on_first = None
+        self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
+        self._needs_first = False
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
@@ -192,30 +145,24 @@ class Reply:
         if head is not None:
             self._on_head(head, data, end)
             return
-        if self._error is not None:
-            self._on_error_body(data, end)
-            return
         watch = self._watch
         if watch is None or not data or watch.feed(data):
             self.last_s = self._loop.time()
-            if self._on_first is not None and data:
-                self._tell_first(self._on_first)
+            if self._needs_first and data:
+                self._tell_first()
                 self._pass_chunks()
         else:
             self._comment_s = self._loop.time()
         # Nothing but the connection's end says that this is all, and it came inside an event (F-13).
         is_cut = end and self._until_close and watch is not None and not watch.between
-        if self._meter is not None:
-            data = self._meter.feed(data, end and not is_cut)
-            if not data and not end:
-                return  # held back, or taken out
-        if is_cut:
-            self._write_body(data, False)
+        if self._chain is not None:
+            self._on_filtered(self._chain, data, end and not is_cut)
+        else:
+            self._write_body(data, end and not is_cut)
+            if end and not is_cut:
+                self.done.set_result(None)
+        if is_cut and not self.done.done():
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream closed inside an event"))
-            return
-        self._write_body(data, end)
-        if end:
-            self.done.set_result(None)
 
     def on_chunk(self, chunk: bytes, at: int) -> bool:
         """Pass a chunk on as it is, if it is an event like most and nothing else is to be done with it."""
@@ -274,114 +221,117 @@ class Reply:
         last = b""
         # Where the length was announced, our bytes would fill up what the upstream owed: a reply that looks whole.
         if self._watch is not None and self._may_add:
-            anthropic = self._request.path.endswith(_ANTHROPIC_PATH)
-            event = sse.error_event(error.reason, error.message, anthropic=anthropic)
+            event = sse.error_event(error.reason, error.message, anthropic=self.dialect is Dialect.ANTHROPIC)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._is_between(self._watch) else b"\n\n" + event
         self._client.cut(last)
+
+    def close(self) -> None:
+        """The exchange is over."""
+        for each in self._filters:
+            each.close()
 
     # -- inside -------------------------------------------------------------------------------------
 
     def _is_between(self, watch: sse.EventWatch) -> bool:
         """True when the client stands between two events."""
-        return watch.between or (self._meter is not None and self._meter.holds)
+        return watch.between or (self._chain is not None and self._chain.holds)
 
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
         self.last_s = self._loop.time()
-        if 300 <= head.status < 400 and head.status != 304:
-            message = f"the upstream answered with a redirect ({head.status}); Velox follows none"
+        status, listener = head.status, self._listener
+        if 300 <= status < 400 and status != 304:
+            message = f"the upstream answered with a redirect ({status}); Velox follows none"
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
-        elif self._verdict is not None and self._verdict(head):
-            message = f"the upstream answered with {head.status}"
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=head.status))
-        elif head.status >= _ERRORS_FROM and self._secret:
-            self._error = ErrorBody(head, self._secret)
-            self._on_error_body(data, end)
-        elif self._write_head(head, data, end) and end:
-            self.done.set_result(None)
-
-    def _on_error_body(self, data: bytes, end: bool) -> None:
-        """Pass on what is known not to show our key; the head goes with the first of it."""
-        self.last_s = self._loop.time()
-        error = self._error
-        assert error is not None, "set with the head"
-        body = error.feed(data, end)
-        if body is None and self.started:
-            message = "the upstream's error showed the key that the gateway had sent; the rest is withheld"
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
             return
-        head = error.head
-        if body is None:
-            (head, body), end = error.replacement(), True
-        if self.started:
-            self._write_body(body, end)
-        elif (body or end) and not self._write_head(head, body, end):
-            return
-        if end:
-            self.done.set_result(None)
-
-    def _write_head(self, head: ReplyHead, data: bytes, end: bool) -> bool:
-        """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
-        status, rates = head.status, self._rates
+        secret = None
+        if listener is not None:
+            if listener.refuses(head):
+                message = f"the upstream answered with {status}"
+                self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status))
+                return
+            if status >= _ERRORS_FROM:
+                secret = listener.secret
+                self._needs_first = False
         began_ns = time.monotonic_ns()
-        passed, self.is_sse, is_plain, is_dated = self._fields.passed(head, DROPPED if rates is None else rates.dropped)
+        rates = self._rates
+        passed, is_sse, is_plain, is_dated = self._fields.passed(head, DROPPED if rates is None else rates.dropped)
         headers = passed.copy() if rates is None else rates.lines(began_ns) + passed
         if not is_dated:
             # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
             headers.append((b"date", http_date(int(time.time()))))
-        if self._rules is not None:
-            headers = changed(headers, self._rules)
-        headers.append((b"x-velox-request-id", self._request_id))
-        headers += self._told
+        self.is_sse = is_sse
+        has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
+        watch = self._watch = sse.EventWatch() if has_body and is_sse and is_plain else None
+        self._until_close = watch is not None and head.until_close
+        if data and (watch is None or watch.feed(data)) and self._needs_first:
+            self._tell_first()
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
-        has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
-        watch = sse.EventWatch() if has_body and self.is_sse and is_plain else None
-        has_begun = bool(data) and (watch is None or watch.feed(data))
-        if has_begun and self._on_first is not None and status < _ERRORS_FROM:
-            self._tell_first(self._on_first)
-        if self._meter is not None:
-            self._meter.begin(status, is_sse=watch is not None, is_plain=is_plain, has_length=length is not None)
-            data = self._meter.feed(data, end)
-        if has_body and length is None and end:
-            length = len(data)  # the whole reply is here: its length is known after all
+        if secret or self._filters:
+            filters = (ErrorRedaction(secret), *self._filters) if secret else self._filters
+            chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=is_plain)
+            chain.begin(ReplyHead(status, headers, length))
+            self._on_filtered(chain, data, end)
+        elif self._write_head(status, headers, length, data, end) and end:
+            self.done.set_result(None)
+        if self.started:
+            self.relay_ns = self.first_byte_ns - began_ns
+
+    def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
+        """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
+        try:
+            data = chain.feed(data, end)
+        except UpstreamFailure as failure:
+            self.on_failure(failure)
+            return
+        end = end or chain.is_over
+        head = chain.head
+        if self.started:
+            if data or end:
+                self._write_body(data, end)
+        elif head is None or not self._write_head(head.status, head.headers, head.content_length, data, end):
+            return
+        if end:
+            self.done.set_result(None)
+
+    def _write_head(self, status: int, headers: Headers, length: int | None, data: bytes, end: bool) -> bool:
+        """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
+        headers.append((b"x-velox-request-id", self._request_id))
+        headers += self._told
+        has_body = self._has_body
         if not has_body:
             data = b""
+        elif length is None and end:
+            length = len(data)  # the whole reply is here: its length is known after all
         try:
             self._client.begin_reply(status, headers, length, data, end, has_body=has_body)
         except ValueError:  # a field with CR, LF or NUL that a parser let through
+            self._watch = None
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
             return False
         self._may_add = has_body and length is None
-        self._watch = watch
-        if watch is not None:
-            self._pass_chunks()
-        self._until_close = watch is not None and head.until_close
         self.bytes_out = len(data)
         self.status = status
-        self.first_byte_ns = began_ns
+        self.first_byte_ns = time.monotonic_ns()
         self.started = True
-        self.relay_ns = time.monotonic_ns() - began_ns
+        if self._watch is not None:
+            self._pass_chunks()
         return True
 
-    def _tell_first(self, on_first: Callable[[], None]) -> None:
-        self._on_first = None
-        on_first()
+    def _tell_first(self) -> None:
+        self._needs_first = False
+        if self._listener is not None:
+            self._listener.on_first()
 
     def _pass_chunks(self) -> None:
         """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""
-        is_read = self._meter is not None or self._error is not None or self._on_first is not None
-        if self._watch is not None and not is_read and not self.done.done():
+        is_read = self._needs_first or (self._chain is not None and self._chain.reads_body)
+        if self._watch is not None and not is_read and self.started and not self.done.done():
             self._write_chunk = self._client.chunk_writer
 
     def _write_body(self, data: bytes, end: bool) -> None:
         if self._has_body:  # else the client would take it for the begin of its next reply
             self.bytes_out += len(data)
             self._client.body(data, end)
-
-
-def changed(headers: Headers, rules: HeaderRules) -> Headers:
-    """Return the fields of a reply as a route's rules will have them."""
-    replaced = rules.names
-    return [*(field for field in headers if field[0] not in replaced), *rules.set]

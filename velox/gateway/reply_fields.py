@@ -1,16 +1,36 @@
-"""What of the head of an upstream's reply its client gets: found once for all heads that are equal.
+"""Which fields of an upstream's reply its client gets: found once for all heads that are alike.
 
-Knows: which fields say how the body is to be read. Does not know: which fields are dropped, and why (reply.py).
+Knows: which fields are dropped and why, what a route's rules change, which fields say how the body is to be read.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.gateway.filters import ReplyFilter
 from velox.memo import Memo
+from velox.policy.routes import HeaderRules
 from velox.types import Headers, ReplyHead
 
-__all__ = ["PassedFields", "ReplyFields"]
+__all__ = ["DROPPED", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
+
+# R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
+DROPPED: Final = frozenset(
+    {
+        b"set-cookie",
+        b"server",
+        b"alt-svc",
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"x-goog-api-key",
+        b"x-velox-reason",
+        b"x-velox-request-id",
+        b"x-velox-upstream",
+        b"x-velox-attempts",
+        b"x-velox-tried",
+    }
+)
 
 _KEPT_HEADS: Final = 512
 _SSE: Final = b"text/event-stream"
@@ -59,3 +79,24 @@ def _passed(head: ReplyHead, dropped: frozenset[bytes]) -> PassedFields:
                 is_dated = True
             headers.append(header)
     return PassedFields(headers, is_sse, is_plain, is_dated)
+
+
+class HeaderRuleFilter(ReplyFilter):
+    """Changes the fields of a reply as a route's rules say."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, rules: HeaderRules) -> None:
+        super().__init__()
+        self._rules: Final = rules
+        self.reads_body = False
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
+        """Return the head with its fields changed."""
+        return ReplyHead(head.status, changed(head.headers, self._rules), head.content_length)
+
+
+def changed(headers: Headers, rules: HeaderRules) -> Headers:
+    """Return the fields of a reply as a route's rules will have them."""
+    replaced = rules.names
+    return [*(field for field in headers if field[0] not in replaced), *rules.set]

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from velox.errors import Reason
-from velox.gateway.group import Pick
-from velox.gateway.routing import Plan
+from velox.gateway.group import Attempt, RetryDecision
+from velox.gateway.routing import RouteCursor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
+from velox.policy.retry import RetryRules
+from velox.policy.retry_budget import RetryBudget
 from velox.types import Headers, ReplyHead
 
-if TYPE_CHECKING:  # the parts hold exchanges, and an exchange makes its retries
-    from velox.gateway.parts import Parts
-
-__all__ = ["Again", "Retries"]
+__all__ = ["RetryPolicy"]
 
 # No connection could be made, or it was closed as it was used: sure enough for two more tries, and for others where
 # somebody else is well: who can't be reached is not, so these come to an end by themselves.
@@ -50,123 +49,122 @@ _HOPELESS_S: Final = 1.0
 _CAUSES: Final = {Reason.UPSTREAM_RESET: Retry.RESET, Reason.UPSTREAM_TTFB_TIMEOUT: Retry.TIMEOUT}
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """One more attempt. pick: it has begun, unless there is a wait before it."""
-
-    pick: Pick
-    wait_s: float
-    cause: Retry
-
-    def give_up(self, now_s: float) -> None:
-        """It will not be made: another request may be the probe that this one would have been."""
-        self.pick.gave_up(now_s)
-
-
-class Retries:
+class RetryPolicy:
     """The retries of one request; made when its first attempt did not bring a reply.
 
-    deadline_s: of the client; no attempt begins after it.
+    deadline_s: of the client; no attempt begins after it. on_denied: called when something forbids a retry that could
+    have been made.
     """
 
-    __slots__ = ("_deadline_s", "_n_counted", "_n_free", "_parts", "_plan", "_terms")
+    __slots__ = ("_budget", "_cursor", "_deadline_s", "_n_counted", "_n_free", "_on_denied", "_rules", "_terms")
 
-    def __init__(self, parts: Parts, plan: Plan, terms: ClientTerms, deadline_s: float) -> None:
-        self._parts: Final = parts
-        self._plan: Final = plan
+    def __init__(
+        self,
+        rules: RetryRules,
+        budget: RetryBudget,
+        on_denied: Callable[[RetryDenied], None],
+        cursor: RouteCursor,
+        terms: ClientTerms,
+        deadline_s: float,
+    ) -> None:
+        self._rules: Final = rules
+        self._budget: Final = budget
+        self._on_denied: Final = on_denied
+        self._cursor: Final = cursor
         self._terms: Final = terms
         self._deadline_s: Final = deadline_s
         self._n_free = 0
         self._n_counted = 0
 
-    def after_failure(self, failure: UpstreamFailure, pick: Pick, began_s: float, now_s: float) -> Again | None:
+    def after_failure(
+        self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
+    ) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
-        self._plan.tried(pick, is_silent=True)
+        self._cursor.tried(attempt, is_silent=True)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
             hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S
-            return self._free(failure.unprocessed, None if hopeless else pick, now_s)
+            return self._free(failure.unprocessed, None if hopeless else attempt, now_s)
         cause = _CAUSES.get(failure.reason)
-        return None if cause is None else self._counted(cause, pick, [], now_s)
+        return None if cause is None else self._counted(cause, attempt, [], now_s)
 
-    def after_status(self, head: ReplyHead, pick: Pick, now_s: float) -> Again | None:
+    def after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when a reply's head has come, before the client sees it; None: it is passed on.
 
-        What it says of the key has been told already (Pick.refused).
+        What it says of the key has been told already (Attempt.refuses).
         """
         if head.status == 401:
             # Of one key of ours; where there is no other, it is the client's to know.
-            return self._with_other_key(Retry.STATUS, pick, now_s)
-        if not self._parts.retry_rules.covers(head.status, head.headers):
+            return self._with_other_key(Retry.STATUS, attempt, now_s)
+        if not self._rules.covers(head.status, head.headers):
             return None
-        self._plan.tried(pick)
+        self._cursor.tried(attempt)
         if head.status != 429:
-            return self._counted(Retry.STATUS, pick, head.headers, now_s)
-        again = self._with_other_key(Retry.RATE_LIMITED, pick, now_s)
-        return again or self._counted(Retry.RATE_LIMITED, pick, head.headers, now_s)
+            return self._counted(Retry.STATUS, attempt, head.headers, now_s)
+        again = self._with_other_key(Retry.RATE_LIMITED, attempt, now_s)
+        return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s)
 
-    def _with_other_key(self, cause: Retry, pick: Pick, now_s: float) -> Again | None:
+    def _with_other_key(self, cause: Retry, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Return another attempt at the same member with another key, if there is one."""
-        self._plan.tried(pick)
-        if self._n_counted >= self._parts.retry_rules.retries or self._terms.retries_itself:
+        self._cursor.tried(attempt)
+        if self._n_counted >= self._rules.retries or self._terms.retries_itself:
             return None
-        other = self._plan.other_key(pick, now_s)
-        if other is None or now_s >= self._deadline_s or not self._parts.retry_budget.take(now_s):
+        other = self._cursor.other_key(attempt, now_s)
+        if other is None or now_s >= self._deadline_s or not self._budget.take(now_s):
             return None
         self._n_counted += 1
         return self._again(other, 0.0, cause, now_s)
 
-    def _free(self, cause: Retry, same: Pick | None, now_s: float) -> Again | None:
+    def _free(self, cause: Retry, same: Attempt | None, now_s: float) -> RetryDecision | None:
         if self._n_free >= _MAX_REFUSED:
             return None
         n_waits = self._n_free - _N_AT_ONCE
         wait_s = _PAUSE_FIRST_S * 2.0**n_waits * (0.5 + random.random()) if n_waits >= 0 else 0.0
         if now_s + wait_s >= self._deadline_s:
             return self._denied(RetryDenied.DEADLINE)
-        pick = self._where(cause, same, now_s)
-        if pick is None:
+        attempt = self._where(cause, same, now_s)
+        if attempt is None:
             return None
         self._n_free += 1
-        return self._again(pick, wait_s, cause, now_s)
+        return self._again(attempt, wait_s, cause, now_s)
 
-    def _where(self, cause: Retry, same: Pick | None, now_s: float) -> Pick | None:
+    def _where(self, cause: Retry, same: Attempt | None, now_s: float) -> Attempt | None:
         """Return where a free attempt goes; None: nowhere. same: where the last one was, if it may be asked again."""
-        plan = self._plan
+        cursor = self._cursor
         if same is not None and cause in _OF_CONNECTIONS and not self._n_free:
-            return plan.same(same, now_s)
-        pick = plan.next(now_s)
-        if pick is None and self._n_free < (_MAX_REFUSED if cause in _REFUSALS else _MAX_FREE):
-            pick = plan.next(now_s, anyhow=True)
-            if pick is None and same is not None:
-                pick = plan.same(same, now_s)
-        return pick
+            return cursor.same(same, now_s)
+        attempt = cursor.next(now_s)
+        if attempt is None and self._n_free < (_MAX_REFUSED if cause in _REFUSALS else _MAX_FREE):
+            attempt = cursor.next(now_s, anyhow=True)
+            if attempt is None and same is not None:
+                attempt = cursor.same(same, now_s)
+        return attempt
 
-    def _counted(self, cause: Retry, pick: Pick, headers: Headers, now_s: float) -> Again | None:
-        parts = self._parts
-        if not parts.retry_rules.retries or self._terms.retries_itself:
+    def _counted(self, cause: Retry, attempt: Attempt, headers: Headers, now_s: float) -> RetryDecision | None:
+        if not self._rules.retries or self._terms.retries_itself:
             return None
-        is_spent = self._n_counted >= parts.retry_rules.retries
+        is_spent = self._n_counted >= self._rules.retries
         wait_s: float | None = 0.0
-        other = self._plan.next(now_s, beyond=is_spent)
+        other = self._cursor.next(now_s, beyond=is_spent)
         if other is None:
             if is_spent or cause is Retry.TIMEOUT:  # it may be at work on it still
                 return None
-            wait_s = parts.retry_rules.wait_s(headers, self._n_counted, time.time(), random.random())
+            wait_s = self._rules.wait_s(headers, self._n_counted, time.time(), random.random())
         if wait_s is None:
             return self._denied(RetryDenied.WAIT)
         if now_s + wait_s >= self._deadline_s:
             return self._denied(RetryDenied.DEADLINE)
-        if not parts.retry_budget.take(now_s):
+        if not self._budget.take(now_s):
             return self._denied(RetryDenied.BUDGET)
         self._n_counted += 1
-        return self._again(other or self._plan.same(pick, now_s), wait_s, cause, now_s)
+        return self._again(other or self._cursor.same(attempt, now_s), wait_s, cause, now_s)
 
-    def _again(self, pick: Pick, wait_s: float, cause: Retry, now_s: float) -> Again:
+    def _again(self, attempt: Attempt, wait_s: float, cause: Retry, now_s: float) -> RetryDecision:
         if not wait_s:
             # Now, not when it is sent: others that decide in the same turn must see that the probe is taken.
-            pick.begin(now_s)
-        return Again(pick, wait_s, cause)
+            attempt.begin(now_s)
+        return RetryDecision(attempt, wait_s, cause)
 
-    def _denied(self, by: RetryDenied) -> Again | None:
-        self._parts.recorder.retry_denied(by)
+    def _denied(self, by: RetryDenied) -> RetryDecision | None:
+        self._on_denied(by)
         return None

@@ -1,14 +1,17 @@
 """Where requests may go: the tables of one configuration, and the way of one request through them.
 
-    Routing.plan()   the request's route, and the stages of it that have its model         -> Plan
-    Plan.first()     the first stage that has a member in good health; if none has, the first one all the same
-    Plan.next()      after an attempt that failed: whoever has not been tried, in the same order
-    Plan.other_key() the same member, with another of its upstream's keys
+    Routing.way()             the request's route, and the stages of it that have its model         -> Way
+    Way.cursor()              the way of one request through these                                  -> RouteCursor
+    RouteCursor.first()       the first stage that has a member in good health; if none has, the first one all the same
+    RouteCursor.next()        after an attempt that failed: whoever has not been tried, in the same order
+    RouteCursor.other_key()   the same member, with another of its upstream's keys
+
+Most ways lead to one upstream with one origin and one key (`Way.only`): a request needs no cursor there until it fails.
 
 A stage is a group of members: those of `to` are the first, each fallback is one more; a canary goes before all of them.
 
 Knows: the order of the stages, which of them have a model, what was tried. Does not know: how a member is chosen in its
-group (group.py), who waits for room (room.py), or whether there may be another attempt (retries.py).
+group (group.py), who waits for capacity (capacity.py), or whether there may be another attempt (retries.py).
 
 A configuration is never changed: a reload makes another Routing (runtime/fleet.py). What has begun ends on its own.
 """
@@ -19,12 +22,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Group, Pick, Stage, stage_of
+from velox.gateway.capacity import CapacityWaiters
+from velox.gateway.group import Attempt, Group, Stage, stage_of
 from velox.gateway.member import Member
-from velox.gateway.room import RoomLines
 from velox.memo import Memo
 from velox.net.upstream.pool_capacity import PoolStatistics
 from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
@@ -35,7 +38,7 @@ from velox.policy.routes import RouteEntry
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller, RequestHead
 
-__all__ = ["Plan", "RouteParts", "Routing"]
+__all__ = ["RouteCursor", "RouteParts", "Routing", "Way"]
 
 _ANY: Final = 1 << 30
 _KEPT_WAYS: Final = 4096
@@ -63,20 +66,39 @@ class RouteParts:
         return tuple(stage for stage in found if stage.is_open)
 
 
-_Way: TypeAlias = tuple[RouteParts, tuple[Stage, ...]]
+class Way:
+    """The route of a kind of requests, and those of its stages that have their model; shared by all of them.
+
+    only: the one member group, if no request of this kind has a choice.
+    """
+
+    __slots__ = ("only", "parts", "stages")
+
+    def __init__(self, parts: RouteParts, stages: tuple[Stage, ...]) -> None:
+        self.parts: Final = parts
+        self.stages: Final = stages
+        has_choice = len(stages) != 1 or parts.canary is not None or not stages[0].group.is_simple
+        self.only: Final = None if has_choice else stages[0].group
+
+    def cursor(
+        self, head: RequestHead, fields: BodyFields, caller: Caller, body: bytes | bytearray | None
+    ) -> RouteCursor:
+        """Return the way of one request."""
+        key = _affinity(self.parts.entry, head, fields, body)
+        return RouteCursor(self.parts, self.stages, key, caller, fields.model)
 
 
 class Routing:
     """The tables of one worker, for one configuration.
 
     build: makes the parts of a route, when its first request comes: of ten thousand routes few are used. lines: of
-    those who wait for room; one configuration after the other has the same. n_plans: that are open. retired: members
-    of configurations before this one, in which requests still run.
+    those who wait for capacity; one configuration after the other has the same. n_open: requests that hold it. retired:
+    members of configurations before this one, in which requests still run.
     """
 
     __slots__ = (
-        *("_alike", "_build", "_has_unlimited", "_is_limited", "_parts", "_stages", "_table", "_ways"),
-        *("lines", "members", "n_plans", "retired"),
+        *("_alike", "_build", "_is_limited", "_parts", "_stages", "_table", "_ways", "has_always_room"),
+        *("lines", "members", "n_open", "retired"),
     )
 
     def __init__(
@@ -84,21 +106,23 @@ class Routing:
         table: RouteTable,
         members: Sequence[Member],
         build: Callable[[RouteEntry], RouteParts],
-        lines: RoomLines | None = None,
+        lines: CapacityWaiters | None = None,
     ) -> None:
         assert members, "settings name one at least"
         self.members: Final = tuple(members)
         self.retired: Sequence[Member] = ()
-        self.n_plans = 0
+        self.n_open = 0
         self._table: Final = table
         self._build: Final = build
         self._parts: Final[dict[str, RouteParts]] = {}
-        self._ways: Final[Memo[tuple[str | None, bytes, str], _Way]] = Memo(_KEPT_WAYS)
-        self._stages: Final[Memo[tuple[str, str | None], tuple[Stage, ...]]] = Memo(_KEPT_WAYS)
-        self._alike: Final[Memo[tuple[Stage, ...], tuple[Stage, ...]]] = Memo(_KEPT_STAGES)
+        self._ways: Final[Memo[tuple[str | None, bytes, str], Way]] = Memo(_KEPT_WAYS)
+        self._stages: Final[Memo[tuple[str, str | None], Way]] = Memo(_KEPT_WAYS)
+        self._alike: Final[Memo[tuple[str, tuple[Stage, ...]], Way]] = Memo(_KEPT_STAGES)
         self._is_limited: Final = any(member.concurrency.limit for member in members)
-        self._has_unlimited: Final = not all(member.concurrency.limit for member in members)
-        self.lines: Final = lines or RoomLines(_ANY)
+        has_unlimited = not all(member.concurrency.limit for member in members)
+        # Requests may leave the queue whatever runs: their upstreams have no limits, or each has to look by itself.
+        self.has_always_room: Final = not self._is_limited or (has_unlimited and table.only is None)
+        self.lines: Final = lines or CapacityWaiters(_ANY)
 
     def __repr__(self) -> str:
         return f"<Routing {self._table!r} {' '.join(map(repr, self.members))}>"
@@ -108,31 +132,31 @@ class Routing:
         """Return its routes."""
         return self._table
 
-    def plan(self, head: RequestHead, peek: BodyFields, caller: Caller, body: bytes | bytearray | None) -> Plan:
-        """Return the way of a request; to be closed. Raises VeloxError if there is none."""
-        model = peek.model
+    def way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
+        """Return the way of a request's kind. Raises VeloxError if there is none."""
         asked = None if self._table.header_names else (model, head.path, caller.name)
         way = None if asked is None else self._ways.get(asked)
         if way is None:
-            way = self._way(head, model, caller)
+            way = self._find_way(head, model, caller)
             if asked is not None and len(head.path) <= _KEPT_PATH_BYTES:
                 self._ways.put(asked, way)
-        parts, stages = way
-        if not stages:
+        if not way.stages:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
             raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
-        return Plan(self, parts, stages, _affinity(parts.entry, head, peek, body), caller, model)
+        return way
 
-    def _way(self, head: RequestHead, model: str | None, caller: Caller) -> _Way:
+    def _find_way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
         """Return the route of a request, and its stages that have the model. Raises VeloxError if it has no route."""
         parts = self._find(head, model, caller)
-        stages = self._stages.get((parts.entry.name, model))
-        if stages is None:
+        way = self._stages.get((parts.entry.name, model))
+        if way is None:
             stages = parts.stages(model)
-            # One tuple for all models that are alike: a client may name any, and there may be hundreds of members.
-            stages = self._stages.put((parts.entry.name, model), self._alike.get(stages) or stages)
-            self._alike.put(stages, stages)
-        return parts, stages
+            # One way for all models that are alike: a client may name any, and there may be hundreds of members.
+            way = self._alike.get((parts.entry.name, stages))
+            if way is None:
+                way = self._alike.put((parts.entry.name, stages), Way(parts, stages))
+            self._stages.put((parts.entry.name, model), way)
+        return way
 
     def _find(self, head: RequestHead, model: str | None, caller: Caller) -> RouteParts:
         entry = self._table.match(model, head.path, head.headers, caller.name)
@@ -161,7 +185,7 @@ class Routing:
         of these, that wait for their time: others have their places meanwhile, but no more than the limit are lent, as
         nobody is asked when all wake at once.
         """
-        if not self._is_limited or (self._has_unlimited and self._table.only is None):
+        if self.has_always_room:
             return _ANY
         members = self._used(now_s)
         limit = sum(member.concurrency.limit or _ANY for member in members)
@@ -181,13 +205,13 @@ class Routing:
                 return found
         return groups[0].members
 
-    async def wait_room(self, plan: Plan, until_s: float) -> Pick:
+    async def wait_for_capacity(self, cursor: RouteCursor, until_s: float) -> Attempt:
         """Wait until one of those that could take it has room for it. Raises VeloxError."""
-        return await self.lines.wait(plan.stages, plan.first, until_s)
+        return await self.lines.wait(cursor.stages, cursor.first, until_s)
 
-    def found_room(self, now_s: float) -> None:
+    def found_capacity(self, now_s: float) -> None:
         """An attempt has ended, or an upstream takes more: wake the first of each line."""
-        self.lines.found_room(now_s)
+        self.lines.notify(now_s)
 
     # -- for the gauges -----------------------------------------------------------------------------
 
@@ -220,21 +244,15 @@ class Routing:
         )
 
 
-class Plan:
-    """The way of one request. It is open until close(): what a retired configuration still holds is known by that."""
+class RouteCursor:
+    """The way of one request through the stages of its route: who comes first, and who next after a failure."""
 
-    __slots__ = ("_is_open", "_key", "_n_passed", "_routing", "_tried", "_tried_keys", "is_canary", "parts", "stages")
+    __slots__ = ("_key", "_n_passed", "_tried", "_tried_keys", "is_canary", "parts", "stages")
 
     def __init__(
-        self,
-        routing: Routing,
-        parts: RouteParts,
-        stages: tuple[Stage, ...],
-        key: bytes,
-        caller: Caller,
-        model: str | None,
+        self, parts: RouteParts, stages: tuple[Stage, ...], key: bytes, caller: Caller, model: str | None
     ) -> None:
-        self._routing: Final = routing
+        """key: what requests are kept together by; empty: nothing does."""
         self.parts: Final = parts
         self._key: Final = key
         self._tried: Final[dict[Group, set[int]]] = {}
@@ -251,58 +269,40 @@ class Plan:
             if self.is_canary:
                 stages = (stage, *stages)
         self.stages: Final = stages
-        self._is_open = True
-        routing.n_plans += 1
 
     def __repr__(self) -> str:
-        return f"<Plan {self.parts.entry.name} of {len(self.stages)} stages>"
-
-    def close(self) -> None:
-        """Nothing more is asked of it; only the first call counts."""
-        if self._is_open:
-            self._is_open = False
-            self._routing.n_plans -= 1
-
-    @property
-    def routing(self) -> Routing:
-        """What it was made from."""
-        return self._routing
+        return f"<RouteCursor {self.parts.entry.name} of {len(self.stages)} stages>"
 
     @property
     def _has_others(self) -> bool:
         return len(self.stages) > 1 or len(self.stages[0].group.members) - len(self.stages[0].closed) > 1
 
-    def first(self, now_s: float) -> Pick | None:
+    def first(self, now_s: float) -> Attempt | None:
         """Return the first choice, which has begun; None: those that could take it have no room now.
 
         Raises VeloxError when the keys of all rest.
         """
-        simple = self.stages[0].group
-        if simple.is_simple and len(self.stages) == 1:
-            if simple.is_limited and simple.members[0].concurrency.room <= 0:
-                return None
-            lone = Pick(simple, 0, 0)
-            lone.begin(now_s)
-            return lone
+        only = self.stages[0].group
+        if only.is_simple and len(self.stages) == 1:
+            return _begun(only.take(0, now_s), now_s) if only.has_capacity else None
         may_probe = self._has_others
         for anyhow in (False, True):
             for group, closed in self.stages:
-                pick = group.pick(
+                attempt = group.pick(
                     *(now_s, self._key, closed),
                     may_probe=may_probe and not anyhow,
                     anyhow=anyhow,
                     within_limits=True,
                 )
-                if pick is not None:
-                    pick.begin(now_s)
-                    return pick
+                if attempt is not None:
+                    return _begun(attempt, now_s)
                 if group.is_limited and group.has_room(now_s, closed, anyhow=anyhow) is False:
                     return None
         return self._last_resort(now_s)
 
     def next(
         self, now_s: float, *, anyhow: bool = False, within_limits: bool = False, beyond: bool = False
-    ) -> Pick | None:
+    ) -> Attempt | None:
         """Return the first usable choice that was not tried; None if there is none.
 
         anyhow: then the first that was not tried, usable or not. within_limits: only one that has room. beyond: only of
@@ -310,9 +310,9 @@ class Plan:
         """
         for group, closed in self.stages[self._n_passed :] if beyond else self.stages:
             tried = closed | self._tried.get(group, _NONE)
-            pick = group.pick(now_s, self._key, tried, again=True, within_limits=within_limits)
-            if pick is not None:
-                return pick
+            attempt = group.pick(now_s, self._key, tried, again=True, within_limits=within_limits)
+            if attempt is not None:
+                return attempt
         if anyhow:
             for group, closed in self.stages:
                 left = set(range(len(group.members))) - closed - self._tried.get(group, _NONE)
@@ -320,30 +320,30 @@ class Plan:
                     return group.take(min(left), now_s)
         return None
 
-    def other_key(self, pick: Pick, now_s: float) -> Pick | None:
+    def other_key(self, attempt: Attempt, now_s: float) -> Attempt | None:
         """Return the same member with another key, that was not tried and may be used; None if there is none."""
-        tried = self._tried_keys.setdefault(pick.member, set())
-        if pick.keys is None or pick.keys.pick(now_s, 0.0, tried) is None:
+        tried = self._tried_keys.setdefault(attempt.member, set())
+        if attempt.keys is None or attempt.keys.pick(now_s, 0.0, tried) is None:
             return None
-        return pick.group.take(pick.n, now_s, tried)
+        return attempt.group.take(attempt.n, now_s, tried)
 
-    def same(self, pick: Pick, now_s: float) -> Pick:
+    def same(self, attempt: Attempt, now_s: float) -> Attempt:
         """Return the same member once more; with the same key if none may be used, as that is the one to wait for."""
-        if pick.keys is None or pick.keys.is_usable(now_s):
-            return pick.group.take(pick.n, now_s)
-        return Pick(pick.group, pick.n, pick.key)
+        if attempt.keys is None or attempt.keys.is_usable(now_s):
+            return attempt.group.take(attempt.n, now_s)
+        return Attempt(attempt.group, attempt.n, attempt.key)
 
-    def tried(self, pick: Pick, *, is_silent: bool = False) -> None:
+    def tried(self, attempt: Attempt, *, is_silent: bool = False) -> None:
         """An attempt has failed there. is_silent: without a reply: it would be no better with another model."""
-        groups = {stage.group for stage in self.stages} if is_silent else {pick.group}
+        groups = {stage.group for stage in self.stages} if is_silent else {attempt.group}
         for group in groups:
-            found = (n for n, member in enumerate(group.members) if member is pick.member)
-            self._tried.setdefault(group, set()).update(found if is_silent else (pick.n,))
-        n = next((n for n, stage in enumerate(self.stages) if stage.group is pick.group), 0)
+            found = (n for n, member in enumerate(group.members) if member is attempt.member)
+            self._tried.setdefault(group, set()).update(found if is_silent else (attempt.n,))
+        n = next((n for n, stage in enumerate(self.stages) if stage.group is attempt.group), 0)
         self._n_passed = max(self._n_passed, n + 1)
-        self._tried_keys.setdefault(pick.member, set()).add(pick.key)
+        self._tried_keys.setdefault(attempt.member, set()).add(attempt.key)
 
-    def _last_resort(self, now_s: float) -> Pick:
+    def _last_resort(self, now_s: float) -> Attempt:
         """All keys rest. One that is all there is may be asked all the same: its limit may be another model's."""
         members = [
             (group, n, member)
@@ -353,9 +353,7 @@ class Plan:
         ]
         group, n, member = members[0]
         if len(members) == 1 and len(member.forwarders) == 1:
-            pick = group.take(n, now_s)
-            pick.begin(now_s)
-            return pick
+            return _begun(group.take(n, now_s), now_s)
         wait_s = min((wait for _, _, each in members if (wait := each.health.rests_s(now_s))), default=1.0)
         message = (
             f"every key of this request's upstreams rests, as the upstreams asked; the first is back in {wait_s:.1f} s"
@@ -363,7 +361,12 @@ class Plan:
         raise VeloxError(Reason.RATE_LIMITED, message, retry_after_s=math.ceil(wait_s * 10.0) / 10.0)
 
 
-def _affinity(entry: RouteEntry, head: RequestHead, peek: BodyFields, body: bytes | bytearray | None) -> bytes:
+def _begun(attempt: Attempt, now_s: float) -> Attempt:
+    attempt.begin(now_s)
+    return attempt
+
+
+def _affinity(entry: RouteEntry, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None) -> bytes:
     """Return what decides where a request goes; empty: nothing does."""
     if entry.balance == "prefix":
         return b"" if body is None else bytes(prompt_of(body))
@@ -374,4 +377,4 @@ def _affinity(entry: RouteEntry, head: RequestHead, peek: BodyFields, body: byte
         return head.header(on.header) or b""
     if on.kind == "prefix":
         return b"" if body is None else bytes(prompt_of(body, HASHED_BYTES))
-    return b"" if peek.user is None else peek.user.encode("utf-8", "surrogatepass")
+    return b"" if fields.user is None else fields.user.encode("utf-8", "surrogatepass")

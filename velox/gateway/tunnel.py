@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
-from velox.gateway.group import Pick
+from velox.gateway.group import Attempt
 from velox.gateway.member import Member
+from velox.gateway.parts import GatewayLimits
 from velox.gateway.permission import check_model
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply import DROPPED, Reply, changed
-from velox.gateway.routing import Plan
+from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import DROPPED, HeaderRuleFilter, ReplyFields, changed
 from velox.gateway.tunnels import Tunnels
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
@@ -33,9 +34,6 @@ from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
 from velox.protocol.websocket_handshake import HandshakeError, check_accepted
 from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
-
-if TYPE_CHECKING:  # the parts hold exchanges, and this is one
-    from velox.gateway.parts import GatewayLimits
 
 __all__ = ["TunnelExchange", "TunnelReply", "model_of"]
 
@@ -48,6 +46,8 @@ class TunnelExchange(Exchange):
     """One request for a WebSocket."""
 
     __slots__ = ()
+
+    lasts = True
 
     # -- what the client does meanwhile ---------------------------------------------------------
 
@@ -69,12 +69,12 @@ class TunnelExchange(Exchange):
         if self.gateway.draining:
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
-        self.peek = BodyFields(model=model_of(self.head.query), stream=True)
-        if self.caller.models and self.peek.model is None:
+        self.fields = BodyFields(model=model_of(self.head.query), stream=True)
+        if self.plan.caller.models and self.fields.model is None:
             # What a session without a model runs is the upstream's choice, or another session's.
             message = "this key is limited to some models, and this request names none (model=...)"
             raise VeloxError(Reason.FORBIDDEN, message, param="model")
-        check_model(self.caller, self.head, self.peek.model)
+        check_model(self.plan.caller, self.head, self.fields.model)
         if not parts.auth.asks:
             _check_page(self.head)
         parts.tunnels.take(self)
@@ -97,15 +97,17 @@ class TunnelExchange(Exchange):
         parts.tunnels.give(self)
         parts.recorder.tunnels(parts.tunnels.n_open, parts.tunnels.moved())
 
-    def _make_reply(self, plan: Plan) -> Reply:
-        plan.close()  # it uses no pool, and may last for hours
-        rules = plan.parts.entry.response_headers
-        more = (self.gateway.parts.tunnels, self._grant.limits.headers)
-        return TunnelReply(self.client, self.head, self.id, self.gateway.loop, *more, rules=rules or None)
+    def _make_reply(self) -> Reply:
+        self.release_routing()  # it uses no pool, and may last for hours
+        assert self._way is not None, "a tunnel has a route"
+        parts = self.gateway.parts
+        more = (parts.reply_fields, self._grant.limits.headers)
+        rules = self._way.parts.entry.response_headers or None
+        return TunnelReply(self.client, self.head, self.id, self.loop, parts.tunnels, *more, rules=rules)
 
-    def build(self, pick: Pick) -> UpstreamRequest:
+    def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        request = pick.build_upgrade(self.head)
+        request = attempt.build_upgrade(self.head)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request
@@ -126,7 +128,7 @@ class TunnelReply(Reply):
     offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
     """
 
-    __slots__ = ("_tunnels", "offer", "tunnel")
+    __slots__ = ("_rules", "_tunnels", "offer", "tunnel")
 
     def __init__(
         self,
@@ -135,11 +137,14 @@ class TunnelReply(Reply):
         request_id: bytes,
         loop: asyncio.AbstractEventLoop,
         tunnels: Tunnels,
+        fields: ReplyFields,
         rates: RateHeaders | None = None,
         *,
         rules: HeaderRules | None = None,
     ) -> None:
-        super().__init__(client, request, request_id, loop, None, rates, rules=rules)
+        filters = () if rules is None else (HeaderRuleFilter(rules),)
+        super().__init__(client, request, request_id, loop, fields, rates, filters=filters)
+        self._rules: Final = rules
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
         self._tunnels: Final = tunnels
@@ -198,8 +203,8 @@ class TunnelReply(Reply):
         """Return the fields of the client's 101. Raises HandshakeError."""
         assert self.offer is not None, "set with the request"
         switched, others = check_accepted(fields, self.offer)
-        if self._verdict is not None:
-            self._verdict(ReplyHead(_SWITCHED, others, None))  # its health hears that it answers
+        if self._listener is not None:
+            self._listener.refuses(ReplyHead(_SWITCHED, others, None))  # its health hears that it answers
         fields = [field for field in others if self._may_pass(field)]
         headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
         headers.append((b"x-velox-request-id", self._request_id))
@@ -210,7 +215,8 @@ class TunnelReply(Reply):
 
     def _may_pass(self, field: Header) -> bool:
         dropped = DROPPED if self._rates is None else self._rates.dropped
-        return field[0] not in dropped and not (self._secret and self._secret in field[1])
+        secret = None if self._listener is None else self._listener.secret
+        return field[0] not in dropped and not (secret and secret in field[1])
 
     def _on_end(self, error: VeloxError | None) -> None:
         assert self.tunnel is not None, "it has ended"

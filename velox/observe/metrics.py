@@ -48,6 +48,20 @@ _REQUESTS: Final = series.REQUESTS.first
 _ATTEMPTS: Final = series.ATTEMPTS.first
 _STREAM_ENDS: Final = series.STREAM_ENDS.first
 _LIMIT: Final = series.LIMIT.first
+_DURATION: Final = series.DURATION.first
+_N_DURATION: Final = series.DURATION.stride
+_DURATION_BOUNDS_NS: Final = series.DURATION.bounds_ns
+_TTFT: Final = series.TTFT.first
+_N_TTFT: Final = series.TTFT.stride
+_TTFT_BOUNDS_NS: Final = series.TTFT.bounds_ns
+_N_OVERHEAD: Final = series.OVERHEAD.stride
+_OVERHEAD_BOUNDS_NS: Final = series.OVERHEAD.bounds_ns
+_PARSE: Final = series.OVERHEAD.first + Phase.PARSE * _N_OVERHEAD
+_LIMIT_TIME: Final = series.OVERHEAD.first + Phase.LIMIT * _N_OVERHEAD
+_RELAY: Final = series.OVERHEAD.first + Phase.RELAY * _N_OVERHEAD
+_QUEUE_WAIT: Final = series.QUEUE_WAIT.first
+_N_QUEUE_WAIT: Final = series.QUEUE_WAIT.stride
+_QUEUE_WAIT_BOUNDS_NS: Final = series.QUEUE_WAIT.bounds_ns
 _QUEUE_DEPTH: Final = series.QUEUE_DEPTH.first
 _INFLIGHT: Final = series.INFLIGHT.first
 _CONNECTIONS: Final = series.CONNECTIONS.first
@@ -112,6 +126,39 @@ class WorkerMetrics:
         hundreds = status // 100 - 2 if 200 <= status < 600 else 0 if status == 101 else 3
         index = 0 if reason is None else _REASON_INDEX[reason.code]
         self._cells[_REQUESTS + route * _N_ENDS + hundreds * _N_REASONS + index] += 1
+
+    def record_reply(
+        self, endpoint: Endpoint, status: int, reason: Reason | None, total_ns: int, first_ns: int, relay_ns: int
+    ) -> None:
+        """Count one request that ended with a reply, as count_request() does, and record its times.
+
+        total_ns: from its first byte in to its last byte out. first_ns: to the reply's first byte. relay_ns: what Velox
+        took for that byte. One call, because each request makes it.
+        """
+        cells = self._cells
+        if status == 200 and reason is None:
+            cells[_REQUESTS + endpoint * _N_ENDS] += 1
+        else:
+            self.count_request(endpoint, status, reason)
+        at = _DURATION + endpoint * _N_DURATION
+        cells[at + bisect_left(_DURATION_BOUNDS_NS, total_ns)] += 1
+        cells[at + _N_DURATION - 1] += total_ns
+        at = _TTFT + endpoint * _N_TTFT
+        cells[at + bisect_left(_TTFT_BOUNDS_NS, first_ns)] += 1
+        cells[at + _N_TTFT - 1] += first_ns
+        cells[_RELAY + bisect_left(_OVERHEAD_BOUNDS_NS, relay_ns)] += 1
+        cells[_RELAY + _N_OVERHEAD - 1] += relay_ns
+
+    def record_admission(self, priority: Priority, queued_ns: int, parse_ns: int, limit_ns: int) -> None:
+        """Record what the steps of one request took that has passed the gate: in the queue, its body, its limits."""
+        cells = self._cells
+        at = _QUEUE_WAIT + priority * _N_QUEUE_WAIT
+        cells[at + bisect_left(_QUEUE_WAIT_BOUNDS_NS, queued_ns)] += 1
+        cells[at + _N_QUEUE_WAIT - 1] += queued_ns
+        cells[_PARSE + bisect_left(_OVERHEAD_BOUNDS_NS, parse_ns)] += 1
+        cells[_PARSE + _N_OVERHEAD - 1] += parse_ns
+        cells[_LIMIT_TIME + bisect_left(_OVERHEAD_BOUNDS_NS, limit_ns)] += 1
+        cells[_LIMIT_TIME + _N_OVERHEAD - 1] += limit_ns
 
     def count_attempt(self, outcome: AttemptOutcome) -> None:
         """Count one attempt at the upstream."""

@@ -136,6 +136,13 @@ class FairQueue(Generic[T]):
             self._line_up(now_ns)
         return self._offer(newcomer)
 
+    def pass_through(self, caller: Hashable, priority: Priority, cost: int, now_ns: int) -> None:
+        """Do what offer() and take() do together, for one that finds the queue empty and room for itself."""
+        if self._may_stand:
+            self._may_stand = self._standing.found_room(now_ns)
+        if now_ns - self._contended_ns < _CALM_NS:
+            self._classes[priority].serve_alone(caller, cost or 1)
+
     def take(self, room: int, now_ns: int) -> list[tuple[T, int]]:
         """Remove those that are next, up to `room` and one batch; return each with how long it waited, in ns.
 

@@ -14,9 +14,9 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.member import Member
-from velox.gateway.room import RoomLines
 from velox.gateway.routing import RouteParts, Routing
 from velox.net.in_turns import InTurns
 from velox.policy.balance.bounded_hash import BoundedHash
@@ -66,7 +66,7 @@ class _Retired(NamedTuple):
     @property
     def is_done(self) -> bool:
         """True once nothing is on its way there."""
-        return not any(routing.n_plans for routing in self.routings) and not self.member.pool.statistics().streams
+        return not any(routing.n_open for routing in self.routings) and not self.member.pool.statistics().streams
 
 
 class Fleet:
@@ -88,7 +88,7 @@ class Fleet:
         self._retired: list[_Retired] = []
         self._old: list[Routing] = []  # whose plans are not all closed
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
-        self._lines: Final = RoomLines(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
+        self._lines: Final = CapacityWaiters(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
         self._is_started = False
         self._starts: Final = InTurns(_start, _PER_TURN, loop)
         self._ticks: Final = InTurns(self._tick_pool, _PER_TURN, loop)
@@ -152,7 +152,7 @@ class Fleet:
             # A pool, its dialer and their callbacks hold each other, and a read buffer. The collector would come to
             # them after hours; by hand it takes 2 ms, and 20 ms beside 10,000 routes.
             gc.collect()
-        self._old = [routing for routing in self._old if routing.n_plans]
+        self._old = [routing for routing in self._old if routing.n_open]
         if self._leaving:
             self._note_leaving()
 

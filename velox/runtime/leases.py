@@ -170,7 +170,7 @@ class LeaseCalls:
             self._loop.call_soon(self._flush)
         self._demands.append(demand)
 
-    async def told(self, wants: Sequence[Want], until_s: float) -> bool:
+    async def wait_for_lease(self, wants: Sequence[Want], until_s: float) -> bool:
         """Ask for permits and wait for what the keeper says of all of them; False: it said nothing until then."""
         waiter = _Waiter(self._loop.create_future())
         for quota, n in wants:

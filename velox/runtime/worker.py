@@ -69,7 +69,7 @@ from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 from velox.types import KeyEntry
 
-__all__ = ["gateway_parts", "run_worker"]
+__all__ = ["gateway_parts", "queue_of", "run_worker"]
 
 
 def gateway_parts(
@@ -88,10 +88,9 @@ def gateway_parts(
     """Return the parts. max_tunnels: as many as there are descriptors for."""
     recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
     return Parts(
-        routes=Routes(settings.paths),
+        endpoints=Routes(settings.paths),
         auth=Authenticator(tuple(keys)),
         reader=BodyReader(),
-        queue=_queue(settings, slot),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
         retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
         retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
@@ -104,7 +103,8 @@ def gateway_parts(
     )
 
 
-def _queue(settings: Settings, slot: int) -> FairQueue[Exchange]:
+def queue_of(settings: Settings, slot: int) -> FairQueue[Exchange]:
+    """Return the queue of one worker: its share of the places and bytes."""
     return FairQueue(
         share(settings.queue_depth, settings.workers, slot),
         share(settings.queue_bytes, settings.workers, slot),
@@ -264,7 +264,7 @@ class Worker:
             log=self._log,
             logger=self._logger,
         )
-        return Gateway(parts, self._fleet.routing, self._loop)
+        return Gateway(parts, queue_of(self._settings, slot), self._fleet.routing, self._loop)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings

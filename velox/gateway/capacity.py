@@ -1,10 +1,11 @@
-"""Those who wait for room at an upstream: a line for each way through the routes.
+"""The requests that wait for capacity at an upstream: a queue for each way through the routes.
 
     wait()         to the end of the line, until it is one's turn and there is room all the same; then one's choice
-    found_room()   something has ended: the first of each line that would find room has its turn
+    notify()       something has ended: the first of each line that would find room has its turn
 
-Whoever has had a turn, or leaves, passes it on, so that no room is left unused. There is room where Plan.first() finds
-some: at the members of the first stage that is well. A line stands still while these are full, though others are not.
+Whoever has had a turn, or leaves, passes it on, so that no room is left unused. There is room where RouteCursor.first()
+finds some: at the members of the first stage that is well. A line stands still while these are full, though others are
+not.
 
 Knows: who came first, and where there is room. Does not know: how a choice is made (routing.py), or what took the room.
 """
@@ -17,14 +18,14 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.group import Pick, Stage
+from velox.gateway.group import Attempt, Stage
 
-__all__ = ["RoomLines"]
+__all__ = ["CapacityWaiters"]
 
 _Stages: TypeAlias = tuple[Stage, ...]
 
 
-class RoomLines:
+class CapacityWaiters:
     """The lines of one worker. n_waiting: in all of them, or about to look for room.
 
     most: who comes when so many wait is refused. They count as running, and must leave some of what may run to requests
@@ -40,9 +41,9 @@ class RoomLines:
         self.n_waiting = 0
 
     def __repr__(self) -> str:
-        return f"<RoomLines {[len(line) for line in self._lines.values()]}>"
+        return f"<CapacityWaiters {[len(line) for line in self._lines.values()]}>"
 
-    async def wait(self, stages: _Stages, choose: Callable[[float], Pick | None], until_s: float) -> Pick:
+    async def wait(self, stages: _Stages, choose: Callable[[float], Attempt | None], until_s: float) -> Attempt:
         """Wait for a turn; return what is chosen then. choose: given the time; None: there is no room after all.
 
         Raises VeloxError: QUEUE_FULL at once, QUEUE_TIMEOUT at `until_s`, or what `choose` raises.
@@ -51,24 +52,24 @@ class RoomLines:
             message = f"{self.n_waiting} requests wait in this worker for room at their upstreams (`concurrency`)"
             raise VeloxError(Reason.QUEUE_FULL, message, retry_after_s=1.0)
         loop = asyncio.get_running_loop()
-        pick: Pick | None = None
+        attempt: Attempt | None = None
         is_new = True
         self.n_waiting += 1
         try:
             async with asyncio.timeout_at(until_s):
-                while pick is None:
+                while attempt is None:
                     await self._wait_turn(stages, is_new=is_new)
-                    pick = choose(loop.time())
+                    attempt = choose(loop.time())
                     is_new = False  # somebody was quicker: it is the first one still
         except TimeoutError:
             message = "no upstream of this request's route had room for it in time (`concurrency`)"
             raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from None
         finally:
             self.n_waiting -= 1
-            self.found_room(loop.time())  # there may be more than one place, or it left with one
-        return pick
+            self.notify(loop.time())  # there may be more than one place, or it left with one
+        return attempt
 
-    def found_room(self, now_s: float) -> None:
+    def notify(self, now_s: float) -> None:
         """Give the first of each line a turn if there is room."""
         for stages, line in self._lines.items():
             if line and _has_room(stages, now_s):
@@ -95,7 +96,7 @@ class RoomLines:
 
 
 def _has_room(stages: _Stages, now_s: float) -> bool:
-    """Say whether Plan.first() would find room. Where nobody is well it is to look for itself."""
+    """Say whether RouteCursor.first() would find room. Where nobody is well it is to look for itself."""
     for group, closed in stages:
         has_room = group.has_room(now_s, closed)
         if has_room is not None:

@@ -1,0 +1,107 @@
+"""The filter chain: what reads or changes a reply between the upstream and the client.
+
+    begin(head)       once, with the reply's head. Return the head that goes on; None: it is held back
+    feed(data, end)   each read of the body. Return what goes on of it
+    close()           the reply is over, whole or not; always called, once
+
+The filters of one reply stand in the order in which its bytes pass them, the upstream's side first. A reply without
+filters passes as it came, and its lone chunks go straight to the client (reply.py).
+
+Knows: how a head and a body go from one filter to the next. Does not know: what a filter does, or the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from velox.types import ReplyHead
+
+__all__ = ["FilterChain", "ReplyFilter"]
+
+
+class ReplyFilter:
+    """One filter of one reply. The base class passes everything on.
+
+    reads_body: False once begin() has returned: feed() need not be called. released: the head that begin() held back,
+    set by feed() as soon as it may go on. is_over: what feed() returned is the end of the reply; what follows of the
+    upstream's is not wanted. holds: the client has been given whole events only, though the upstream is inside one.
+    """
+
+    __slots__ = ("is_over", "reads_body", "released")
+
+    def __init__(self) -> None:
+        self.reads_body = True
+        self.released: ReplyHead | None = None
+        self.is_over = False
+
+    @property
+    def holds(self) -> bool:
+        return False
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Take the head; return the one that goes on, or None to hold it back. is_plain: the body is not compressed."""
+        return head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came of the body; return what goes on. Raises UpstreamFailure: the reply can't be completed."""
+        return data
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class FilterChain:
+    """The filters of one reply. is_sse, is_plain: of the upstream's body.
+
+    reads_body: one of them needs the body. is_over: the reply has ended, whatever the upstream still sends.
+    """
+
+    __slots__ = ("_filters", "_held_at", "_is_plain", "_is_sse", "head", "is_over", "reads_body")
+
+    def __init__(self, filters: Sequence[ReplyFilter], *, is_sse: bool, is_plain: bool) -> None:
+        self._filters: Final = filters
+        self._is_sse: Final = is_sse
+        self._is_plain: Final = is_plain
+        self._held_at = 0  # the filter that holds the head back, while `head` is None
+        self.head: ReplyHead | None = None
+        self.reads_body = True
+        self.is_over = False
+
+    def begin(self, head: ReplyHead, at: int = 0) -> ReplyHead | None:
+        """Pass the head through the filters from `at` on; None: one of them holds it back."""
+        for place in range(at, len(self._filters)):
+            changed = self._filters[place].begin(head, is_sse=self._is_sse, is_plain=self._is_plain)
+            if changed is None:
+                self._held_at = place
+                return None
+            head = changed
+        self.head = head
+        self.reads_body = any(each.reads_body for each in self._filters)
+        return head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Pass a part of the body through the filters. When `head` is set by it, that goes to the client first."""
+        filters = self._filters
+        for place, each in enumerate(filters):
+            if each.reads_body:
+                data = each.feed(data, end)
+            if each.is_over:
+                end = self.is_over = True
+            if self.head is None and place == self._held_at:
+                if each.released is None:
+                    return b""
+                self.begin(each.released, place + 1)
+                if self.head is None and self._held_at == place:
+                    return b""
+        return data if self.head is not None else b""
+
+    @property
+    def holds(self) -> bool:
+        """True when the client has been given whole events only, though the upstream is inside one."""
+        return any(each.holds for each in self._filters)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        for each in self._filters:
+            each.close()

@@ -1,0 +1,69 @@
+"""What follows from the head of a request, and from who sent it: found once for all heads that are alike.
+
+Knows: which facts later steps ask for. Does not know: who calls (auth.py), or what follows from a fact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from velox.gateway.endpoints import Routes, reads_body
+from velox.policy.deadline import ClientTerms, client_terms
+from velox.types import Caller, Dialect, Endpoint, Priority, RequestHead
+
+__all__ = ["RequestPlan", "plan_of"]
+
+_NS_PER_S: Final = 1_000_000_000
+_NEVER_NS: Final = 1 << 62
+_ASKING: Final = frozenset({b"GET", b"HEAD"})
+
+
+class RequestPlan(NamedTuple):
+    """One kind of request.
+
+    dialect: of the client. names_model: a body of this path names a model. reads_body: and it is JSON, which is read;
+    forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. terms: what
+    the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
+    class in the queue.
+    """
+
+    caller: Caller
+    endpoint: Endpoint
+    dialect: Dialect
+    names_model: bool
+    reads_body: bool
+    may_list_models: bool
+    terms: ClientTerms
+    timeout_ns: int
+    priority: Priority
+
+
+def plan_of(head: RequestHead, caller: Caller, endpoints: Routes, *, asks_for_keys: bool) -> RequestPlan:
+    """Read a head. Raises VeloxError(BAD_REQUEST) as client_terms() does.
+
+    asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
+    """
+    path = endpoints.facts(head.path)
+    terms = client_terms(head.headers)
+    return RequestPlan(
+        caller,
+        path.route,
+        path.dialect,
+        path.reads_body and head.method == b"POST",
+        reads_body(path, head),
+        head.method in _ASKING and b"/models" in head.path,
+        terms,
+        _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
+        _priority(caller, terms, asks_for_keys=asks_for_keys),
+    )
+
+
+def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:
+    """Return the class of a request: the one that it asks for, but no higher than its key has."""
+    if terms.priority is None:
+        return Priority.NORMAL if caller.priority is None else caller.priority
+    highest = caller.priority
+    if highest is None:
+        highest = Priority.NORMAL if asks_for_keys else Priority.HIGH
+    return max(terms.priority, highest)
