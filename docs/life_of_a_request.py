@@ -58,7 +58,7 @@ STEPS: Final = (
     ),
     Step(
         "queue",
-        ("Bounded, by class and fair between callers.", "Once per loop turn, a batch leaves it."),
+        ("Bounded, by class and fair between callers. While", "nobody waits, a request passes it at once."),
         "Gateway.submit(), policy/fair_queue.py",
         ("503 queue_full, queue_timeout", "503 draining"),
     ),
@@ -83,7 +83,7 @@ STEPS: Final = (
     Step(
         "where",
         ("Its route; then by health and load: which of its", "upstreams, which server of that, which key."),
-        "Plan.first(), gateway/group.py",
+        "RouteCursor.first(), gateway/group.py",
         ("404 unknown_model, unknown_route", "429 rate_limited: all keys rest"),
     ),
     Step(
@@ -105,7 +105,7 @@ STEPS: Final = (
     Step(
         "reply",
         ("Callbacks, no task: each chunk is one read and", "one write. A slow client holds up its upstream."),
-        "gateway/reply.py",
+        "gateway/reply.py, gateway/filters.py",
         (
             "cut: upstream_truncated, upstream_reset,",
             "upstream_protocol, upstream_idle_timeout,",

@@ -57,7 +57,7 @@ def test_picture_shows_where_each_reason_leaves() -> None:
                     assert reasons[word].fact.status == status, leaves
 
 
-_STEPS_IN: Final = ("intake.py", "exchange.py", "attempt.py", "routing.py")
+_STEPS_IN: Final = ("intake.py", "exchange.py", "group.py", "routing.py")
 
 
 def test_picture_names_code_that_exists() -> None:

@@ -103,7 +103,7 @@ class TunnelExchange(Exchange):
         parts = self.gateway.parts
         more = (parts.reply_fields, self._grant.limits.headers)
         rules = self._way.parts.entry.response_headers or None
-        return TunnelReply(self.client, self.head, self.id, self.loop, parts.tunnels, *more, rules=rules)
+        return TunnelReply(self.client, self.head, self.id, self.loop, *more, tunnels=parts.tunnels, rules=rules)
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return the request for a WebSocket."""
@@ -136,10 +136,10 @@ class TunnelReply(Reply):
         request: RequestHead,
         request_id: bytes,
         loop: asyncio.AbstractEventLoop,
-        tunnels: Tunnels,
         fields: ReplyFields,
         rates: RateHeaders | None = None,
         *,
+        tunnels: Tunnels,
         rules: HeaderRules | None = None,
     ) -> None:
         filters = () if rules is None else (HeaderRuleFilter(rules),)
