@@ -20,11 +20,9 @@ from velox.runtime.capacity import descriptors_of, memory_of, open_files_limit, 
 from velox.runtime.explain import explain, read_headers
 from velox.runtime.memory_bound import KEEPER_BYTES
 from velox.settings import Problem, Settings, SettingsError, load
-from velox.settings.certificate import CertificateError, read_certificate
+from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.keys import parse_key
-from velox.settings.show import effective
-from velox.settings.show_limits import limit_lines
-from velox.settings.show_routes import route_lines, upstream_lines
+from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
 from velox.sim import main as simulator
 
 __all__ = ["main"]
@@ -86,7 +84,7 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
     """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
     # Here, not above: a gateway needs neither.
     from velox.admin.reload_call import call_reload
-    from velox.settings.admin_place import admin_place
+    from velox.settings.loading import admin_place
 
     given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
     address, token, problems = admin_place(environ, {**overrides, **given})

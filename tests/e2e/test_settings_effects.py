@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import RecordingUpstream, healthy
 from tests.e2e.tools import covers, free_port, reason, run_velox
-from velox.settings.variables import VARIABLES
+from velox.settings.model import VARIABLES
 
 
 def test_every_setting_has_a_test_that_shows_its_effect() -> None:

@@ -18,10 +18,8 @@ import os
 from velox.policy.route_match import RouteTable
 from velox.settings import Settings, SettingsError, load
 from velox.settings.keys import parse_key_file
-from velox.settings.show import effective
-from velox.settings.show_limits import limit_lines
-from velox.settings.show_routes import route_lines, upstream_lines
-from velox.settings.variables import VARIABLES
+from velox.settings.model import VARIABLES
+from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
 
 __all__ = ["run"]
 

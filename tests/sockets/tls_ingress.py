@@ -18,7 +18,7 @@ from tests.sockets.core_ingress import App, Server, listening
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import server_context
 from velox.observe.series import TlsFailure
-from velox.settings.certificate import ServerCertificate
+from velox.settings.certificates import ServerCertificate
 
 __all__ = ["TlsClient", "TlsServer", "certificate_of", "serve_tls"]
 

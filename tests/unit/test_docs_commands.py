@@ -10,7 +10,7 @@ import pytest
 
 from tests.markdown import PAGES, ROOT, anchors, blocks, commands, links
 from velox.settings import load
-from velox.settings.variables import VARIABLES
+from velox.settings.model import VARIABLES
 
 EXAMPLES = "tests/e2e/test_docs_examples.py"
 DEPLOY = "tests/unit/test_deploy_files.py"

@@ -11,7 +11,7 @@ import pytest
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
 from velox.settings import load
-from velox.settings.rates import RATE_FIELDS, filled
+from velox.settings.limits import RATE_FIELDS, filled
 from velox.types import Priority, Rates, Scope
 
 PAGE = ROOT / "docs/limits.md"

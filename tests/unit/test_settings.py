@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from velox.settings import Settings, SettingsError, load
-from velox.settings.cores import available_cores
-from velox.settings.variables import VARIABLES
+from velox.settings.machine import available_cores
+from velox.settings.model import VARIABLES
 from velox.types import Address, KeyEntry, Origin, Secret
 
 KEY = "sk-very-secret"

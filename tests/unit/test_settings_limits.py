@@ -9,10 +9,10 @@ import pytest
 from velox.cli import main
 from velox.policy.limit_rules import LimitRule, called, rules_of
 from velox.settings import Settings, SettingsError, load
-from velox.settings.limit_checks import redis_problem
-from velox.settings.parse_limit import concurrency, redis_prefix, redis_url
-from velox.settings.rates import filled
-from velox.settings.show_limits import limit_lines
+from velox.settings.checks import redis_problem
+from velox.settings.limits import filled
+from velox.settings.parse import concurrency, redis_prefix, redis_url
+from velox.settings.show import limit_lines
 from velox.types import ANYONE, Caller, Rates, Scope
 
 PASSWORD = "pw-very-secret"

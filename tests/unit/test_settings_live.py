@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from velox.settings import Settings, load
 from velox.settings.live import LIVE, Changes, changes, taken
-from velox.settings.variables import VARIABLES
+from velox.settings.model import VARIABLES
 
 TWO = """\
 upstreams:

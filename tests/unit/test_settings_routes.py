@@ -22,9 +22,9 @@ from velox.policy.routes import (
 from velox.runtime.explain import read_headers
 from velox.settings import Settings, SettingsError, load
 from velox.settings.problems import Problem
-from velox.settings.route_checks import route_problems
 from velox.settings.routes import parse_routes
-from velox.settings.show_routes import route_lines
+from velox.settings.routing import route_problems
+from velox.settings.show import route_lines
 from velox.settings.tree import Entry, Tree
 
 UPSTREAMS = """upstreams:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from velox.settings import load
+from velox.settings.model import VARIABLES
 from velox.settings.show import effective, markdown
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT
-from velox.settings.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,7 @@
 """Asks a running gateway for a reload, through its admin listener: what `velox reload` does.
 
 Knows: the request, and how the answer is told to a person. Does not know: where the listener is, or its token
-(settings/admin_place.py).
+(settings/loading.py).
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ from velox.importing.providers import (
     provider_of,
 )
 from velox.importing.source import Part, items_of, variable_of
-from velox.settings import parse, parse_route
-from velox.settings.header_rules import NEVER_SET, header_name, header_value
+from velox.settings import parse
+from velox.settings.header_rules import NEVER_SET
+from velox.settings.parse import header_name, header_value
 from velox.settings.tree import Entry, Tree
 
 __all__ = ["Deployment", "Destination", "Reader", "is_name"]
@@ -179,7 +180,7 @@ class Reader:
         tags = []
         for tag in items_of(params.take("tags")):
             try:
-                tags.append(parse_route.tag(tag.text or ""))
+                tags.append(parse.tag(tag.text or ""))
             except ValueError as exc:
                 params.leave("tags", str(exc), tag.where)
         params.leave_rest(deployment_setting)
@@ -349,6 +350,6 @@ def _seconds(value: float) -> float:
 def is_name(text: str) -> bool:
     """True for a model's name. Commas stand between the names of a limit."""
     try:
-        return bool(parse_route.model_pattern(text)) and "," not in text
+        return bool(parse.model_pattern(text)) and "," not in text
     except ValueError:
         return False

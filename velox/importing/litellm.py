@@ -24,9 +24,8 @@ from velox.importing.source import Part, items_of, variable_of
 from velox.importing.writing import Setting, write
 from velox.policy.patterns import covers
 from velox.policy.routes import Balance
-from velox.settings.file import compose
 from velox.settings.problems import Problem
-from velox.settings.tree import Entry, Tree, place, tree_of
+from velox.settings.tree import Entry, Tree, compose, place, tree_of
 
 __all__ = ["Imported", "import_litellm"]
 

@@ -1,7 +1,7 @@
 """Upstreams and routes as configured: the values that routing, forwarding and connections work with.
 
 Knows: each field and what it means. Does not know: how one is written (settings/upstreams.py, settings/routes.py) or
-checked (settings/route_checks.py); no file, no environment.
+checked (settings/routing.py); no file, no environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = [
     "HashOn",
     "HeaderRules",
     "Hedge",
+    "Http2Use",
     "KeyRef",
+    "LoadSource",
     "Match",
     "Mirror",
     "ProbeEntry",
@@ -31,6 +33,8 @@ __all__ = [
     "UpstreamEntry",
 ]
 
+Http2Use: TypeAlias = Literal["auto", "on", "off"]
+LoadSource: TypeAlias = Literal["off", "vllm", "sglang"]
 Balance: TypeAlias = Literal["round_robin", "least_inflight", "peak_ewma", "hash", "prefix"]
 
 
@@ -81,7 +85,7 @@ class UpstreamEntry:
     name: str
     origins: tuple[Origin, ...]
     keys: tuple[KeyRef, ...]
-    http2: Literal["auto", "on", "off"]
+    http2: Http2Use
     ca_file: str | None
     cert_file: str | None
     key_file: str | None
@@ -91,7 +95,7 @@ class UpstreamEntry:
     concurrency: int | Literal["auto"] = 0
     models: tuple[str, ...] = ()
     headers: tuple[Header, ...] = field(default=(), repr=False)
-    load: Literal["off", "vllm", "sglang"] = "off"
+    load: LoadSource = "off"
     probe: ProbeEntry | None = None
     where: str = field(default="", compare=False)
 

@@ -13,8 +13,10 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from velox.observe.oplog import crash_text
 from velox.runtime.steps import finished
@@ -70,7 +72,7 @@ def assembling(parts: ConfigPieces, running: Settings) -> Generator[None, None, 
         lists[name] += unpacked(piece)
         yield
     # The type checker can't know that each name has a value of its field's type; pieces() took them from there.
-    return replace(running, **head, **{name: tuple(entries) for name, entries in lists.items()})  # type: ignore[arg-type]
+    return replace(running, **head, **{name: tuple(entries) for name, entries in lists.items()})
 
 
 def assembled(parts: ConfigPieces, running: Settings) -> Settings:

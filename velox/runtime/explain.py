@@ -12,9 +12,9 @@ from typing import Final
 from velox.policy.route_match import Explanation, Passed, RouteTable
 from velox.policy.routes import RouteEntry, Target
 from velox.settings import Settings
-from velox.settings.header_rules import header_name, header_value
+from velox.settings.parse import header_name, header_value
 from velox.settings.problems import on_one_line
-from velox.settings.show_routes import shown_keys
+from velox.settings.show import shown_keys
 from velox.types import Headers
 
 __all__ = ["explain", "read_headers"]

@@ -24,9 +24,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from velox.admin.reload import READING_S, AnswerBoard, ReloadAnswer
 from velox.observe.oplog import crash_text, operations_logger
@@ -35,9 +37,9 @@ from velox.runtime.configuration import MOST_BYTES, ConfigBoard, ConfigPieces, a
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
-from velox.settings.key_files import key_files, key_files_of_bad
 from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
+from velox.settings.upstreams import key_files, key_files_of_bad
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
 from velox.types import KeyEntry
@@ -200,8 +202,8 @@ def found_in(load: Callable[[], Settings], running: Settings) -> Found:
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MOST_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MOST_BYTES}"
-        return Found(key_files(settings), problems=(problem,))
-    return Found(key_files(settings), parts, after.api_keys, differs.live, differs.summary, differs.restart)
+        return Found(key_files(settings.upstreams), problems=(problem,))
+    return Found(key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart)
 
 
 # Of a file with more of them, the next reading tells the rest.
@@ -234,7 +236,7 @@ class Reload:
         self._enroll: Final = enroll
         self._paper: Final = Paper()
         self._files: Final = ConfigFiles()
-        self._follow(key_files(settings), source.began_ns)
+        self._follow(key_files(settings.upstreams), source.began_ns)
         self._is_asked = False
         self._pid = 0  # 0: nothing is read
         self._began_ns = 0

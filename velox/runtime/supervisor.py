@@ -50,7 +50,7 @@ from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import how_it_ended, spawn
 from velox.runtime.reload import ConfigSource, Reload
 from velox.settings import Settings
-from velox.settings.certificate import CertificateError
+from velox.settings.certificates import CertificateError
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus

@@ -3,17 +3,18 @@
 Knows: names, units, bounds, defaults and how settings contradict each other. Does not know: what is
 built from them.
 
-    variables   the one table: name, field, parser, default, meaning
-    parse       text -> value, or ValueError saying what was expected
-    file        the YAML file, with line numbers
-    loading     environment beats file beats default; every problem at once
-    tree        the parts of it that are lists of fields inside each other
-    entries     what upstreams and routes are, as all below sees them
-    upstreams   how the list of them is written; routes: the same for those
-    routing     both together, or the variables alone; route_checks: what can't hold
-    limits      what a limit is and how the list of them is written
-    live        what of all that takes effect while a gateway runs, and how a change is told
-    show        `velox check` and README's table, from the same table
+    model       every setting: type, unit, variable, default, bounds and meaning, in one place
+    variable    what a field of it says of its variable
+    parse       text -> value, or ValueError that says what was expected
+    tree        the YAML file, with line numbers, and the fields of one entry
+    loading     the environment takes precedence over the file, the file over defaults; every problem at once
+    checks      settings that contradict each other, and files that hold keys
+    machine     defaults that follow from cores and memory
+    keys        the list of keys; limits: the list of limits; header_rules: what is done to headers
+    upstreams   the list of upstreams; routes: the list of routes; routing: both together, and what can't hold
+    certificates  the files of TLS
+    live        what takes effect while a gateway runs, and how a change is described
+    show        `velox check` and README's table, from the same model
 """
 
 from velox.settings.loading import load

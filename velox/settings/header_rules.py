@@ -6,60 +6,29 @@ Knows: what a field's name and value may be, and which are not the settings' to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Final
 
 from velox.policy.routes import NO_RULES, HeaderRules
-from velox.settings.section import Section
+from velox.settings.parse import header_name, header_value
+from velox.settings.tree import Section
 from velox.types import Header
 
-__all__ = ["NEVER_SET", "header_name", "header_rules", "header_value", "plain_headers"]
+__all__ = ["CREDENTIALS", "NEVER_SET", "header_rules", "plain_headers"]
 
-# RFC 9110 §5.6.2 and §5.5; what is beyond ASCII reads differently on each side.
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]{0,4094}[!-~])?")
 _MOST_RULES: Final = 64  # each costs every request of its route
 # Of one hop, of a message's frame, or of what its body is: whoever changed one would break the message.
 NEVER_SET: Final = frozenset(
     {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "http2-settings",
-        "host",
-        "content-length",
-        "content-encoding",
-        "expect",
-        "sec-websocket-key",
-        "sec-websocket-version",
-        "sec-websocket-protocol",
-        "sec-websocket-extensions",
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "http2-settings", "host", "content-length", "content-encoding", "expect"),
+        *("sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol", "sec-websocket-extensions"),
         "sec-websocket-accept",
     }
 )
-_CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+# Each belongs to one upstream or one caller.
+CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 _OWN: Final = "x-velox-"
-
-
-def header_name(text: str) -> str:
-    """Parse the name of a field; return it in lower case."""
-    if not _TOKEN.fullmatch(text):
-        raise ValueError("expected the name of a header field, such as x-team")
-    return text.lower()
-
-
-def header_value(text: str) -> str:
-    """Parse the value of a field."""
-    if not _VALUE.fullmatch(text):
-        raise ValueError("expected 1 to 4096 visible ASCII characters, spaces only inside")
-    return text
 
 
 def header_rules(section: Section, name: str) -> HeaderRules:
@@ -67,7 +36,7 @@ def header_rules(section: Section, name: str) -> HeaderRules:
     inner = section.section(name, f"`{name}`", ("set", "remove"))
     if inner is None:
         return NO_RULES
-    added = plain_headers(inner, "set", _CREDENTIALS if name == "request_headers" else ())
+    added = plain_headers(inner, "set", CREDENTIALS if name == "request_headers" else ())
     removed = tuple(each.encode("ascii") for each in inner.many("remove", _removable))
     both = {key for key, _ in added} & set(removed)
     if both:
@@ -79,7 +48,7 @@ def header_rules(section: Section, name: str) -> HeaderRules:
     return HeaderRules(added, removed)
 
 
-def plain_headers(section: Section, name: str, refused: Collection[str] = _CREDENTIALS) -> tuple[Header, ...]:
+def plain_headers(section: Section, name: str, refused: Collection[str] = CREDENTIALS) -> tuple[Header, ...]:
     """Return the fields that stand in a field `name`. No value is ever shown: it may be a secret all the same.
 
     refused: names besides those that are never set.

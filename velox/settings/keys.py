@@ -22,28 +22,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from velox.settings.file import Field, Item, compose, list_items
+from velox.settings import parse
+from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.rates import RATE_FIELDS, parse_rates
+from velox.settings.tree import Entry, Tree, compose, list_items
 from velox.types import KeyEntry, Priority
 
 __all__ = [
-    "KEY_NAME",
     "merged",
     "parse_entries",
     "parse_items",
     "parse_key",
     "parse_key_file",
-    "parse_models",
     "read_key_file",
 ]
 
 _FILE: Final = "VELOX_API_KEYS_FILE"
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
-KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_CHARS: Final = 512
-_MODEL_CHARS: Final = 256  # as long as a model's name may be
 _FILE_BYTES: Final = 2**20  # some 14,000 digests
 # Every worker holds them all.
 _MOST_KEYS: Final = 20_000
@@ -72,7 +69,7 @@ def parse_key(text: str, where: str = "") -> KeyEntry:
     return KeyEntry(_digest(text), where=where)
 
 
-def parse_items(items: Sequence[Item]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
     """Return the keys of a YAML list, and everything that is wrong with it."""
     entries: list[KeyEntry] = []
     problems: list[Problem] = []
@@ -132,16 +129,6 @@ def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Prob
     return tuple(by_digest.values()), problems
 
 
-def parse_models(given: Field, problems: list[Problem]) -> tuple[str, ...]:
-    """Return the patterns that a field holds; what is wrong with them is added to `problems`."""
-    models = tuple(dict.fromkeys(model.strip() for model in given.text.split(",")))
-    if not all(_VISIBLE.fullmatch(model) and len(model) <= _MODEL_CHARS for model in models):
-        # An empty list too: it could mean none, or all.
-        expected = f"expected names of models, `*` for any text, 1 to {_MODEL_CHARS} visible ASCII characters each"
-        problems.append(Problem("models", "", expected, where=given.where))
-    return models
-
-
 def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
     entries, problems = [], []
     for n, line in enumerate(lines, 1):
@@ -167,11 +154,11 @@ def _yaml(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem
     return parse_items(items)
 
 
-def _entry(item: Item, problems: list[Problem]) -> KeyEntry:
+def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     """Return an item's key. Raises ValueError without one that can be used; all else is added to `problems`."""
     if not item.fields:
-        return parse_key(item.text, item.where)
-    given: dict[str, Field] = {}
+        return parse_key(item.text or "", item.where)
+    given: dict[str, Entry] = {}
     for one in item.fields:
         if one.key in given:
             problems.append(Problem("a key", "", "expected each field once", where=one.where))
@@ -179,26 +166,20 @@ def _entry(item: Item, problems: list[Problem]) -> KeyEntry:
             # Not by its name: that may be the key, with the two the wrong way round.
             problems.append(Problem("a key", "", unknown("field of a key", one.key, _FIELDS), where=one.where))
         given[one.key] = one
-    name = _name(given["name"], problems) if "name" in given else ""
-    models = parse_models(given["models"], problems) if "models" in given else ()
-    rates = parse_rates(given, problems, secret=True)
-    priority = _priority(given["priority"], problems) if "priority" in given else None
-    if "key" not in given or given["key"].is_list:
-        raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
-    return KeyEntry(_digest(given["key"].text), name, models, rates, priority, item.where)
-
-
-def _name(given: Field, problems: list[Problem]) -> str:
-    if given.is_list or not KEY_NAME.fullmatch(given.text):
+    texts = {name: one.value.text for name, one in given.items()}
+    name = texts.get("name", "")
+    if name is None or ("name" in given and not parse.KEY_NAME.fullmatch(name)):
         expected = "expected 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
-        problems.append(Problem("name", "", expected, where=given.where))
-    return given.text
-
-
-def _priority(given: Field, problems: list[Problem]) -> Priority | None:
-    if given.is_list or given.text not in _PRIORITIES:
-        problems.append(Problem("priority", "", "expected high, normal or low", where=given.where))
-    return _PRIORITIES.get(given.text)
+        problems.append(Problem("name", "", expected, where=given["name"].where))
+    models = parse_names(given["models"], parse.model_pattern, problems) if "models" in given else ()
+    rates = parse_rates(given, problems, secret=True)
+    priority = _PRIORITIES.get(texts.get("priority") or "")
+    if "priority" in given and priority is None:
+        problems.append(Problem("priority", "", "expected high, normal or low", where=given["priority"].where))
+    key = texts.get("key")
+    if key is None:
+        raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
+    return KeyEntry(_digest(key), name or "", models, rates, priority, item.where)
 
 
 def _digest(text: str) -> bytes:

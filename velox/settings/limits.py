@@ -1,6 +1,7 @@
-"""The list of limits: how it is written in the file or in VELOX_LIMITS.
+"""What limits are made of, and the list of them in the file or in VELOX_LIMITS.
 
-Knows: the fields of a rule and their bounds. Does not know: which requests a rule counts (policy/limit_rules.py).
+Knows: the fields rpm, burst, tpm, tpm_burst and concurrency, which a key may have too, their bounds, and bursts that
+are not given; the fields of a rule. Does not know: which requests a rule counts (policy/limit_rules.py).
 
     limits:
       - per: key
@@ -12,26 +13,106 @@ Knows: the fields of a rule and their bounds. Does not know: which requests a ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from velox.policy.limit_rules import SCOPES, LimitRule
-from velox.settings.file import Field, Item, compose, list_items
-from velox.settings.keys import KEY_NAME, parse_models
+from velox.settings import parse
 from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.rates import RATE_FIELDS, parse_rates
-from velox.types import Scope
+from velox.settings.tree import Entry, Tree, compose, list_items
+from velox.types import Rates, Scope
 
-__all__ = ["parse_limits", "parse_list"]
+__all__ = [
+    "MOST_BURST",
+    "MOST_CONCURRENCY",
+    "MOST_RPM",
+    "MOST_TPM",
+    "RATE_FIELDS",
+    "filled",
+    "parse_limits",
+    "parse_list",
+    "parse_names",
+    "parse_rates",
+]
 
 _VARIABLE: Final = "VELOX_LIMITS"
+MOST_RPM: Final = 60_000_000
+MOST_BURST: Final = 10_000_000
+MOST_TPM: Final = 100_000_000
+MOST_CONCURRENCY: Final = 10_000_000
+# Ten seconds' worth, so that a client which sends once a second what it may send a minute is not refused; and a few
+# at once for who may send little.
+_BURST_PART: Final = 6
+_LEAST_BURST: Final = 10
+
+_MOST: Final = {
+    "rpm": MOST_RPM,
+    "burst": MOST_BURST,
+    "tpm": MOST_TPM,
+    "tpm_burst": MOST_TPM,
+    "concurrency": MOST_CONCURRENCY,
+}
+RATE_FIELDS: Final = tuple(_MOST)
+_RATE_OF: Final = {"burst": "rpm", "tpm_burst": "tpm"}
 _FIELDS: Final = ("per", "keys", "models", *RATE_FIELDS)
 # Each is looked at once for every caller and model.
 _MOST_RULES: Final = 256
 _MOST_NAMES: Final = 10_000
 
 
-def parse_limits(items: Sequence[Item]) -> tuple[tuple[LimitRule, ...], list[Problem]]:
+def filled(rates: Rates) -> Rates:
+    """Return the rates with the bursts that are not given.
+
+    Of requests a sixth of a minute's, at least 10, at most the minute's. Of tokens the minute's: a large prompt must
+    fit.
+    """
+    burst = rates.burst or min(rates.rpm, max(_LEAST_BURST, rates.rpm // _BURST_PART))
+    return Rates(
+        rates.rpm,
+        burst if rates.rpm else 0,
+        rates.tpm,
+        (rates.tpm_burst or rates.tpm) if rates.tpm else 0,
+        rates.concurrency,
+    )
+
+
+def parse_rates(given: Mapping[str, Entry], problems: list[Problem], *, secret: bool = False) -> Rates:
+    """Return the rates that the fields of a mapping give, bursts filled in; what is wrong is added to `problems`.
+
+    secret: no value is shown, because beside these fields stands a key.
+    """
+    found: dict[str, int] = {}
+    for name in RATE_FIELDS:
+        if name not in given:
+            continue
+        text = given[name].value.text
+        try:
+            if text is None:
+                raise ValueError("expected one number, not a list")
+            found[name] = parse.count(1, _MOST[name])(text)
+        except ValueError as exc:
+            shown = "" if secret or text is None else quoted(text)
+            problems.append(Problem(name, shown, str(exc), where=given[name].where))
+    for name, rate in _RATE_OF.items():
+        if name in given and rate not in given:
+            expected = f"expected {rate} with it: a burst is how much of a rate may come at once"
+            problems.append(Problem(name, "", expected, where=given[name].where))
+    return filled(Rates(**found))
+
+
+def parse_names(given: Entry, read: Callable[[str], str], problems: list[Problem]) -> tuple[str, ...]:
+    """Return the names or patterns that a field holds, each once; what is wrong with them is added to `problems`."""
+    names = tuple(dict.fromkeys(name.strip() for name in given.value.joined.split(",")))
+    try:
+        # An empty list is refused too: it could mean none, or all.
+        for name in names:
+            read(name)
+    except ValueError as exc:
+        problems.append(Problem(given.key, "", str(exc), where=given.where))
+    return names
+
+
+def parse_limits(items: Sequence[Tree]) -> tuple[tuple[LimitRule, ...], list[Problem]]:
     """Return the rules of a YAML list, and everything that is wrong with it."""
     problems: list[Problem] = []
     if len(items) > _MOST_RULES:
@@ -60,9 +141,9 @@ def parse_list(text: str) -> tuple[LimitRule, ...]:
     return rules
 
 
-def _rule(n: int, item: Item, problems: list[Problem]) -> LimitRule:
-    given: dict[str, Field] = {}
-    for one in item.fields:
+def _rule(n: int, item: Tree, problems: list[Problem]) -> LimitRule:
+    given: dict[str, Entry] = {}
+    for one in item.fields or ():
         if one.key in given:
             problems.append(Problem(one.key, "", "expected each field of a limit once", where=one.where))
         elif one.key not in _FIELDS:
@@ -72,27 +153,22 @@ def _rule(n: int, item: Item, problems: list[Problem]) -> LimitRule:
     rates = parse_rates(given, problems)
     if not set(RATE_FIELDS) & set(given):
         problems.append(Problem("a limit", "", "expected rpm, tpm or concurrency: it limits nothing", where=item.where))
-    keys = _keys(given["keys"], problems) if "keys" in given else ()
-    models = parse_models(given["models"], problems) if "models" in given else ()
+    keys = parse_names(given["keys"], parse.key_name, problems) if "keys" in given else ()
+    models = parse_names(given["models"], parse.model_pattern, problems) if "models" in given else ()
     keys_where = given["keys"].where if "keys" in given else ""
+    if len(keys) > _MOST_NAMES:
+        problems.append(Problem("keys", "", "expected names of keys, and never a key itself", where=keys_where))
     return LimitRule(f"limits[{n}]", scope, rates, keys, models, where=item.where, keys_where=keys_where)
 
 
-def _scope(item: Item, given: dict[str, Field], problems: list[Problem]) -> Scope:
+def _scope(item: Tree, given: dict[str, Entry], problems: list[Problem]) -> Scope:
     words = "gateway, key, model or key+model"
     if "per" not in given:
         expected = f"expected `per`, which is {words}: what has the limit for itself"
         problems.append(Problem("a limit", "", expected, where=item.where))
         return Scope.GATEWAY
     per = given["per"]
-    if per.is_list or per.text not in SCOPES:
-        problems.append(Problem("per", quoted(per.text), f"expected {words}", where=per.where))
+    if per.value.text not in SCOPES:
+        problems.append(Problem("per", quoted(per.value.joined), f"expected {words}", where=per.where))
         return Scope.GATEWAY
-    return SCOPES[per.text]
-
-
-def _keys(given: Field, problems: list[Problem]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in given.text.split(",")))
-    if not all(KEY_NAME.fullmatch(name) for name in names) or len(names) > _MOST_NAMES:
-        problems.append(Problem("keys", "", "expected names of keys, and never a key itself", where=given.where))
-    return names
+    return SCOPES[per.value.text]

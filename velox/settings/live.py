@@ -9,11 +9,12 @@ that needs a restart stays as it was, in workers that start later, too: all of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from velox.settings.model import Settings
-from velox.settings.variables import VARIABLES
+from msgspec.structs import replace
+
+from velox.settings.model import VARIABLES, Settings
 from velox.types import KeyEntry, Secret
 
 __all__ = ["LIVE", "Changes", "changes", "taken"]

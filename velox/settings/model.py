@@ -1,26 +1,31 @@
-"""The settings themselves.
+"""The settings: each field with its type, its unit, its variable and default, and what it means.
 
-Knows: every field and its unit. Does not know: variables, files, defaults (see `variables`).
+Knows: what there is to set; loading, `velox check` and README's table go by it. Does not know: where a value came from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 from velox.policy.limit_rules import LimitRule
-from velox.policy.routes import RouteEntry, UpstreamEntry
-from velox.settings.rates import filled
+from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
+from velox.settings import parse
+from velox.settings.keys import parse_entries, parse_items
+from velox.settings.limits import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled, parse_limits, parse_list
+from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, setting, variables_of
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
 
-__all__ = ["Settings"]
+__all__ = ["VARIABLES", "Settings"]
 
 _OPEN_PROFILE_PAUSE_S: Final = 60.0  # R-ADM-1
+_GIB: Final = 2**30
+# A worker needs more than this for itself.
+_LEAST_MEMORY: Final = 32 * 2**20
+_MANY: Final = parse.integer(1, 10_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway is told. Made by `load`, which has checked every field and their agreement.
 
     Names ending in _s are seconds, in _bytes bytes. Over all workers: egress_pool_connections, queue_depth,
@@ -28,105 +33,374 @@ class Settings:
     queue_batch, body_budget_bytes, max_connections_per_address, memory_*_bytes.
     """
 
-    listen: tuple[Address, ...]
-    listen_mode: int  # of unix sockets
-    listen_owner: SocketOwner | None
-    listen_http2: bool
-    tls_cert_file: str | None  # with its key: every TCP address of `listen` speaks TLS
-    tls_key_file: str | None
-    tls_client_ca_file: str | None  # clients must show a certificate that one of its authorities signed
-    admin_listen: Address | None  # None: off
-    admin_token: Secret | None  # from VELOX_ADMIN_TOKEN or the file; None: nothing is asked for
-    admin_token_file: str | None
-    admin_hosts: frozenset[str]  # lower-case, besides IP addresses and localhost
-    profiling: bool
-    profile_interval_s: float | None  # None: see profile_pause_s
-    workers: int
-    pin_cpus: bool
+    # -- The listeners for clients --
+    listen: tuple[Address, ...] = setting(
+        "127.0.0.1:8080",
+        "addresses for clients, commas between them: `IP:PORT` or `unix:PATH`",
+        parse.addresses,
+        shown_default="127.0.0.1:8080 (image: 0.0.0.0:8080)",
+    )
+    listen_mode: int = setting(
+        "0600", "mode of unix sockets in VELOX_LISTEN; who may write may connect", parse.file_mode
+    )
+    listen_owner: SocketOwner | None = setting(
+        "",
+        "owner of unix sockets in VELOX_LISTEN: `USER`, `USER:GROUP` or `:GROUP`, names or numbers",
+        parse.socket_owner,
+        shown_default="who runs Velox",
+    )
+    listen_http2: bool = setting(
+        "off",
+        "`on`: clients may speak HTTP/2 ([what that means](docs/http2-ingress.md)): those that begin with it, and"
+        " over TLS those that agree on it",
+    )
+    tls_cert_file: str | None = setting(
+        "",
+        "PEM file with the certificate that clients are shown, then its chain: every `IP:PORT` of VELOX_LISTEN then"
+        " speaks TLS ([how](docs/tls.md)); read again when it changes",
+        name="VELOX_TLS_CERT",
+    )
+    tls_key_file: str | None = setting("", "PEM file with its private key, without a password", name="VELOX_TLS_KEY")
+    tls_client_ca_file: str | None = setting(
+        "",
+        "PEM file with authorities: clients must then show a certificate that one of them signed",
+        name="VELOX_TLS_CLIENT_CA",
+    )
+
+    # -- The admin listener --
+    # None: off
+    admin_listen: Address | None = setting(
+        "127.0.0.1:6060",
+        "address for metrics, health and profiling, `IP:PORT` or `unix:PATH`; or `off`",
+        parse.address_or_off,
+    )
+    # from VELOX_ADMIN_TOKEN or the file; None: nothing is asked for
+    admin_token: Secret | None = setting(
+        "", "what the admin listener asks for, as a bearer, of all but probes; must be set when it is not on loopback"
+    )
+    admin_token_file: str | None = setting("", "file that holds it instead")
+    # lower-case, besides IP addresses and localhost
+    admin_hosts: frozenset[str] = setting(
+        "",
+        "names by which the admin listener may be asked, commas between them, besides IP addresses and `localhost`",
+        parse.host_names,
+    )
+    profiling: bool = setting("on", "`off`: the admin listener takes no profiles, `/debug/pprof/` is 404")
+    # None: see profile_pause_s
+    profile_interval_s: float | None = setting(
+        "",
+        "least time between the starts of two profiles; sooner is 429",
+        parse.OPTIONAL_TIMEOUT,
+        shown_default="60s; on loopback 0s",
+    )
+
+    # -- Processes --
+    workers: int = setting(CORES, "worker processes", parse.integer(1, 512))
+    pin_cpus: bool = setting("on", "pin each worker to one core: `on` or `off`")
+
+    # -- Upstreams --
     # The first one is used while it works; the others, in their order, when it does not.
-    upstream_origins: tuple[Origin, ...]
-    upstream_request_path: str
+    upstream_origins: tuple[Origin, ...] = setting(
+        "https://api.openai.com",
+        "where requests go: `http(s)://HOST[:PORT][/PATH]` or `unix:PATH`; more of them, commas between, are used in"
+        " their order when those before fail",
+        parse.origins,
+        name="VELOX_UPSTREAM_ORIGIN",
+        shown_default="https://api.openai.com (`velox serve --sim`: the built-in simulator)",
+    )
+    upstream_request_path: str = setting("/v1/responses", "where a bare `POST /` goes", parse.path)
+    upstream_warmup_path: str = setting("/v1/models", "path of the HEAD request that warms a connection", parse.path)
+    http2_engine: Literal["ngh2", "h2"] = setting("ngh2", "engine for HTTP/2, to upstreams and clients: `ngh2` or `h2`")
+    upstream_http2: Http2Use = setting(
+        "auto", "`auto` (ALPN on https, HTTP/1.1 on http), `on` (prior knowledge) or `off`"
+    )
+    upstream_ca_file: str | None = setting(
+        "", "PEM file with the authorities that may sign the upstream's certificate", shown_default="the system's"
+    )
+    upstream_cert_file: str | None = setting("", "PEM file with the client certificate for upstreams that ask for one")
+    upstream_key_file: str | None = setting("", "PEM file with its private key, if that is not in the same file")
+    upstream_stream_window_bytes: int = setting(
+        "128KiB",
+        "bytes of one reply that an HTTP/2 upstream may send ahead of a client that reads slowly",
+        parse.size(65_535, 16 << 20),
+    )
+
+    # -- Timeouts of upstreams --
+    upstream_connect_timeout_s: float = setting("3s", "longest wait for a connection to the upstream", parse.TIMEOUT)
+    upstream_tls_timeout_s: float = setting("5s", "longest wait for the TLS handshake with it", parse.TIMEOUT)
+    upstream_first_byte_timeout_s: float = setting("60s", "longest wait for the first byte of a reply", parse.TIMEOUT)
+    upstream_idle_timeout_s: float = setting(
+        "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
+    )
+    upstream_write_timeout_s: float = setting(
+        "30s", "how long an upstream may take nothing of a request's body", parse.TIMEOUT
+    )
+    upstream_total_timeout_s: float = setting(
+        "600s",
+        "longest time for a whole reply that is no stream, all attempts together; 0: no limit",
+        parse.OPTIONAL_TIMEOUT,
+    )
+    stream_timeout_s: float = setting("0s", "the same for a streamed reply; 0: no limit", parse.OPTIONAL_TIMEOUT)
+    sse_keepalive_s: float = setting(
+        "0s",
+        "silence after which a comment is sent between two events of a stream, for proxies that drop idle"
+        " connections; 0: never",
+        parse.OPTIONAL_TIMEOUT,
+    )
+
+    # -- Retries --
+    retries: int = setting(
+        "1",
+        "further attempts at a request that the upstream may have begun, before the first byte of a reply",
+        parse.integer(0, 5),
+    )
+    retry_statuses: frozenset[int] = setting(
+        "408,429,500,502,503,504",
+        "statuses of an upstream that are tried again, commas between them, or `none`",
+        parse.statuses,
+    )
+    retry_max_wait_s: float = setting(
+        "10s",
+        "longest Retry-After that Velox waits for by itself; a longer one is passed on",
+        parse.duration(0.0, 3600.0),
+    )
+    retry_budget_percent: int = setting(
+        "20", "retries allowed, in percent of the requests of the last 10 seconds", parse.integer(0, 1000)
+    )
+    retry_budget_per_s: int = setting(
+        "10",
+        "retries a second that are allowed besides, over all workers",
+        parse.integer(0, 1_000_000),
+        name="VELOX_RETRY_BUDGET_MIN",
+    )
+
+    # -- Connections to upstreams --
+    ready_requires_upstream: bool = setting(
+        "on", "`/readyz` says 503 until an upstream has answered a warm-up: `on` or `off`"
+    )
+    egress_pool_connections: int = setting(
+        CORES, "connections to each upstream that are kept warm, over all workers", parse.integer(1, 4096)
+    )
+    egress_max_age_s: float = setting(
+        "3600s", "age at which an upstream connection is replaced, give or take a tenth", parse.TIMEOUT
+    )
+    egress_max_requests: int = setting(
+        "1000000",
+        "requests after which an upstream connection is replaced, give or take a tenth",
+        parse.integer(1, 1_000_000_000),
+    )
+    egress_idle_timeout_s: float = setting(
+        "60s", "how long an upstream connection beyond the warm ones is kept unused", parse.TIMEOUT
+    )
+    egress_ping_interval_s: float = setting(
+        "30s", "silence after which an HTTP/2 upstream connection is asked for a sign of life (PING)", parse.TIMEOUT
+    )
+    dns_refresh_s: float = setting(
+        "15s", "how often an upstream's name is looked up again", parse.duration(0.1, 3600.0)
+    )
+    openai_api_key: Secret | None = setting(
+        "", "bearer for the upstream; without it the client's own `Authorization` is passed on", name="OPENAI_API_KEY"
+    )
+    upstream_account_headers: Literal["drop", "pass"] = setting(
+        "drop",
+        "a client's `OpenAI-Organization` and `OpenAI-Project` where its own key does not go up: `drop` or `pass`",
+    )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
-    paths: tuple[str, ...]
-    upstream_warmup_path: str
-    http2_engine: Literal["ngh2", "h2"]
-    upstream_http2: Literal["auto", "on", "off"]
-    upstream_ca_file: str | None  # None: the system's trust store
-    upstream_cert_file: str | None  # what the upstream is shown if it asks for a client certificate (mTLS)
-    upstream_key_file: str | None
-    upstream_stream_window_bytes: int
-    egress_pool_connections: int
-    rate_limit_rpm: int  # 0: off
-    rate_limit_burst: int
-    rate_limit_tpm: int  # 0: off
-    rate_limit_tpm_burst: int | None  # None: rate_limit_tpm
-    rate_limit_concurrency: int  # 0: off
-    rate_limit_max_wait_s: float
+    paths: tuple[str, ...] = setting(
+        "*", "path prefixes that pass, commas between them; others get 404 `unknown_route`", parse.prefixes
+    )
+
+    # -- Limits --
+    rate_limit_rpm: int = setting(
+        "10000",
+        "requests a minute, over all workers; 0: no limit. [docs/limits.md](docs/limits.md) tells of all limits",
+        parse.count(0, MOST_RPM),
+    )
+    rate_limit_burst: int = setting("500", "requests that may come at once", parse.count(1, MOST_BURST))
+    rate_limit_tpm: int = setting(
+        "0",
+        "tokens of models a minute, over all workers, prompts and answers together; 0: no limit",
+        parse.count(0, MOST_TPM),
+    )
+    # None: rate_limit_tpm
+    rate_limit_tpm_burst: int | None = setting(
+        "", "tokens that may be used at once", parse.count(1, MOST_TPM), shown_default="those of a minute"
+    )
+    rate_limit_concurrency: int = setting(
+        "0",
+        "requests that may run at once, over all workers; more get 429; 0: no limit",
+        parse.count(0, MOST_CONCURRENCY),
+    )
+    rate_limit_max_wait_s: float = setting(
+        "1s", "how long a request may wait for its turn before it gets 429", parse.duration(0.0, 3600.0)
+    )
     # Of each key that has no such limit of its own; 0: off.
-    key_rpm: int
-    key_burst: int | None  # None: see rates.filled
-    key_tpm: int
-    key_tpm_burst: int | None
-    key_concurrency: int
-    limits: tuple[LimitRule, ...]  # those of the list; limit_rules is all
-    limit_buckets: int
-    bytes_per_token: int
-    default_max_tokens: int
-    queue_depth: int
-    queue_bytes: int
-    queue_batch: int
-    queue_timeout_s: float
-    queue_floor_percent: int
-    upstream_concurrency: int | Literal["auto"]  # 0: off
-    redis_url: Secret | None
-    redis_prefix: str
-    redis_timeout_s: float
-    redis_fallback: Literal["local", "refuse"]
-    replicas: int  # 0: as many as Redis last told of
-    max_body_bytes: int
-    body_budget_bytes: int
-    max_inflight: int
-    max_connections: int
-    max_tunnels: int
-    tunnel_idle_timeout_s: float
-    tunnel_timeout_s: float  # 0: none
-    max_connections_per_address: int  # 0: no limit
-    memory_soft_bytes: int | None  # None: off
-    memory_hard_bytes: int | None
-    config_file: str | None
+    key_rpm: int = setting(
+        "0", "requests a minute of each key that has no `rpm` of its own; 0: no limit", parse.count(0, MOST_RPM)
+    )
+    # None: see limits.filled
+    key_burst: int | None = setting(
+        "",
+        "requests of a key that may come at once",
+        parse.count(1, MOST_BURST),
+        shown_default="a sixth of its minute's, at least 10",
+    )
+    key_tpm: int = setting(
+        "0", "tokens a minute of each key that has no `tpm` of its own; 0: no limit", parse.count(0, MOST_TPM)
+    )
+    key_tpm_burst: int | None = setting(
+        "", "tokens of a key that may be used at once", parse.count(1, MOST_TPM), shown_default="those of its minute"
+    )
+    key_concurrency: int = setting(
+        "0",
+        "requests that may run at once of each key that has no `concurrency` of its own; 0: no limit",
+        parse.count(0, MOST_CONCURRENCY),
+    )
+    # those of the list; limit_rules is all
+    limits: tuple[LimitRule, ...] = setting(
+        "",
+        "more limits, of keys, models, or both, as a YAML list: [docs/limits.md](docs/limits.md#rules)",
+        parse_list,
+        parse_items=parse_limits,
+    )
+    limit_buckets: int = setting(
+        "16384",
+        "rows of the table that all workers share; a limit has one for each key, model, or both that it counts",
+        parse.integer(64, 4_194_304),
+    )
+    bytes_per_token: int = setting(
+        "4", "bytes of a request's body that are taken for one token until the answer tells", parse.integer(1, 64)
+    )
+    default_max_tokens: int = setting(
+        "1024",
+        "tokens that an answer is taken to need, until it tells, where the request names no limit",
+        parse.count(0, 10_000_000),
+    )
+
+    # -- The queue --
+    queue_depth: int = setting(
+        "16384", "requests that may wait for admission, over all workers; more get 503 `queue_full`", _MANY
+    )
+    queue_bytes: int = setting(
+        "256MiB",
+        "bytes of bodies that may wait for admission, over all workers; more get 503 `queue_full`",
+        parse.size(1, 1024 * _GIB),
+        name="VELOX_QUEUE_BYTES",
+    )
+    queue_batch: int = setting("64", "requests that a worker admits per turn of its loop", parse.integer(1, 65_536))
+    queue_timeout_s: float = setting("5s", "longest wait for admission; then 503 `queue_timeout`", parse.TIMEOUT)
+    queue_floor_percent: int = setting(
+        "10",
+        "what each lower class of the queue gets at least while higher ones have more than enough, in percent",
+        parse.integer(0, 30),
+    )
+
+    # -- Concurrency, and limits over several gateways --
+    upstream_concurrency: int | Literal["auto"] = setting(
+        "off",
+        "requests that may run at once on one upstream, over all workers; `auto` finds out how many; or `off`",
+        parse.concurrency,
+    )
+    redis_url: Secret | None = setting(
+        "",
+        "Redis or Valkey through which several gateways hold one limit together: `redis://`, `rediss://` or"
+        " `unix://`; needs `pip install velox-gateway[redis]`",
+        parse.redis_url,
+    )
+    redis_prefix: str = setting("velox:", "what the names of all keys in it begin with", parse.redis_prefix)
+    redis_timeout_s: float = setting("50ms", "the longest that a request waits for it", parse.duration(0.001, 5.0))
+    redis_fallback: Literal["local", "refuse"] = setting(
+        "local", "while it can't be asked: `local` (each gateway its share of the limit) or `refuse` (503)"
+    )
+    # 0: as many as Redis last told of
+    replicas: int = setting(
+        "0",
+        "gateways that share the limits, for the share of each while it can't be asked; 0: as many as it last told of",
+        parse.integer(0, 10_000),
+    )
+
+    # -- Sizes and counts of one gateway --
+    max_body_bytes: int = setting("64MiB", "largest request body; more gets 413", parse.size(1, 4 * _GIB))
+    body_budget_bytes: int = setting(
+        "256MiB",
+        "request bodies that a worker holds at once; more get 503 `overload_memory`",
+        parse.size(1, 1024 * _GIB),
+    )
+    max_inflight: int = setting("8192", "exchanges with the upstream at once, over all workers; more wait", _MANY)
+    max_connections: int = setting(
+        "16384", "client connections at once, over all workers; more get 503 `conn_limit`", _MANY
+    )
+    max_connections_per_address: int = setting(
+        "0",
+        "client connections from one IP address (IPv6: one /64) that a worker takes; 0: no limit",
+        parse.integer(0, 10_000_000),
+    )
+    # None: off
+    memory_soft_bytes: int | None = setting(
+        MEMORY_SOFT,
+        "resident memory from which on a worker refuses new requests: 503 `overload_memory`; or `off`",
+        parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
+    )
+    memory_hard_bytes: int | None = setting(
+        MEMORY_HARD,
+        "resident memory at which a worker is replaced; what runs in it ends first; or `off`",
+        parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
+    )
+
+    # -- Timeouts of clients --
+    header_timeout_s: float = setting("10s", "longest wait for a request's whole head", parse.TIMEOUT)
+    body_timeout_s: float = setting("15s", "longest silence inside a request's body", parse.TIMEOUT)
+    keepalive_timeout_s: float = setting("75s", "how long an idle client connection is kept", parse.TIMEOUT)
+    write_stall_timeout_s: float = setting(
+        "30s", "how long a client may leave its reply unread", parse.TIMEOUT, name="VELOX_CLIENT_WRITE_TIMEOUT"
+    )
+    client_min_rate_bytes: int = setting(
+        "1KiB",
+        "bytes a second that a client must send of a body, and take of a reply that waits; 0: only silence counts",
+        parse.size(0, _GIB),
+    )
+
+    # -- WebSockets --
+    max_tunnels: int = setting(
+        "1024",
+        "WebSockets at once, over all workers, each of which is an exchange too; more get 503 `conn_limit`",
+        _MANY,
+    )
+    tunnel_idle_timeout_s: float = setting(
+        "300s", "how long a WebSocket is kept without a byte either way; a ping is some", parse.TIMEOUT
+    )
+    tunnel_timeout_s: float = setting("0s", "longest life of a WebSocket; 0: no limit", parse.OPTIONAL_TIMEOUT)
+
+    # -- Keys of clients --
     # Each key that a client may present, from both VELOX_API_KEYS and the file as it was at the start; none is needed
     # where there is none.
-    api_keys: tuple[KeyEntry, ...]
-    api_keys_file: str | None
-    auth: Literal["keys", "none"]
-    drain_timeout_s: float
-    openai_api_key: Secret | None
-    upstream_account_headers: Literal["drop", "pass"]
-    access_log: Literal["off", "errors", "all"]
-    header_timeout_s: float
-    body_timeout_s: float
-    keepalive_timeout_s: float
-    write_stall_timeout_s: float
-    client_min_rate_bytes: int  # a second; 0: none
-    upstream_connect_timeout_s: float
-    upstream_tls_timeout_s: float
-    upstream_first_byte_timeout_s: float
-    upstream_idle_timeout_s: float
-    upstream_write_timeout_s: float
-    upstream_total_timeout_s: float  # of a reply that is no stream; 0: none
-    stream_timeout_s: float  # of a stream; 0: none
-    sse_keepalive_s: float  # 0: off
-    egress_max_age_s: float
-    egress_max_requests: int
-    egress_idle_timeout_s: float
-    egress_ping_interval_s: float
-    dns_refresh_s: float
-    ready_requires_upstream: bool
-    retries: int
-    retry_statuses: frozenset[int]
-    retry_max_wait_s: float
-    retry_budget_percent: int
-    retry_budget_per_s: int
+    api_keys: tuple[KeyEntry, ...] = setting(
+        "",
+        "keys that clients must present, commas between them; `sha256:HEX` keeps a key out of sight",
+        parse_entries,
+        secret=True,
+        parse_items=parse_items,
+    )
+    api_keys_file: str | None = setting(
+        "", "more keys, one a line or a YAML list; read again when it changes: [docs/keys.md](docs/keys.md)"
+    )
+    auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
+
+    # -- Everything else --
+    drain_timeout_s: float = setting(
+        "25s",
+        "what running replies get at SIGTERM; must be shorter than the container's kill time",
+        parse.OPTIONAL_TIMEOUT,
+    )
+    access_log: Literal["off", "errors", "all"] = setting(
+        "errors", "requests that get a log line: `off`, `errors` or `all`"
+    )
+    config_file: str | None = setting(
+        "",
+        "YAML file with any of these, named in lower case without `VELOX_`, and with [upstreams](docs/upstreams.md)"
+        " and [routes](docs/routes.md); the environment beats it",
+        name="VELOX_CONFIG",
+    )
     # From the file's lists, or from the variables above alone (see routing.py); at least one of each.
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
@@ -137,7 +411,7 @@ class Settings:
     def limit_rules(self) -> tuple[LimitRule, ...]:
         """Return the gateway's own limit, the one for every key, then those of the list.
 
-        The first two are there even if they limit nothing: a key may have rates of its own (`limits.rules_of`).
+        The first two are there even if they limit nothing: a key may have rates of its own (`rules_of`).
         """
         gateway = Rates(
             self.rate_limit_rpm,
@@ -160,3 +434,7 @@ class Settings:
             return self.profile_interval_s
         is_open = self.admin_listen is not None and not self.admin_listen.is_loopback
         return _OPEN_PROFILE_PAUSE_S if is_open else 0.0
+
+
+# In the YAML file a variable is called by its name in lower case without VELOX_ (`Variable.key`).
+VARIABLES: Final = variables_of(Settings)

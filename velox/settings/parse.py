@@ -1,38 +1,64 @@
 """Text to value. Each parser returns the value or raises ValueError whose text says what was expected.
 
-Knows: units, bounds and spellings. Does not know: which variable it reads. Messages never hold the text that
-was given: it may be a secret.
+Knows: units, bounds and spellings, and the users and groups of this machine. Does not know: which setting it reads.
+Messages never hold the text that was given: it may be a secret.
 """
 
 from __future__ import annotations
 
+import grp
 import ipaddress
+import pwd
 import re
-from collections.abc import Callable
-from typing import Final, Literal
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from velox.types import Address, Origin, Secret
+from velox.policy.routes import Delay, HashOn
+from velox.types import Address, Origin, Secret, SocketOwner
 
 __all__ = [
+    "DAY_S",
+    "KEY_NAME",
+    "OPTIONAL_TIMEOUT",
+    "TIMEOUT",
     "address",
     "address_or_off",
+    "addresses",
+    "concurrency",
     "count",
+    "delay",
     "duration",
+    "file_mode",
     "file_path",
+    "hash_on",
+    "header_name",
+    "header_value",
     "host_names",
     "integer",
+    "key_name",
+    "model_name",
+    "model_pattern",
+    "name",
     "one_of",
     "origin",
     "origins",
     "path",
+    "percent",
     "prefixes",
+    "redis_prefix",
+    "redis_url",
     "secret",
     "size",
     "size_or_off",
+    "socket_owner",
     "statuses",
     "switch",
+    "tag",
 ]
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 # [0-9] and fullmatch throughout: int() would also take other scripts' digits, " 12" and "1_2".
 _INTEGER: Final = re.compile(r"[0-9]{1,15}")
@@ -46,6 +72,23 @@ _BYTES: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "m
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*")
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _VISIBLE: Final = re.compile(r"[!-~]+")
+_PERCENT: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%?")
+_PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,2})?)")
+# RFC 9110 §5.6.2.
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+# The name of a caller's key.
+KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MODE: Final = re.compile(r"0?[0-7]{3}")
+_REDIS_QUERY: Final = re.compile(r"(?:db=[0-9]{1,5})?")
+_REDIS_DATABASE: Final = re.compile(r"/?|/[0-9]{1,5}")
+_REDIS_FORMS: Final = (
+    "expected redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], the same with rediss://, or"
+    " unix://[USER:PASSWORD@]/PATH[?db=DATABASE]"
+)
+DAY_S: Final = 86_400.0
+_MOST_CONCURRENCY: Final = 10_000_000
+_MAX_ADDRESSES: Final = 16
+_MAX_ID: Final = 2**32 - 2  # (uid_t) -1 means "leave it" to chown(2)
 _UNIX_PATH_BYTES: Final = 107  # sockaddr_un.sun_path is 108 on Linux, with the closing NUL
 _HOST_CHARS: Final = 253  # RFC 1035 §2.3.4, as text
 
@@ -104,21 +147,6 @@ def size(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def size_or_off(low: int, high: int) -> Callable[[str], int | None]:
-    """Return a parser of sizes, as size() has them, or the word off."""
-    read = size(low, high)
-
-    def parse(text: str) -> int | None:
-        if text == "off":
-            return None
-        try:
-            return read(text)
-        except ValueError as exc:
-            raise ValueError(f"{exc}, or off") from None
-
-    return parse
-
-
 def switch(text: str) -> bool:
     """Parse on or off."""
     match text.lower():
@@ -130,7 +158,19 @@ def switch(text: str) -> bool:
             raise ValueError("expected on or off")
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def percent(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of shares in percent, with or without the sign."""
+
+    def read(text: str) -> float:
+        match = _PERCENT.fullmatch(text)
+        if match is None or not low <= float(match[1]) <= high:
+            raise ValueError(f"expected percent from {low:g} to {high:g}, for example 5 or 0.5%")
+        return float(match[1])
+
+    return read
+
+
+def one_of(*words: str) -> Callable[[str], Any]:
     """Return a parser that takes one of `words` as it stands."""
 
     def parse(text: str) -> str:
@@ -139,6 +179,38 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _matching(pattern: str | re.Pattern[str], expected: str) -> Callable[[str], str]:
+    """Return a parser of texts that `pattern` matches as a whole."""
+    matched = re.compile(pattern)
+
+    def parse(text: str) -> str:
+        if not matched.fullmatch(text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return parse
+
+
+def _or_word(parse: Callable[[str], T], words: Mapping[str, U]) -> Callable[[str], T | U]:
+    """Return a parser that also takes each of `words`, for the value that it stands for."""
+    *others, last = words
+
+    def parse_or_word(text: str) -> T | U:
+        if text in words:
+            return words[text]
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise ValueError(f"{exc}, {' '.join([*others, 'or', last])}") from None
+
+    return parse_or_word
+
+
+def size_or_off(low: int, high: int) -> Callable[[str], int | None]:
+    """Return a parser of sizes, as size() has them, or the word off."""
+    return _or_word(size(low, high), {"off": None})
 
 
 def address(text: str) -> Address:
@@ -160,14 +232,45 @@ def address(text: str) -> Address:
         raise ValueError("expected IP:PORT, [IPV6]:PORT, localhost:PORT or unix:PATH") from None
 
 
-def address_or_off(text: str) -> Address | None:
-    """Parse an address, or the word off."""
-    if text == "off":
-        return None
+address_or_off: Final = _or_word(address, {"off": None})
+
+
+def addresses(text: str) -> tuple[Address, ...]:
+    """Parse addresses with commas between them."""
+    found = tuple(address(item.strip()) for item in text.split(","))
+    if len(found) > _MAX_ADDRESSES:
+        raise ValueError(f"expected at most {_MAX_ADDRESSES} addresses")
+    fixed = [each for each in found if each.kind == "unix" or each.port]  # port 0 is another one each time
+    if len(set(fixed)) != len(fixed):
+        raise ValueError("expected each address once")
+    return found
+
+
+def file_mode(text: str) -> int:
+    """Parse an octal mode of three digits, as chmod takes it."""
+    if not _MODE.fullmatch(text):
+        raise ValueError("expected an octal mode such as 0660")
+    return int(text, 8)
+
+
+def socket_owner(text: str) -> SocketOwner:
+    """Parse USER, USER:GROUP or :GROUP; each a name that this machine knows, or a number."""
+    user, _, group = text.partition(":")
+    if not (user or group) or ":" in group:
+        raise ValueError("expected USER, USER:GROUP or :GROUP, names or numbers")
+    uid = _id_of(user)
+    gid = _id_of(group)
     try:
-        return address(text)
-    except ValueError as exc:
-        raise ValueError(f"{exc}, or off") from None
+        if user and uid is None:
+            uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise ValueError("expected a user that this machine knows, or its number") from None
+    try:
+        if group and gid is None:
+            gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ValueError("expected a group that this machine knows, or its number") from None
+    return SocketOwner(text, uid, gid)
 
 
 def origin(text: str) -> Origin:
@@ -245,11 +348,82 @@ def secret(text: str) -> Secret:
     return Secret(text)
 
 
-def file_path(text: str) -> str:
-    """Parse the path of a file; whether it can be read is found where it is read."""
-    if "\0" in text:
-        raise ValueError("expected a path without NUL")
-    return text
+def redis_url(text: str) -> Secret:
+    """Parse the URL of a Redis. It may hold a password, so no part of it is told."""
+    try:
+        parts = urlsplit(text)
+        host, port, scheme = parts.hostname or "", parts.port, parts.scheme
+    except ValueError:
+        raise ValueError(_REDIS_FORMS) from None
+    if not _VISIBLE.fullmatch(text) or "#" in text:
+        raise ValueError(_REDIS_FORMS)
+    if scheme in {"redis", "rediss"}:
+        if not host or port == 0 or not _REDIS_DATABASE.fullmatch(parts.path) or "?" in text:
+            raise ValueError(_REDIS_FORMS)
+    elif scheme != "unix" or host or not unquote(parts.path).strip("/") or not _REDIS_QUERY.fullmatch(parts.query):
+        raise ValueError(_REDIS_FORMS)
+    return Secret(text)
+
+
+def delay(text: str) -> Delay:
+    """Parse p50 to p99.99, or a duration."""
+    match = _PERCENTILE.fullmatch(text)
+    if match is not None and float(match[1]) >= 50.0:
+        return Delay(percentile=float(match[1]))
+    try:
+        return Delay(seconds=duration(0.001, 600.0)(text))
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or a percentile from p50 to p99.99") from None
+
+
+def hash_on(text: str) -> HashOn:
+    """Parse user, header:NAME or prefix."""
+    kind, _, rest = text.partition(":")
+    if text == "user":
+        return HashOn("user")
+    if text == "prefix":
+        return HashOn("prefix")
+    try:
+        if kind == "header":
+            return HashOn("header", header_name(rest).encode("ascii"))
+    except ValueError:
+        pass  # told below, with the other forms
+    raise ValueError("expected user, header:NAME or prefix")
+
+
+def header_name(text: str) -> str:
+    """Parse the name of a field; return it in lower case."""
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("expected the name of a header field, such as x-team")
+    return text.lower()
+
+
+# A timeout that can't be switched off, and one that 0 switches off.
+TIMEOUT: Final = duration(0.001, DAY_S)
+OPTIONAL_TIMEOUT: Final = duration(0.0, DAY_S)
+# The path of a file; whether it can be read is found where it is read.
+file_path: Final = _matching(r"[^\0]*", "a path without NUL")
+# A number of requests, `auto`, or `off`, which is 0.
+concurrency: Final[Callable[[str], int | Literal["auto"]]] = _or_word(
+    integer(1, _MOST_CONCURRENCY), {"auto": "auto", "off": 0}
+)
+redis_prefix: Final = _matching(r"[!-~]{1,64}", "1 to 64 visible ASCII characters")
+# RFC 9110 §5.5; what is beyond ASCII reads differently on each side.
+header_value: Final = _matching(
+    r"[!-~](?:[ \t!-~]{0,4094}[!-~])?", "1 to 4096 visible ASCII characters, spaces only inside"
+)
+# Of an upstream or a route; both are labels of metrics.
+name: Final = _matching(r"[A-Za-z0-9._-]{1,64}", "a name of 1 to 64 letters, digits, `.`, `_` and `-`")
+# `*` stands for any text.
+model_pattern: Final = _matching(
+    r"[!-~]{1,256}", "names of models, `*` for any text, 1 to 256 visible ASCII characters each"
+)
+model_name: Final = _matching(
+    r"[!-)+-~]{1,256}", "the name of one model, 1 to 256 visible ASCII characters without `*`"
+)
+# No comma: the header has them between tags.
+tag: Final = _matching(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII characters each, without commas")
+key_name: Final = _matching(KEY_NAME, "names of keys, and never a key itself")
 
 
 def _is_host(host: str) -> bool:
@@ -259,3 +433,9 @@ def _is_host(host: str) -> bool:
         except ValueError:
             return False
     return len(host) <= _HOST_CHARS and _HOST.fullmatch(host) is not None
+
+
+def _id_of(text: str) -> int | None:
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return integer(0, _MAX_ID)(text)

@@ -1,6 +1,6 @@
 """The routes: what one is, how the list of them is written, and the one that there is without a list.
 
-Knows: each field of a route. Does not know: whether the upstreams that it names are there (see `route_checks`), or how
+Knows: each field of a route. Does not know: whether the upstreams that it names are there (see routing.py), or how
 one of them is chosen.
 
     routes:
@@ -13,7 +13,7 @@ one of them is chosen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
 
 from velox.policy.routes import (
     ANYTHING,
@@ -28,30 +28,19 @@ from velox.policy.routes import (
     Target,
     UpstreamEntry,
 )
-from velox.settings import parse, parse_route
-from velox.settings.header_rules import header_name, header_rules, header_value
-from velox.settings.keys import KEY_NAME
+from velox.settings import parse
+from velox.settings.header_rules import CREDENTIALS, header_rules
 from velox.settings.problems import Problem, quoted
-from velox.settings.section import Section, choice
-from velox.settings.tree import Tree
+from velox.settings.tree import Section, Tree
 
 __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 
 _MOST_ROUTES: Final = 10_000
 _MOST_TARGETS: Final = 64
-_BALANCES: Final[Mapping[str, Balance]] = {
-    "round_robin": "round_robin",
-    "least_inflight": "least_inflight",
-    "peak_ewma": "peak_ewma",
-    "hash": "hash",
-    "prefix": "prefix",
-}
 FIELDS: Final = (
     *("name", "match", "to", "balance", "hash_on", "model", "fallback", "hedge", "mirror", "canary"),
     *("request_headers", "response_headers"),
 )
-# A credential is no name: `keys` is for the caller that it stands for.
-_NEVER_MATCHED: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 _TAG_HEADER: Final = "x-velox-tag"
 
 
@@ -91,9 +80,9 @@ def _route(section: Section, problems: list[Problem]) -> RouteEntry:
     for name, example in (("name", "name: chat"), ("to", "to: [openai]")):
         if name not in section:
             section.lacks(f"expected `{name}`, such as `{example}`")
-    model = section.one("model", parse_route.model_name, None, shown=False)
-    balance: Balance = section.one("balance", choice(_BALANCES), "round_robin")
-    hash_on = section.one("hash_on", parse_route.hash_on, None)
+    model = section.one("model", parse.model_name, None, shown=False)
+    balance: Balance = section.one("balance", parse.one_of(*get_args(Balance)), "round_robin")
+    hash_on = section.one("hash_on", parse.hash_on, None)
     if "hash_on" in section and balance != "hash":
         section.refuse("hash_on", "expected `balance: hash` with it: nothing else looks at it")
     elif hash_on is None and balance == "hash":
@@ -101,7 +90,7 @@ def _route(section: Section, problems: list[Problem]) -> RouteEntry:
     mirror = _share(section, "mirror", model, problems)
     canary = _share(section, "canary", model, problems)
     return RouteEntry(
-        section.one("name", parse_route.name, "", shown=False),
+        section.one("name", parse.name, "", shown=False),
         _match(section),
         _targets(section, "to", model, problems),
         balance,
@@ -124,34 +113,28 @@ def _match(section: Section) -> Match:
     headers: dict[str, str] = {}
     for key, text, where in inner.pairs("headers"):
         try:
-            headers[_matched_name(key, headers)] = header_value(text)
+            headers[_matched_name(key, headers)] = parse.header_value(text)
         except ValueError as exc:
             inner.refuse("headers", str(exc), where=where)
     return Match(
-        inner.many("models", parse_route.model_pattern, shown=False),
+        inner.many("models", parse.model_pattern, shown=False),
         inner.many("paths", parse.path),
         tuple(headers.items()),
-        inner.many("keys", _key_name, shown=False),
-        inner.many("tags", parse_route.tag, shown=False),
+        inner.many("keys", parse.key_name, shown=False),
+        inner.many("tags", parse.tag, shown=False),
         inner.where_is("keys"),
     )
 
 
 def _matched_name(text: str, known: Mapping[str, str]) -> str:
-    name = header_name(text)
+    name = parse.header_name(text)
     if name in known:
         raise ValueError("expected each name once; upper and lower case are the same")
-    if name in _NEVER_MATCHED:
+    if name in CREDENTIALS:  # a credential is no name: `keys` is for the caller that it stands for
         raise ValueError("expected `keys` instead, with names of keys: no key belongs into this file")
     if name == _TAG_HEADER:
         raise ValueError(f"expected `tags` instead, which {_TAG_HEADER} carries")
     return name
-
-
-def _key_name(text: str) -> str:
-    if not KEY_NAME.fullmatch(text):
-        raise ValueError("expected names of keys, and never a key itself")
-    return text
 
 
 def _targets(section: Section, name: str, model: str | None, problems: list[Problem]) -> tuple[Target, ...]:
@@ -174,13 +157,13 @@ def _target(section: Section, name: str, item: Tree, model: str | None, problems
         inner = Section(item, f"an item of `{name}`", ("upstream", "model"), problems, name)
         if "upstream" not in inner:
             inner.lacks("expected `upstream`, such as `upstream: openai`")
-        upstream = inner.one("upstream", parse_route.name, "", shown=False)
-        own = inner.one("model", parse_route.model_name, None, shown=False)
+        upstream = inner.one("upstream", parse.name, "", shown=False)
+        own = inner.one("model", parse.model_name, None, shown=False)
         return Target(upstream, own or model, inner.where_is("upstream")) if upstream else None
     try:
         if item.text is None:
             raise ValueError("expected names of upstreams")
-        return Target(parse_route.name(item.text), model, item.where)
+        return Target(parse.name(item.text), model, item.where)
     except ValueError as exc:
         section.refuse(name, str(exc), where=item.where)
         return None
@@ -194,9 +177,9 @@ def _share(section: Section, name: str, model: str | None, problems: list[Proble
     for each, example in (("to", "to: next"), ("percent", "percent: 5")):
         if each not in inner:
             inner.lacks(f"expected `{each}`, such as `{example}`")
-    to = inner.one("to", parse_route.name, "", shown=False)
-    own = inner.one("model", parse_route.model_name, None, shown=False)
-    share = inner.one("percent", parse_route.percent(0.0, 100.0), 0.0)
+    to = inner.one("to", parse.name, "", shown=False)
+    own = inner.one("model", parse.model_name, None, shown=False)
+    share = inner.one("percent", parse.percent(0.0, 100.0), 0.0)
     return (Target(to, own or model, inner.where_is("to")), share) if to else None
 
 
@@ -204,5 +187,5 @@ def _hedge(section: Section) -> Hedge | None:
     inner = section.section("hedge", "`hedge`", ("after", "at_most"))
     if inner is None:
         return None
-    after = inner.one("after", parse_route.delay, Delay(percentile=95.0))
-    return Hedge(after, inner.one("at_most", parse_route.percent(0.001, 100.0), 5.0))
+    after = inner.one("after", parse.delay, Delay(percentile=95.0))
+    return Hedge(after, inner.one("at_most", parse.percent(0.001, 100.0), 5.0))

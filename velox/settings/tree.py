@@ -1,26 +1,32 @@
-"""A part of the YAML file that is more than a list: texts, lists and fields inside each other, each with its line.
+"""The YAML file: values, lists and fields inside each other, as text, each with its line; and the fields of one entry.
 
-Knows: YAML's nodes, and how much of them is taken: an alias can stand for any number of others. Does not know: what a
-text means. As in `file`, values are taken as they are written.
+Knows: YAML's nodes, where they stand, and how much of them is accepted: an alias can stand for any number of others;
+how a field that is missing, unknown or of another shape is reported. Does not know: what a text means. Values are taken
+as they are written (`off` stays `off`, `010` stays `010`): a field reads the same in the file and in the environment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 import yaml
 
-from velox.settings.problems import Problem
+from velox.settings.problems import Problem, quoted, unknown
 
-__all__ = ["Entry", "Tree", "place", "tree_of"]
+__all__ = ["Entry", "Section", "Tree", "compose", "list_items", "place", "read_file", "tree_of"]
 
+_LONGEST_FILE_BYTES: Final = 2**20
 # Routes have four levels: the list, its fields, `request_headers`, `set`.
 _DEEPEST: Final = 8
 # 10,000 routes with some 20 values each; a file of the longest size has not many more that mean anything.
 _MOST_VALUES: Final = 250_000
 _MOST_CHARS: Final = 2**21
 _NULL: Final = "tag:yaml.org,2002:null"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,11 @@ class Tree:
     items: tuple[Tree, ...] | None = None
     fields: tuple[Entry, ...] | None = None
 
+    @property
+    def joined(self) -> str:
+        """Return the text; of a list its texts with commas between them."""
+        return self.text or ",".join(item.text or "" for item in self.items or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -42,9 +53,106 @@ class Entry:
     value: Tree
 
 
+def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], list[Problem]]:
+    """Return the file's fields in order, and what is wrong with its shape.
+
+    nested: those that may hold anything; the others are a text, or a list of texts and of mappings of such values.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LONGEST_FILE_BYTES + 1)
+    except OSError as exc:
+        return [], [Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})")]
+    if len(content) > _LONGEST_FILE_BYTES:
+        return [], [Problem("VELOX_CONFIG", repr(path), f"expected at most {_LONGEST_FILE_BYTES} bytes")]
+    root, problems = compose(content, path)
+    if problems or root is None:
+        return [], problems
+    if not isinstance(root, yaml.MappingNode):
+        where = place(path, root)
+        return [], [Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where)]
+    found: dict[str, Entry] = {}
+    for item in _fields(path, root, nested=nested):
+        if isinstance(item, Problem):
+            problems.append(item)
+        elif (first := found.setdefault(item.key, item)) is not item:
+            expected = f"expected once, but it stands at {first.where} too"
+            problems.append(Problem(item.key, "", expected, where=item.where))
+    return list(found.values()), problems
+
+
+def compose(content: bytes, path: str) -> tuple[yaml.Node | None, list[Problem]]:
+    """Return the document's root, None if it is empty, and why it is no YAML."""
+    try:
+        root: yaml.Node | None = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as exc:
+        mark = exc.problem_mark if isinstance(exc, yaml.MarkedYAMLError) else None
+        # The library's own words may quote the file, and with it a key.
+        where = path if mark is None else f"{path}:{mark.line + 1}"
+        return None, [Problem("the file", "", "expected YAML", where=where)]
+    except RecursionError:
+        return None, [Problem("the file", "", "expected one field a line, found nesting without end", where=path)]
+    return root, []
+
+
 def place(path: str, node: yaml.Node) -> str:
     """Return where a node stands, as "FILE:LINE"."""
     return f"{path}:{node.start_mark.line + 1}"
+
+
+def list_items(path: str, root: yaml.Node) -> tuple[Tree, ...] | None:
+    """Return the items of a list of texts and plain mappings; None for anything else."""
+    if not isinstance(root, yaml.SequenceNode):
+        return None
+    items = []
+    for node in root.value:
+        where = place(path, node)
+        if isinstance(node, yaml.ScalarNode):
+            items.append(Tree(where, text=node.value))
+            continue
+        found = list(_fields(path, node, inner=True)) if isinstance(node, yaml.MappingNode) else []
+        fields = tuple(each for each in found if isinstance(each, Entry))
+        if not fields or len(fields) < len(found):
+            return None
+        items.append(Tree(where, fields=fields))
+    return tuple(items)
+
+
+def _fields(
+    path: str, root: yaml.MappingNode, *, inner: bool = False, nested: Collection[str] = ()
+) -> Iterator[Entry | Problem]:
+    """Yield the fields. inner: of an item, which can't hold other items; an alias could nest them without end."""
+    for key, node in root.value:
+        where = place(path, key)
+        if not isinstance(key, yaml.ScalarNode):
+            yield Problem("a field's name", "", "expected a word", where=where)
+            continue
+        if key.value in nested:
+            tree, problems = tree_of(path, key.value, node)
+            yield from problems
+            yield Entry(key.value, where, tree or Tree(where, text=""))
+        elif (tree := _plain(path, node, inner=inner)) is not None:
+            yield Entry(key.value, where, tree)
+        else:
+            yield Problem(key.value, "", "expected one value, or a list of values without commas", where=where)
+
+
+def _plain(path: str, node: yaml.Node, *, inner: bool) -> Tree | None:
+    """Return a text, a list of texts, or a list that holds mappings; None for anything else."""
+    where = place(path, node)
+    if isinstance(node, yaml.ScalarNode):
+        return Tree(where, text="" if node.tag == _NULL else node.value)
+    if isinstance(node, yaml.SequenceNode) and _is_plain(node):
+        return Tree(where, items=tuple(Tree(where, text=item.value) for item in node.value))
+    items = None if inner else list_items(path, node)
+    return Tree(where, items=items) if items and any(item.fields for item in items) else None
+
+
+def _is_plain(node: yaml.SequenceNode) -> bool:
+    """True for texts without commas. An alias can repeat a long one: together they are no longer than a file."""
+    if not all(isinstance(item, yaml.ScalarNode) and "," not in item.value for item in node.value):
+        return False
+    return sum(len(item.value) for item in node.value) <= _LONGEST_FILE_BYTES
 
 
 def tree_of(path: str, name: str, node: yaml.Node) -> tuple[Tree | None, list[Problem]]:
@@ -103,3 +211,114 @@ class _Maker:
         self._n_chars += len(text)
         if self._n_chars > _MOST_CHARS:
             raise _TooMuchError(f"expected at most {_MOST_CHARS} characters, with those that aliases stand for")
+
+
+class Section:
+    """The fields of a value that has some. What is wrong with them is added to `problems`.
+
+    kind: as a problem calls it, "an upstream". known: the fields that there may be. name: the field that holds it, for
+    those inside another.
+    """
+
+    def __init__(self, tree: Tree, kind: str, known: Sequence[str], problems: list[Problem], name: str = "") -> None:
+        assert tree.fields is not None, "made of values with fields only"
+        self.where: Final = tree.where
+        self._given: Final = {entry.key: entry for entry in tree.fields}
+        self._kind: Final = kind
+        self._prefix: Final = f"{name}." if name else ""
+        self._problems: Final = problems
+        for entry in tree.fields:
+            if entry.key not in known:
+                expected = unknown(f"field of {kind}", entry.key, known)
+                problems.append(Problem(self._prefix + entry.key, "", expected, where=entry.where))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def where_is(self, name: str) -> str:
+        """Return where a field stands; of one that is not there, where the section does."""
+        return self._given[name].where if name in self._given else self.where
+
+    def refuse(self, name: str, expected: str, value: str = "", where: str = "") -> None:
+        """Add a problem with a field. value: as `quoted` gives it."""
+        self._problems.append(Problem(self._prefix + name, value, expected, where=where or self.where_is(name)))
+
+    def lacks(self, expected: str) -> None:
+        """Add a problem with what is not there."""
+        self._problems.append(Problem(self._kind, "", expected, where=self.where))
+
+    def one(self, name: str, parse: Callable[[str], T], default: T, *, shown: bool = True) -> T:
+        """Return the value of a field that has one; the default where it is not given, or wrong.
+
+        shown: False: what stands there may be a secret.
+        """
+        if name not in self._given:
+            return default
+        text = self._given[name].value.text
+        if text is None:
+            self.refuse(name, "expected one value")
+            return default
+        try:
+            return parse(text)
+        except ValueError as exc:
+            self.refuse(name, str(exc), quoted(text) if shown else "")
+            return default
+
+    def many(self, name: str, parse: Callable[[str], T], *, shown: bool = True) -> tuple[T, ...]:
+        """Return the values of a list, or of one text with commas between them; () where it is not given.
+
+        A list that is given and empty is a problem: it could mean none, or all.
+        """
+        return tuple(value for value, _ in self.placed(name, parse, shown=shown))
+
+    def placed(self, name: str, parse: Callable[[str], T], *, shown: bool = True) -> list[tuple[T, str]]:
+        """Return the same, each with where it stands."""
+        found = []
+        for tree in self.items(name):
+            if tree.text is None:
+                self.refuse(name, "expected a list of values", where=tree.where)
+                continue
+            try:
+                found.append((parse(tree.text), tree.where))
+            except ValueError as exc:
+                self.refuse(name, str(exc), quoted(tree.text) if shown else "", tree.where)
+        if len({value for value, _ in found}) < len(found):
+            self.refuse(name, "expected each value once")
+        return found
+
+    def items(self, name: str) -> Sequence[Tree]:
+        """Return the items of a list; those of a text are what stands between its commas."""
+        if name not in self._given:
+            return ()
+        tree = self._given[name].value
+        if tree.fields is not None:
+            return (tree,)
+        items: Sequence[Tree] = tree.items or ()
+        if tree.text:
+            items = [Tree(tree.where, text=part.strip()) for part in tree.text.split(",")]
+        if not items:
+            self.refuse(name, "expected at least one value; leave the field out for none")
+        return items
+
+    def section(self, name: str, kind: str, known: Sequence[str]) -> Section | None:
+        """Return the fields inside a field; None where it is not given."""
+        tree = self._fields_of(name)
+        return None if tree is None else Section(tree, kind, known, self._problems, self._prefix + name)
+
+    def pairs(self, name: str) -> Iterator[tuple[str, str, str]]:
+        """Yield name, text and place of each field inside a field that may have any."""
+        tree = self._fields_of(name)
+        for entry in (tree.fields or ()) if tree is not None else ():
+            if entry.value.text is None:
+                self.refuse(name, "expected one value for each name", where=entry.where)
+            else:
+                yield entry.key, entry.value.text, entry.where
+
+    def _fields_of(self, name: str) -> Tree | None:
+        if name not in self._given:
+            return None
+        tree = self._given[name].value
+        if tree.fields is None:
+            self.refuse(name, "expected fields, such as `name: value`")
+            return None
+        return tree

@@ -1,7 +1,8 @@
-"""The upstreams: what one is, how the list of them is written, and the ones that the variables alone make.
+"""The upstreams: how the list of them is written, the ones that the variables alone make, and where their keys are.
 
-Knows: each field of an upstream, and that what it leaves out is as the variables have it. Does not know: which routes
-lead there, or how connections are made.
+Knows: each field of an upstream, that what it leaves out is as the variables have it, and that a key stands in
+`env:NAME` or `file:PATH`, never in the file itself. Does not know: which routes lead there, or how connections are
+made.
 
     upstreams:
       - name: openai
@@ -11,21 +12,22 @@ lead there, or how connections are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 
-from velox.policy.routes import ProbeEntry, Timeouts, UpstreamEntry
-from velox.settings import parse, parse_limit, parse_route
+from velox.policy.routes import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
+from velox.settings import parse
+from velox.settings.certificates import ca_problem, client_certificate_problem
 from velox.settings.header_rules import plain_headers
-from velox.settings.key_refs import key_ref_parser, variable_key
+from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
-from velox.settings.section import Section, choice
-from velox.settings.tls_files import ca_problem, certificate_problem
-from velox.settings.tree import Tree
-from velox.settings.variable import DAY_S, TIMEOUT
+from velox.settings.tree import Section, Tree, read_file
+from velox.types import Secret
 
-__all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "parse_upstreams"]
+__all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "key_files", "key_files_of_bad", "parse_upstreams"]
 
 # The name of the one that VELOX_UPSTREAM_ORIGIN makes; a second origin there is "default-2".
 DEFAULT: Final = "default"
@@ -34,14 +36,16 @@ _MOST_UPSTREAMS: Final = 256
 _MOST_ORIGINS: Final = 64
 _MOST_KEYS: Final = 64
 _MOST_WEIGHT: Final = 1000
-_HTTP2: Final[Mapping[str, Literal["auto", "on", "off"]]] = {"auto": "auto", "on": "on", "off": "off"}
-_LOAD: Final[Mapping[str, Literal["off", "vllm", "sglang"]]] = {"off": "off", "vllm": "vllm", "sglang": "sglang"}
 FIELDS: Final = (
     *("name", "origin", "keys", "http2", "ca_file", "cert_file", "key_file", "timeouts", "connections", "weight"),
     *("concurrency", "models", "headers", "load", "probe"),
 )
-
-
+_FORMS: Final = "expected env:NAME or file:PATH, and never a key itself"
+_FILE: Final = "file:"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+# A name that may be shown: who writes `env:` before a key has seldom one like this.
+_USUAL_NAME: Final = re.compile(r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}")
+_LONGEST_KEY_BYTES: Final = 16 * 1024
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
 
 
@@ -56,7 +60,7 @@ def implicit_upstreams(values: Mapping[str, Any]) -> tuple[UpstreamEntry, ...]:
         UpstreamEntry(
             DEFAULT if n == 1 else f"{DEFAULT}-{n}",
             (origin,),
-            () if key is None else (variable_key("OPENAI_API_KEY", key),),
+            () if key is None else (_found("env:OPENAI_API_KEY", key),),
             values.get("upstream_http2", "auto"),
             values.get("upstream_ca_file"),
             values.get("upstream_cert_file"),
@@ -98,22 +102,37 @@ def parse_upstreams(
     return tuple(entries.values()), problems
 
 
+def key_files(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
+    """Return the paths that the upstreams' keys refer to."""
+    return _paths(key.ref for upstream in upstreams for key in upstream.keys)
+
+
+def key_files_of_bad(path: str) -> frozenset[str]:
+    """Return the paths that the keys in a file refer to, as far as it can be read at all.
+
+    A file may be bad only because such a key is not there yet; when it comes, the file is good.
+    """
+    found, _ = read_file(path, ("upstreams",))
+    trees = [entry.value for entry in found if entry.key == "upstreams"]
+    return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
+
+
 def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]) -> UpstreamEntry:
     for name, example in (("name", "name: openai"), ("origin", "origin: https://api.openai.com")):
         if name not in section:
             section.lacks(f"expected `{name}`, such as `{example}`")
     origins = section.many("origin", parse.origin)
-    keys = section.many("keys", key_ref_parser(environ), shown=False)
+    keys = section.many("keys", _key_reader(environ), shown=False)
     if len({key.digest for key in keys}) < len(set(keys)):
         section.refuse("keys", "expected each key once: two of these lead to the same one")
     for name, found, most in (("origin", origins, _MOST_ORIGINS), ("keys", keys, _MOST_KEYS)):
         if len(found) > most:
             section.refuse(name, f"expected at most {most}")
     entry = UpstreamEntry(
-        section.one("name", parse_route.name, "", shown=False),
+        section.one("name", parse.name, "", shown=False),
         origins,
         keys,
-        section.one("http2", choice(_HTTP2), usual.http2),
+        section.one("http2", parse.one_of(*get_args(Http2Use)), usual.http2),
         section.one("ca_file", _file_path, usual.ca_file),
         # Not as the variables have them: a credential belongs to one upstream.
         section.one("cert_file", _file_path, None),
@@ -121,10 +140,10 @@ def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]
         _timeouts(section, usual.timeouts),
         section.one("connections", parse.integer(1, 4096), usual.connections),
         section.one("weight", parse.integer(1, _MOST_WEIGHT), 1),
-        section.one("concurrency", parse_limit.concurrency, usual.concurrency),
-        section.many("models", parse_route.model_pattern, shown=False),
+        section.one("concurrency", parse.concurrency, usual.concurrency),
+        section.many("models", parse.model_pattern, shown=False),
         plain_headers(section, "headers"),
-        section.one("load", choice(_LOAD), "off"),
+        section.one("load", parse.one_of(*get_args(LoadSource)), "off"),
         _probe(section),
         section.where,
     )
@@ -136,14 +155,11 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
     inner = section.section("timeouts", "`timeouts`", _TIMEOUTS)
     if inner is None:
         return usual
-    return Timeouts(
-        inner.one("connect", TIMEOUT, usual.connect_s),
-        inner.one("tls", TIMEOUT, usual.tls_s),
-        inner.one("first_byte", TIMEOUT, usual.first_byte_s),
-        inner.one("idle", TIMEOUT, usual.idle_s),
-        inner.one("write", TIMEOUT, usual.write_s),
-        inner.one("total", parse.duration(0.0, DAY_S), usual.total_s),
-    )
+    found = {}
+    for name in _TIMEOUTS:
+        read = parse.OPTIONAL_TIMEOUT if name == "total" else parse.TIMEOUT
+        found[f"{name}_s"] = inner.one(name, read, getattr(usual, f"{name}_s"))
+    return Timeouts(**found)
 
 
 def _probe(section: Section) -> ProbeEntry | None:
@@ -170,9 +186,68 @@ def _check_files(section: Section, entry: UpstreamEntry) -> None:
         if entry.key_file is not None:
             section.refuse("key_file", "expected cert_file with it: the certificate that the key belongs to")
         return
-    which, expected = certificate_problem(entry.cert_file, entry.key_file)
+    which, expected = client_certificate_problem(entry.cert_file, entry.key_file)
     if which:
         path = entry.cert_file if which == "cert" else entry.key_file
         section.refuse(f"{which}_file", expected, quoted(path or ""))
     elif entry.origins and all(origin.scheme != "https" for origin in entry.origins):
         section.refuse("cert_file", "expected an https origin with it: no other one is shown a certificate")
+
+
+def _key_reader(environ: Mapping[str, str]) -> Callable[[str], KeyRef]:
+    """Return a parser of references, which reads what they point to. Its messages never hold what may be a key."""
+
+    def read(text: str) -> KeyRef:
+        kind, _, rest = text.partition(":")
+        if kind == "env" and _NAME.fullmatch(rest):
+            return _found(text, _from_environment(rest, environ))
+        if kind == "file" and rest and "\0" not in rest:
+            return _found(text, _from_file(rest))
+        raise ValueError(_FORMS)
+
+    return read
+
+
+def _found(ref: str, secret: Secret) -> KeyRef:
+    return KeyRef(ref, hashlib.sha256(secret.reveal().encode("ascii")).digest(), secret)
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> Secret:
+    shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
+    text = environ.get(name, "")
+    if not text:
+        raise ValueError(f"expected a key in the variable {shown}, which is not set")
+    try:
+        return parse.secret(text)
+    except ValueError as exc:
+        raise ValueError(f"in the variable {shown}, {exc}") from None
+
+
+def _from_file(path: str) -> Secret:
+    shown = quoted(path) if "/" in path else "that is named here"
+    try:
+        content = read_key_file(path)
+        if len(content) > _LONGEST_KEY_BYTES:
+            raise ValueError(f"it is over {_LONGEST_KEY_BYTES} bytes")
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise ValueError(f"expected a key in the file {shown}, which can't be read ({why})") from None
+    text = content.decode("latin-1").strip(" \t\r\n")
+    if not text:
+        raise ValueError(f"expected a key in the file {shown}, which is empty")
+    try:
+        return parse.secret(text)
+    except ValueError as exc:
+        raise ValueError(f"in the file {shown}, {exc}") from None
+
+
+def _refs(upstream: Tree) -> Iterator[str]:
+    for entry in upstream.fields or ():
+        if entry.key == "keys":
+            for item in entry.value.items or (entry.value,):
+                yield from (part.strip() for part in (item.text or "").split(","))
+
+
+def _paths(refs: Iterable[str]) -> frozenset[str]:
+    found = (ref.removeprefix(_FILE) for ref in refs if ref.startswith(_FILE))
+    return frozenset(path for path in found if path and "\0" not in path)

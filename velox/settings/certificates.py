@@ -1,7 +1,7 @@
-"""The certificate that clients are shown: read, checked before a handshake is, and dated.
+"""Certificates: the one that clients are shown, and the files that connections to upstreams are made with.
 
 Knows: PEM files, which of them belong together, until when the certificate is valid. Does not know: which files are
-watched, or what a connection does with them.
+watched, or what a connection does with them. All are checked before a handshake needs them.
 
 Files are read once, and OpenSSL is given what was read: what was checked is what is used, also while somebody replaces
 the files. Nothing that is said here shows anything of a key.
@@ -18,11 +18,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from velox.settings.problems import Problem, quoted
 
-__all__ = ["CertificateError", "ServerCertificate", "certificate_problems", "read_certificate"]
+__all__ = [
+    "CertificateError",
+    "ServerCertificate",
+    "ca_problem",
+    "certificate_problems",
+    "client_certificate_problem",
+    "read_certificate",
+]
 
 _CERT: Final = "VELOX_TLS_CERT"
 _KEY: Final = "VELOX_TLS_KEY"
@@ -139,6 +147,35 @@ def certificate_problems(values: Mapping[str, Any]) -> Iterable[Problem]:
     if listen is not None and all(address.kind == "unix" for address in listen):
         expected = "expected IP:PORT in VELOX_LISTEN: unix sockets do not speak TLS"
         yield Problem(_CERT, quoted(cert), expected)
+
+
+def ca_problem(path: str) -> str:
+    """Return what was expected of a file of authorities, "" if it can be used."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as exc:  # ssl.SSLError is one
+        return f"expected a PEM file of certificates ({exc.strerror or 'no certificate in it'})"
+    return ""
+
+
+def client_certificate_problem(cert: str, key: str | None) -> tuple[str, str]:
+    """Return "cert" or "key", the file that is wrong, and what was expected of it; "", "" if they can be used.
+
+    They must be readable and belong together. key: None: it is in the certificate's file.
+    """
+    for which, path in (("cert", cert), ("key", key)):
+        if path is not None:
+            try:
+                Path(path).read_bytes()
+            except OSError as exc:
+                return which, f"expected a file that can be read ({exc.strerror})"
+    try:
+        # An empty password: a key that has one must be an error, and not ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, "")
+    except ssl.SSLError as exc:
+        why = (exc.reason or "no certificate in it").replace("_", " ").lower()
+        return "cert", f"expected a PEM certificate and its own private key without a password ({why})"
+    return "", ""
 
 
 def _error(name: str, path: str, expected: str) -> CertificateError:

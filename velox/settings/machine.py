@@ -1,17 +1,21 @@
-"""How much memory the container grants, and what of it one worker may use unless told otherwise.
+"""What the machine or the container grants: cores and memory, and the defaults that follow from them.
 
-Knows: the cgroup's limit, versions 1 and 2. Does not know: what is done when a worker comes near it.
-The kernel kills at the limit without a word, and with the worker dies the whole container; a worker that stops before
-it refuses for a second what comes new.
+Knows: the affinity mask and the limits of cgroups, versions 1 and 2. Does not know: what is done with the numbers.
+
+A sidecar with `cpu: 2` on a 64-core node sees 64 cores in its mask: 64 workers there would share two cores' time, and
+each be stopped for most of every 100 ms period. At the limit of memory the kernel kills without a word, and with the
+worker dies the whole container; a worker that stops before it refuses new requests for a second.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["container_memory", "hard_default", "soft_default"]
+__all__ = ["available_cores", "container_memory", "hard_default", "soft_default"]
 
+_CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 # cgroup v1 says "none" with a number near 2^63.
 _UNLIMITED: Final = 1 << 60
@@ -20,6 +24,18 @@ _SOFT: Final = 75
 _HARD: Final = 90
 # A worker needs about 50 MiB for itself: with less than this it would refuse all its life.
 _LEAST_SHARE: Final = 128 * 2**20
+
+
+def available_cores(cpu_max: Path = _CPU_MAX) -> int:
+    """Return the cores in the affinity mask, or fewer where a quota allows fewer (rounded up). At least 1."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cpu_max.read_text("ascii").split()
+        # "max 100000" is no quota: int() refuses it, like anything else this file never holds.
+        allowed = -(-int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return cores
+    return max(1, min(cores, allowed))
 
 
 def container_memory(limits: tuple[Path, ...] = _LIMITS) -> int:

@@ -1,0 +1,205 @@
+"""Settings that can't hold together, each right by itself; and the keys and the token that files hold.
+
+Knows: all values that are right, and who wrote them; R-AUTH-1 for the data listener, R-ADM-1 for the admin listener.
+Does not know: how a value is written, or upstreams and routes (routing.py). `values` lacks the wrong ones.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from velox.policy.limit_rules import LimitRule
+from velox.settings import parse
+from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
+from velox.settings.keys import merged, parse_key_file, read_key_file
+from velox.settings.problems import Problem, quoted
+from velox.settings.tree import Tree
+from velox.types import Scope
+
+__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "redis_problem"]
+
+_TOKEN_BYTES: Final = 16 * 1024
+# A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
+_RATE_OF: Final = {
+    "VELOX_RATE_LIMIT_TPM_BURST": "VELOX_RATE_LIMIT_TPM",
+    "VELOX_KEY_BURST": "VELOX_KEY_RPM",
+    "VELOX_KEY_TPM_BURST": "VELOX_KEY_TPM",
+}
+_PER_KEY: Final = frozenset({Scope.KEY, Scope.KEY_MODEL})
+_OF_KEYS: Final = ("key_rpm", "key_tpm", "key_concurrency")
+_WITHOUT_KEYS: Final = "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE with it: without keys all callers are one"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A text somebody wrote. name and where are how a problem calls it. items: of a list that holds mappings."""
+
+    text: str
+    origin: str
+    name: str
+    where: str = ""
+    items: tuple[Tree, ...] = ()
+
+    def problem(self, expected: str) -> Problem:
+        """Return what is wrong with it."""
+        return Problem(self.name, quoted(self.text), expected, where=self.where)
+
+
+def add_key_file(values: dict[str, Any]) -> list[Problem]:
+    """Add the keys of VELOX_API_KEYS_FILE to those of VELOX_API_KEYS; return what is wrong with them."""
+    path, entries = values.get("api_keys_file"), values.get("api_keys")
+    if entries is None:
+        return []
+    problems: list[Problem] = []
+    if path is not None:
+        try:
+            found, problems = parse_key_file(read_key_file(path), path)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else exc
+            return [Problem("VELOX_API_KEYS_FILE", quoted(path), f"expected a file that can be read ({why})")]
+        entries += found
+    values["api_keys"], doubtful = merged(entries)
+    return problems + doubtful
+
+
+def add_token_file(values: dict[str, Any]) -> list[Problem]:
+    """Take the admin listener's token from VELOX_ADMIN_TOKEN_FILE; return what is wrong with it."""
+    path, name = values.get("admin_token_file"), "VELOX_ADMIN_TOKEN_FILE"
+    if path is None:
+        return []
+    if values.get("admin_token") is not None:
+        return [Problem(name, quoted(path), "expected this or VELOX_ADMIN_TOKEN, not both")]
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except OSError as exc:
+        return [Problem(name, quoted(path), f"expected a file that can be read ({exc.strerror})")]
+    try:
+        values["admin_token"] = parse.secret(text)
+    except ValueError as exc:
+        return [Problem(name, quoted(path), f"in it, {exc}")]
+    return []
+
+
+def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:
+    """Say which settings can't hold. given: by variable, those that somebody wrote."""
+    yield from _upstream_files(values)
+    yield from certificate_problems(values)
+    yield from _without_unix_socket(values, given)
+    for name, rate in _RATE_OF.items():
+        if name in given and rate not in given:
+            yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
+    yield from _limits_of_keys(values)
+    yield from _shares(values, "upstream_concurrency")
+    yield from redis_problem(values)
+    yield from _sizes(values)
+    yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
+    yield from _open_doors(values)
+
+
+def redis_problem(
+    values: Mapping[str, Any], find: Callable[[str], object] = importlib.util.find_spec
+) -> Iterator[Problem]:
+    """Say that VELOX_REDIS_URL needs a package that is not installed. find: None for a module that is not there."""
+    if values.get("redis_url") is not None and find("redis") is None:
+        expected = "expected the package redis with it: pip install 'velox-gateway[redis]'"
+        yield Problem("VELOX_REDIS_URL", "", expected)
+
+
+def _upstream_files(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Check the files of TLS with the upstream before a handshake does: each is read, belongs together, and is used."""
+    path = values.get("upstream_ca_file")
+    if path is not None and (expected := ca_problem(path)):
+        yield Problem("VELOX_UPSTREAM_CA_FILE", quoted(path), expected)
+    cert, key = values.get("upstream_cert_file"), values.get("upstream_key_file")
+    origins = values.get("upstream_origins")
+    if cert is None:
+        if key is not None:
+            expected = "expected VELOX_UPSTREAM_CERT_FILE with it: the certificate that the key belongs to"
+            yield Problem("VELOX_UPSTREAM_KEY_FILE", quoted(key), expected)
+        return
+    which, expected = client_certificate_problem(cert, key)
+    if which:
+        yield Problem(f"VELOX_UPSTREAM_{which.upper()}_FILE", quoted(cert if which == "cert" else str(key)), expected)
+    elif origins is not None and all(origin.scheme != "https" for origin in origins):
+        expected = "expected an https origin in VELOX_UPSTREAM_ORIGIN: no other one is shown a certificate"
+        yield Problem("VELOX_UPSTREAM_CERT_FILE", quoted(cert), expected)
+
+
+def _without_unix_socket(values: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:
+    listen = values.get("listen")
+    if listen is None or any(address.kind == "unix" for address in listen):
+        return
+    for name in ("VELOX_LISTEN_MODE", "VELOX_LISTEN_OWNER"):
+        if name in given:
+            yield given[name].problem("expected unix:PATH in VELOX_LISTEN: only a unix socket has a mode and an owner")
+
+
+def _limits_of_keys(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say which limits are for keys that there are none of."""
+    if not {"api_keys", "api_keys_file", "limits", *_OF_KEYS} <= values.keys() or values["api_keys_file"] is not None:
+        return  # with a file a name may come with its next change, and until then nobody has it
+    rules: tuple[LimitRule, ...] = values["limits"]
+    if values["api_keys"]:
+        names = {key.caller_name for key in values["api_keys"]}
+        for rule in rules:
+            for n, name in enumerate(rule.keys, 1):
+                if name not in names:
+                    # Not by its name: it may be the key itself.
+                    expected = f"expected names of keys; name {n} of this limit is no key's"
+                    yield Problem("keys", "", expected, where=rule.keys_where)
+        return
+    for field in _OF_KEYS:
+        if values[field]:
+            yield Problem(f"VELOX_{field.upper()}", str(values[field]), _WITHOUT_KEYS)
+    for rule in rules:
+        if rule.scope in _PER_KEY or rule.keys:
+            yield Problem("a limit of keys", "", _WITHOUT_KEYS, where=rule.where)
+
+
+def _shares(values: Mapping[str, Any], *fields: str) -> Iterator[Problem]:
+    workers = values.get("workers")
+    for field in fields:
+        n = values.get(field)
+        if isinstance(n, int) and workers is not None and 0 < n < workers:
+            expected = f"expected at least VELOX_WORKERS, {workers}: each worker gets a share"
+            yield Problem(f"VELOX_{field.upper()}", str(n), expected)
+
+
+def _sizes(values: Mapping[str, Any]) -> Iterator[Problem]:
+    budget, body = values.get("body_budget_bytes"), values.get("max_body_bytes")
+    if budget is not None and body is not None and budget < body:
+        expected = f"expected at least VELOX_MAX_BODY, {body} bytes: such a body would never be taken"
+        yield Problem("VELOX_BODY_BUDGET", str(budget), expected)
+    soft, hard = values.get("memory_soft_bytes"), values.get("memory_hard_bytes")
+    if soft is not None and hard is not None and hard < soft:
+        expected = f"expected at least VELOX_MEMORY_SOFT, {soft} bytes: refusing comes before replacing"
+        yield Problem("VELOX_MEMORY_HARD", str(hard), expected)
+
+
+def _open_doors(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say which listeners are at one address, and which others can reach without a key."""
+    listen, admin = values.get("listen"), values.get("admin_listen")
+    if listen is not None and admin is not None and admin in listen and (admin.kind == "unix" or admin.port):
+        yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
+    # R-AUTH-1: beyond this machine nobody gets in without a key, unless that was said in so many words.
+    if {"listen", "auth", "api_keys", "api_keys_file"} <= values.keys():
+        has_keys = bool(values["api_keys"]) or values["api_keys_file"] is not None
+        if values["auth"] == "none":
+            if has_keys:
+                yield Problem("VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE")
+        elif not has_keys and not all(address.is_loopback for address in values["listen"]):
+            expected = (
+                "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE when clients can come from other machines"
+                " (VELOX_AUTH=none lets everyone in)"
+            )
+            yield Problem("VELOX_LISTEN", quoted(",".join(map(str, values["listen"]))), expected)
+    if admin is None or admin.is_loopback or not {"admin_token", "admin_token_file"} <= values.keys():
+        return
+    if values["admin_token"] is None and values["admin_token_file"] is None:
+        expected = "expected VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE when other machines can connect"
+        yield Problem("VELOX_ADMIN_LISTEN", quoted(str(admin)), expected)
