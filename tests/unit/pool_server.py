@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from velox.errors import Reason
 from velox.net.upstream.interface import ReplySink, UpstreamConnection, UpstreamFailure, UpstreamRequest
-from velox.net.upstream.pool_capacity import PoolStatistics
+from velox.net.upstream.pool import PoolStatistics
 from velox.types import Headers, ReplyHead
 
 __all__ = ["Server"]
@@ -41,7 +41,7 @@ class Server:
 
     def give_back(self, connection: UpstreamConnection) -> None: ...
 
-    def doubt_idle(self, now_s: float) -> None: ...
+    def retire_stale_idle(self, now_s: float) -> None: ...
 
     def statistics(self) -> PoolStatistics:
         return PoolStatistics(1, 0, self.n_open, 0)

@@ -133,7 +133,7 @@ def test_lost_connection_is_replaced_and_forgotten() -> None:
             bench.made[-1].close()
             await asyncio.sleep(5)
         assert (len(bench.made), bench.pool.statistics().connections) == (52, 2)
-        assert len(bench.pool._rooms) == 2
+        assert len(bench.pool._available) == 2
         bench.pool.close()
 
     virtual_time.run(main())

@@ -99,7 +99,7 @@ class Play:
         # A dial that has returned may not be adopted before the next turn of the loop.
         assert told.connections <= len(usable) <= told.connections + told.dialing
         in_line = [connection for connection in usable if connection.queued]
-        assert len(self.pool._rooms) == len(in_line)
+        assert len(self.pool._available) == len(in_line)
 
     @property
     def bench_most(self) -> int:

@@ -6,8 +6,7 @@ import asyncio
 
 from tests.unit import virtual_time
 from tests.unit.pool_bench import Bench, FakeConnection, connects, unsettled
-from velox.net.upstream.pool import Upkeep
-from velox.net.upstream.pool_lines import Rooms
+from velox.net.upstream.pool import AvailableConnections, Upkeep
 from velox.outcomes import ConnectionEnd
 
 
@@ -117,10 +116,10 @@ class _Counting(FakeConnection):
 
 def test_leaving_the_line_takes_no_search() -> None:
     """Thousands of idle connections may end together: that must not hold the loop up for a second."""
-    rooms = Rooms(1)
+    available = AvailableConnections(1)
     connections = [_Counting(_Nobody()) for _ in range(1000)]
     for connection in connections:
-        rooms.put(connection)
+        available.put(connection)
     for connection in connections[500:] + connections[:500]:
-        rooms.remove(connection)
-    assert not len(rooms) and _Counting.n_compared < 10_000
+        available.remove(connection)
+    assert not len(available) and _Counting.n_compared < 10_000

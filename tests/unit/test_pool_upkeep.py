@@ -26,7 +26,7 @@ def test_idle_connections_are_left_when_one_was_found_closed() -> None:
         busy = await bench.take()
         lately = await bench.take()
         lately.reply(lately.sinks[0])
-        bench.pool.doubt_idle(asyncio.get_running_loop().time())
+        bench.pool.retire_stale_idle(asyncio.get_running_loop().time())
         assert (busy.end, lately.end) == (None, None)
         assert [each.end for each in bench.made].count(ConnectionEnd.CLOSED) == 2
         await bench.pass_time(5)

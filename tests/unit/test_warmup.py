@@ -9,7 +9,7 @@ import pytest
 from tests.unit import virtual_time
 from tests.unit.pool_bench import WARMUP
 from tests.unit.test_upstream_http1 import Line
-from velox.net.upstream.pool_keeper import Warmup
+from velox.net.upstream.connecting import Warmup
 
 
 @pytest.mark.parametrize("is_answer_first", [True, False])
@@ -30,7 +30,7 @@ def test_answer_at_the_last_moment_ends_nobody_elses_exchange(is_answer_first: b
         at_s = loop.time() + 1
         if is_answer_first:
             loop.call_at(at_s, answer)
-        waiting = asyncio.create_task(warmup.wait_answer(1.0))
+        waiting = asyncio.create_task(warmup.wait_reply(1.0))
         await asyncio.sleep(0)
         if not is_answer_first:
             loop.call_at(at_s, answer)

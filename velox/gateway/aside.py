@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
-from velox.net.upstream.pool_capacity import PoolStatistics
+from velox.net.upstream.pool import PoolStatistics
 from velox.outcomes import Retry
 from velox.types import Headers, ReplyHead
 
@@ -43,7 +43,7 @@ class Pool(Protocol):
     def give_back(self, connection: UpstreamConnection) -> None:
         """Pass on the room that is left."""
 
-    def doubt_idle(self, now_s: float) -> None:
+    def retire_stale_idle(self, now_s: float) -> None:
         """An idle connection was closed as it was used."""
 
     def statistics(self) -> PoolStatistics:
@@ -124,7 +124,7 @@ async def _send(
             if not n_left or failure.unprocessed not in _ELSEWHERE:
                 raise
             if failure.unprocessed is Retry.STALE:
-                member.pool.doubt_idle(sink.loop.time())
+                member.pool.retire_stale_idle(sink.loop.time())
             sink = make_sink()
         except TimeoutError:
             if not sink.done.done() or sink.done.cancelled():

@@ -574,7 +574,7 @@ class Attempt:
             self.answered(failure.status, now_s)
             return
         if failure.unprocessed is Retry.STALE:
-            self.member.pool.doubt_idle(now_s)
+            self.member.pool.retire_stale_idle(now_s)
         if failure.reason is Reason.UPSTREAM_TTFB_TIMEOUT:
             self.member.concurrency.refused(self._began_s, now_s)
         self._forget_key()

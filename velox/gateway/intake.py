@@ -24,7 +24,7 @@ from velox.gateway.routing import Routing
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
 from velox.net.application import Client
-from velox.net.in_turns import InTurns
+from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.types import Caller, Endpoint, Headers, KeyEntry, RequestHead
 
@@ -61,7 +61,7 @@ class Gateway:
         self.n_hedges = 0  # second attempts beside a first one
         self._late_timer: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
-        self._looks: Final[InTurns[Exchange]] = InTurns(self._look, _LOOKS_PER_TURN, loop)
+        self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
         self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 

@@ -17,7 +17,7 @@ from velox.gateway.member import Member
 from velox.gateway.plan import RequestPlan
 from velox.gateway.reply import Reply
 from velox.net.upstream.interface import UpstreamFailure
-from velox.net.upstream.pool_capacity import PoolStatistics
+from velox.net.upstream.pool import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text

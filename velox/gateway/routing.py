@@ -29,7 +29,7 @@ from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Attempt, Group, Stage, stage_of
 from velox.gateway.member import Member
 from velox.memo import Memo
-from velox.net.upstream.pool_capacity import PoolStatistics
+from velox.net.upstream.pool import PoolStatistics
 from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging

@@ -18,7 +18,7 @@ from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
-from velox.net.in_turns import InTurns
+from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash
 from velox.policy.balance.candidates import Balancer
 from velox.policy.balance.least_inflight import LeastInflight
@@ -90,8 +90,8 @@ class Fleet:
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
         self._lines: Final = CapacityWaiters(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
         self._is_started = False
-        self._starts: Final = InTurns(_start, _PER_TURN, loop)
-        self._ticks: Final = InTurns(self._tick_pool, _PER_TURN, loop)
+        self._starts: Final = YieldingSweep(_start, _PER_TURN, loop)
+        self._ticks: Final = YieldingSweep(self._tick_pool, _PER_TURN, loop)
         self.routing = finished(self._making(settings, []))
 
     def __repr__(self) -> str:

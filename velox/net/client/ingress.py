@@ -17,7 +17,7 @@ from velox.net.client.door import Door
 from velox.net.client.greeter import Greeter
 from velox.net.client.http2 import ClientHttp2Connection
 from velox.net.client.plain_socket import PlainSocket, read_view
-from velox.net.in_turns import InTurns
+from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.pace import PaceRules
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http2 import EngineFactory
@@ -87,8 +87,8 @@ class Ingress:
         self.http2: Final = http2
         self.n_http2 = 0  # of the connections, those that speak HTTP/2
         self.draining = False
-        self._overdue: Final[InTurns[WatchedConnection]] = InTurns(self._end_overdue, _ENDS_PER_TURN, loop)
-        self._left: Final[InTurns[PausedConnection]] = InTurns(self._end_left, _ENDS_PER_TURN, loop)
+        self._overdue: Final[YieldingSweep[WatchedConnection]] = YieldingSweep(self._end_overdue, _ENDS_PER_TURN, loop)
+        self._left: Final[YieldingSweep[PausedConnection]] = YieldingSweep(self._end_left, _ENDS_PER_TURN, loop)
 
     def connection(self, alpn: str | None = None) -> asyncio.Protocol | asyncio.BufferedProtocol:
         """Make the protocol of an accepted socket, or of one whose TLS handshake has ended.

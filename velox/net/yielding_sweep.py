@@ -1,9 +1,9 @@
-"""One thing to do to each of many: a few in each turn of the loop, so that what is ready meanwhile is not held up.
+"""A sweep that does one thing to each of many items: a few in each turn of the loop, then it yields to other events.
 
-Knows: what is still to do, and how many go in one turn. Does not know: what is done, or to whom.
+Knows: which items are left, and how many are handled per turn. Does not know: what is done, or to whom.
 
-A sweep may find hundreds whose time is over at once: those that came together. All of them in one turn would be a
-silence of some 20 ms for everybody else.
+A sweep may find hundreds of connections whose time is over at once, because they came together. All of them in one turn
+would block the loop for some 20 ms.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["InTurns"]
+__all__ = ["YieldingSweep"]
 
 T = TypeVar("T")
 
 
-class InTurns(Generic[T]):
+class YieldingSweep(Generic[T]):
     """Does `act` to each item, `per_turn` of them in a turn. Items are not looked at again before: `act` has to.
 
     An error that `act` raises is the caller's of begin(), or the loop's; the others get their turn all the same.
@@ -34,7 +34,7 @@ class InTurns(Generic[T]):
         self._handle: asyncio.Handle | None = None
 
     def __repr__(self) -> str:
-        return f"<InTurns {len(self._waiting)} waiting>"
+        return f"<YieldingSweep {len(self._waiting)} waiting>"
 
     def begin(self, items: Iterable[T]) -> None:
         """Begin with these, now. Nothing happens while there are some of an earlier call: a sweep comes again."""

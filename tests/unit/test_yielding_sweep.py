@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import uvloop
 
-from velox.net.in_turns import InTurns
+from velox.net.yielding_sweep import YieldingSweep
 
 
 def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -20,7 +20,7 @@ def test_items_are_done_in_order_a_few_a_turn() -> None:
     async def main() -> None:
         for n_items, at_once in ((3, 3), (4, 4), (5, 4)):
             done: list[int] = []
-            turns = InTurns(done.append, 4, asyncio.get_running_loop())
+            turns = YieldingSweep(done.append, 4, asyncio.get_running_loop())
             turns.begin(range(n_items))
             assert done == list(range(at_once))
             await asyncio.sleep(0)
@@ -36,7 +36,7 @@ def test_others_get_their_turn_in_between() -> None:
         done: list[int] = []
         seen: list[int] = []
         loop = asyncio.get_running_loop()
-        turns = InTurns(done.append, 4, loop)
+        turns = YieldingSweep(done.append, 4, loop)
         loop.call_soon(lambda: seen.append(len(done)))
         turns.begin(range(100))
         while len(done) < 100:
@@ -52,7 +52,7 @@ def test_sweep_that_comes_before_the_last_has_ended_changes_nothing() -> None:
 
     async def main() -> None:
         done: list[int] = []
-        turns = InTurns(done.append, 4, asyncio.get_running_loop())
+        turns = YieldingSweep(done.append, 4, asyncio.get_running_loop())
         turns.begin(range(10))
         turns.begin(range(10))
         await asyncio.sleep(0)
@@ -78,7 +78,7 @@ def test_error_in_one_is_reported_and_the_others_are_done() -> None:
             if item in (1, 7, 9):
                 raise ValueError(item)
 
-        turns = InTurns(act, 4, loop)
+        turns = YieldingSweep(act, 4, loop)
         try:
             turns.begin(range(10))
         except ValueError as exc:
@@ -98,7 +98,7 @@ def test_stop_leaves_the_rest_undone() -> None:
 
     async def main() -> None:
         done: list[int] = []
-        turns = InTurns(done.append, 2, asyncio.get_running_loop())
+        turns = YieldingSweep(done.append, 2, asyncio.get_running_loop())
         turns.begin(range(10))
         turns.stop()
         await asyncio.sleep(0)
