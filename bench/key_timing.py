@@ -49,7 +49,7 @@ _READY: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 def head(key: str) -> RequestHead:
     """Return the head of a request that presents a key."""
     headers = [(b"user-agent", b"bench"), *([(b"authorization", f"Bearer {key}".encode())] if key else [])]
-    return RequestHead(b"GET", b"/v1/models", b"/v1/models", b"", False, headers, True, None, False, False)
+    return RequestHead.of(b"GET", b"/v1/models", headers)
 
 
 def by_itself() -> Callable[[str], int]:

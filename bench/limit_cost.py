@@ -48,7 +48,7 @@ _ROUNDS: Final = 5
 _TRIES: Final = 5
 _BODY: Final = chat_body(stream=False)
 _PEEK: Final = BodyFields(model="gpt-bench", max_tokens=256)
-_HEAD: Final = RequestHead(b"POST", CHAT_PATH.encode(), CHAT_PATH.encode(), b"", False, [], True, None, False, False)
+_HEAD: Final = RequestHead.of(b"POST", CHAT_PATH.encode())
 _CALLER: Final = Caller("bench", id=b"benchkey")
 # Never reached: a refusal costs something else.
 _RPM: Final = Rates(rpm=60_000_000, burst=10_000_000)

@@ -24,7 +24,7 @@ import uvloop
 
 from bench.payloads import CHAT_REPLY, MODELS_REPLY, SSE_LAST, SSE_STOP, sse_chunk
 from velox.protocol import http1_write
-from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http2 import Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
 from velox.types import Header, RequestHead
@@ -83,7 +83,8 @@ class Http1Client(asyncio.Protocol):
 
     def __init__(self, pace: Pace) -> None:
         self._pace: Final = pace
-        self._decoder: Final = RequestDecoder(Http1Limits())
+        self._heads: Final = HeadReader(Http1Limits())
+        self._decoder: Final = RequestDecoder(Http1Limits(), self._heads)
         self._head: RequestHead | None = None
         self._start = b""
         self._playing: Playing | None = None
@@ -99,6 +100,7 @@ class Http1Client(asyncio.Protocol):
             self._head = decoder.read_head()
             if self._head is None:
                 return
+            self._heads.accept(self._head)
         piece = decoder.read_body()
         if len(self._start) < _LOOKED_AT_BYTES:
             self._start += piece[:_LOOKED_AT_BYTES]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ __all__ = [
     "Caller",
     "Dialect",
     "Endpoint",
+    "HeadShape",
     "Header",
     "Headers",
     "KeyEntry",
@@ -29,16 +31,27 @@ __all__ = [
     "RequestHead",
     "Scope",
     "Secret",
+    "ShapeField",
     "SocketOwner",
     "WebSocketOffer",
+    "filled",
 ]
 
 # Names are lower-case; order and duplicates are kept.
 Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = list[Header]
 
+# A field of a shape; the value is None where each head has one of its own.
+ShapeField: TypeAlias = tuple[bytes, bytes | None]
+
 # RFC 9110 §6.4.1: these never carry content, whatever their headers say.
 NO_BODY_STATUSES: Final = frozenset({204, 304})
+
+
+def filled(fields: Iterable[ShapeField], values: Iterable[bytes]) -> Headers:
+    """Return the fields of a shape with the values of one head in their places."""
+    left = iter(values)
+    return [(name, next(left) if value is None else value) for name, value in fields]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +66,15 @@ class WebSocketOffer:
     extensions: bytes
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """The head of a client's request, after every framing check.
+@dataclass(slots=True, eq=False)  # not frozen: that would triple the cost of making one
+class HeadShape:
+    """What many heads of requests have in common: everything but the values that are new in each. Nobody changes it.
 
     target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
-    content_length: None when the body is chunked or absent (`chunked` tells which).
-    key: heads with the same key are equal but for content_length; None when nothing is known of that.
-    offer: this is the opening handshake of a WebSocket, whose own fields are then not among the headers.
+    fields: in their order; the value of a volatile field is None here and one of `RequestHead.values`.
+    offer: this is the opening handshake of a WebSocket, whose own fields are then not among the fields.
+    is_shared: heads of one caller have this very object, so that what follows from it is worth keeping. Otherwise it
+    belongs to one head, and no field is volatile.
     """
 
     method: bytes
@@ -68,24 +82,121 @@ class RequestHead:
     path: bytes
     query: bytes
     http_1_0: bool
-    headers: Headers
     keep_alive: bool
-    content_length: int | None
     chunked: bool
     expect_continue: bool
-    key: bytes | None = None
-    offer: WebSocketOffer | None = None
+    offer: WebSocketOffer | None
+    fields: tuple[ShapeField, ...]
+    is_shared: bool = False
+
+
+class RequestHead:
+    """The head of a client's request, after every framing check.
+
+    values: of the volatile fields of its shape, in their order.
+    content_length: None when the body is chunked or absent (`chunked` tells which).
+    keep_alive: another request may follow on this connection; its connection may change that.
+    """
+
+    __slots__ = ("content_length", "keep_alive", "shape", "values")
+
+    def __init__(self, shape: HeadShape, values: tuple[bytes, ...], content_length: int | None) -> None:
+        self.shape: Final = shape
+        self.values: Final = values
+        self.content_length = content_length
+        self.keep_alive = shape.keep_alive
+
+    @classmethod
+    def of(
+        cls,
+        method: bytes,
+        target: bytes,
+        headers: Iterable[Header] = (),
+        content_length: int | None = None,
+        *,
+        http_1_0: bool = False,
+        keep_alive: bool = True,
+        chunked: bool = False,
+        expect_continue: bool = False,
+        offer: WebSocketOffer | None = None,
+        is_shared: bool = False,
+    ) -> RequestHead:
+        """Return a head with a shape of its own."""
+        path, _, query = target.partition(b"?")
+        return cls(
+            HeadShape(
+                *(method, target, path, query, http_1_0, keep_alive, chunked, expect_continue, offer),
+                fields=tuple(headers),
+                is_shared=is_shared,
+            ),
+            (),
+            content_length,
+        )
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method!r} {self.path!r} length={self.content_length}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what two heads say, however they were read."""
+        return self._said() == other._said() if isinstance(other, RequestHead) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # keep_alive may change
+
+    def _said(self) -> tuple[object, ...]:
+        shape = self.shape
+        line = (shape.method, shape.target, shape.path, shape.query, shape.http_1_0)
+        framing = (self.keep_alive, self.content_length, shape.chunked, shape.expect_continue, shape.offer)
+        return (*line, *framing, self.headers)
+
+    @property
+    def method(self) -> bytes:
+        return self.shape.method
+
+    @property
+    def target(self) -> bytes:
+        return self.shape.target
+
+    @property
+    def path(self) -> bytes:
+        return self.shape.path
+
+    @property
+    def query(self) -> bytes:
+        return self.shape.query
+
+    @property
+    def http_1_0(self) -> bool:
+        return self.shape.http_1_0
+
+    @property
+    def chunked(self) -> bool:
+        return self.shape.chunked
+
+    @property
+    def expect_continue(self) -> bool:
+        return self.shape.expect_continue
+
+    @property
+    def offer(self) -> WebSocketOffer | None:
+        return self.shape.offer
+
+    @property
+    def headers(self) -> Headers:
+        """A new list of all fields, in the order in which they came."""
+        return filled(self.shape.fields, self.values)
 
     @property
     def has_body(self) -> bool:
         """True when body bytes follow the head."""
-        return self.chunked or bool(self.content_length)
+        return self.shape.chunked or bool(self.content_length)
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of `name` (lower-case), or None."""
-        for key, value in self.headers:
+        n_values = 0
+        for key, value in self.shape.fields:
             if key == name:
-                return value
+                return self.values[n_values] if value is None else value
+            n_values += value is None
         return None
 
 

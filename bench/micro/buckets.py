@@ -41,7 +41,7 @@ _BURST: Final = 5
 _SCARCE: Final = BucketRate.from_rpm(1, _BURST, 0.0)
 # Never reached: a refusal costs something else.
 _PLENTY: Final = BucketRate.from_rpm(60_000_000, 10_000_000, 0.0)
-_HEAD: Final = RequestHead(b"POST", CHAT_PATH.encode(), CHAT_PATH.encode(), b"", False, [], True, None, False, False)
+_HEAD: Final = RequestHead.of(b"POST", CHAT_PATH.encode())
 _CALLER: Final = Caller("bench", id=b"benchkey")
 
 

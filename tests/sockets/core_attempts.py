@@ -70,9 +70,7 @@ def submit(made: Gateway, client: FakeClient, *headers: Header) -> Exchange:
 
 
 def submit_any(made: Gateway, client: FakeClient, *headers: Header) -> Exchange | None:
-    head = request_head()
-    head.headers += headers
-    return made.submit(client, head, BODY, ANYONE)
+    return made.submit(client, request_head(more=headers), BODY, ANYONE)
 
 
 async def ask(made: Gateway, *headers: Header) -> FakeClient:

@@ -60,9 +60,7 @@ class Bed(Composed):
 
     def ask(self, *headers: Header, offer: WebSocketOffer | None = None) -> tuple[FakeClient, Exchange]:
         """Send a request; return its client, and what it became."""
-        client, head = FakeClient(), request_head(b"GET" if offer else b"POST")
-        head.headers += headers
-        head.offer = offer
+        client, head = FakeClient(), request_head(b"GET" if offer else b"POST", more=headers, offer=offer)
         exchange = self.gateway.submit(client, head, None if offer else BODY, ANYONE)
         assert exchange is not None
         return client, exchange

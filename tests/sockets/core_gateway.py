@@ -27,7 +27,7 @@ from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
 from velox.policy.retry_budget import RetryBudget
 from velox.policy.routes import Timeouts
-from velox.types import ANYONE, Caller, KeyEntry, Rates, ReplyHead, RequestHead, Scope
+from velox.types import ANYONE, Caller, Header, KeyEntry, Rates, ReplyHead, RequestHead, Scope, WebSocketOffer
 
 __all__ = [
     "LIMITS",
@@ -72,19 +72,19 @@ class FakeClient(Http1Replies):
     def release_body(self) -> None: ...
 
 
-def request_head(method: bytes = b"POST", path: bytes = b"/v1/chat/completions") -> RequestHead:
-    return RequestHead(
-        method=method,
-        target=path,
-        path=path,
-        query=b"",
-        http_1_0=False,
-        headers=[(b"content-type", b"application/json")],
-        keep_alive=True,
-        content_length=None,
-        chunked=False,
-        expect_continue=False,
-    )
+JSON_BODY: Final = (b"content-type", b"application/json")
+
+
+def request_head(
+    method: bytes = b"POST",
+    path: bytes = b"/v1/chat/completions",
+    more: Sequence[Header] = (),
+    *,
+    media: Header = JSON_BODY,
+    offer: WebSocketOffer | None = None,
+) -> RequestHead:
+    """Return the head of a request. more: fields beside the media type."""
+    return RequestHead.of(method, path, [media, *more], offer=offer)
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,7 @@ class Race:
 
     def submit(self, *headers: Header, path: bytes = b"/v1/chat/completions") -> Exchange:
         """Ask for a stream, or for what `body` is."""
-        head = request_head(path=path)
-        head.headers += headers
+        head = request_head(path=path, more=headers)
         exchange = self.made.submit(self.client, head, self.body, ANYONE)
         assert exchange is not None
         return exchange

@@ -190,8 +190,7 @@ def plan(
     path: bytes = b"/v1/chat/completions",
 ) -> RouteCursor:
     """Return the way of a request."""
-    head = request_head(path=path)
-    head.headers += headers or []
+    head = request_head(path=path, more=headers or ())
     return routing.way(head, model, caller).cursor(head, BodyFields(model=model, user=user), caller, body)
 
 

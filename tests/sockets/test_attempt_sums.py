@@ -19,7 +19,7 @@ from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.retry import RetryRules
 from velox.policy.routes import ANYTHING, Canary, Delay, Hedge, RouteEntry, Target
-from velox.types import ANYONE, ReplyHead
+from velox.types import ANYONE, Header, ReplyHead
 
 EVENTS: Final = [(b"content-type", b"text/event-stream")]
 N_REQUESTS: Final = 400
@@ -73,10 +73,10 @@ def tables(members: list[Member], *, hedged: bool) -> Routing:
 
 async def one(made: Gateway, chance: random.Random) -> None:
     """Send a request and, mostly, leave or be told to end while it is somewhere."""
-    client, head = FakeClient(), request_head()
+    client, more = FakeClient(), list[Header]()
     if chance.random() < 0.3:
-        head.headers.append((b"x-request-timeout-ms", b"%d" % chance.randint(1, 60)))
-    exchange = made.submit(client, head, STREAMED, ANYONE)
+        more.append((b"x-request-timeout-ms", b"%d" % chance.randint(1, 60)))
+    exchange = made.submit(client, request_head(more=more), STREAMED, ANYONE)
     if exchange is None:
         return  # the queue is full, or its time would be over
     for _ in range(chance.choice((0, 1, 2, 3, 5, 8, 13, 100))):

@@ -71,8 +71,7 @@ def send(
     made: Gateway, body: bytes = BODY, *headers: Header, caller: Caller = ANYONE
 ) -> tuple[Exchange | None, FakeClient]:
     """Send one request. None: it was refused on the spot."""
-    head, client = request_head(), FakeClient()
-    head.headers += headers
+    head, client = request_head(more=headers), FakeClient()
     made.check_head(head)
     return made.submit(client, head, body, caller), client
 
@@ -299,8 +298,8 @@ def test_form_where_json_belongs_costs_tokens_too() -> None:
 
     async def main() -> None:
         with limited(ScriptedUpstream(whole(200, USAGE, JSON)).dial) as made:
-            head, client = request_head(), FakeClient()
-            head.headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+            client = FakeClient()
+            head = request_head(media=(b"content-type", b"multipart/form-data; boundary=x"))
             made.submit(client, head, BODY, made.check_head(head))
             await client.finished.wait()
             assert status_of(client) == 200 and used(made) == (1, 50, 0)
@@ -431,8 +430,7 @@ def key(name: str, **more: object) -> tuple[KeyEntry, Header]:
 
 
 async def ask_as(made: Gateway, header: Header, *more: Header) -> FakeClient:
-    head, client = request_head(), FakeClient()
-    head.headers += [header, *more]
+    head, client = request_head(more=[header, *more]), FakeClient()
     made.submit(client, head, BODY, made.check_head(head))
     await client.finished.wait()
     return client
@@ -466,8 +464,7 @@ def test_priority_that_is_none_is_refused_with_the_head(value: bytes) -> None:
 
     async def main() -> None:
         with limited(ScriptedUpstream(whole()).dial) as made:
-            head = request_head()
-            head.headers.append((b"x-velox-priority", value))
+            head = request_head(more=[(b"x-velox-priority", value)])
             with pytest.raises(VeloxError) as caught:
                 made.check_head(head)
             assert (caught.value.reason, caught.value.param) == (Reason.BAD_REQUEST, "x-velox-priority")
@@ -493,8 +490,7 @@ def test_priority_is_no_higher_than_the_keys(own: Priority | None, asked: bytes 
     async def main() -> None:
         entry, header = key("k", priority=own)
         with limited(never, keys=(entry,)) as made:
-            head = request_head()
-            head.headers += [header, *([(b"x-velox-priority", asked)] if asked else [])]
+            head = request_head(more=[header, *([(b"x-velox-priority", asked)] if asked else [])])
             exchange = made.submit(FakeClient(), head, BODY, made.check_head(head))
             assert exchange is not None and exchange.plan.priority is gets
             exchange.client_gone()
@@ -572,7 +568,7 @@ def test_tunnel_says_nothing_of_how_long_requests_take() -> None:
 
     async def main() -> None:
         with limited(never) as made:
-            head = replace(request_head(b"GET", b"/v1/realtime"), offer=WebSocketOffer(b"x", (), b""))
+            head = request_head(b"GET", b"/v1/realtime", offer=WebSocketOffer(b"x", (), b""))
             tunnel = Exchange(made, FakeClient(), head, None, made.plan(head))
             tunnel.n_attempts, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
             made.account(tunnel, None, 101, tunnel.cost)
@@ -600,8 +596,7 @@ def test_request_that_would_wait_too_long_is_refused_at_once() -> None:
                 made.submit(FakeClient(), request_head(), BODY, ANYONE)
                 (running,) = made._active
                 running.client_gone()
-            head, client = request_head(), FakeClient()
-            head.headers.append((b"x-request-timeout-ms", b"5"))
+            head, client = request_head(more=[(b"x-request-timeout-ms", b"5")]), FakeClient()
             assert made.submit(client, head, BODY, ANYONE) is None
             assert status_of(client) == 503 and b"queue_timeout" in client.written
             assert int(headers_of(client)["retry-after-ms"]) > 5

@@ -72,11 +72,15 @@ def test_no_rule_lets_a_compressed_stream_through() -> None:
     ]
 
 
+def shared(fields: Headers) -> RequestHead:
+    """Return a head as one is that came before."""
+    return RequestHead.of(b"POST", b"/v1/chat/completions", fields, is_shared=True)
+
+
 def test_heads_that_are_known_go_by_their_rules() -> None:
     """Two routes, one client, one head: what was made for the one is not for the other."""
     made = forwarder()
-    one = head(b"POST", b"/v1/chat/completions", [(b"x-a", b"1")])
-    one.key = b"the same"
+    one = shared([(b"x-a", b"1")])
     gold, none = HeaderRules(set=((b"x-tier", b"gold"),)), HeaderRules()
 
     headers = [made.build(one, BodyFields(), b"{}", rules=rules).headers[:-1] for rules in (gold, none, gold)]
@@ -88,8 +92,6 @@ def test_heads_are_kept_up_to_a_number() -> None:
     """Each member has a forwarder, and clients may send as many heads as they like."""
     made = forwarder(kept_heads=16)
     for n in range(100):
-        one: RequestHead = head(b"POST", b"/v1/chat/completions", [(b"x-a", b"%d" % n)])
-        one.key = b"%d" % n
-        made.build(one, BodyFields(), b"{}")
+        made.build(shared([(b"x-a", b"%d" % n)]), BodyFields(), b"{}")
 
     assert len(made._built) <= 16

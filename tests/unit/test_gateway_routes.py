@@ -10,18 +10,7 @@ from velox.types import Endpoint, Headers, RequestHead
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
-    return RequestHead(
-        method=method,
-        target=path,
-        path=path,
-        query=b"",
-        http_1_0=False,
-        headers=headers or [],
-        keep_alive=True,
-        content_length=length,
-        chunked=False,
-        expect_continue=False,
-    )
+    return RequestHead.of(method, path, headers or (), length)
 
 
 JSON: Headers = [(b"content-type", b"application/json")]

@@ -26,10 +26,7 @@ def head(
 ) -> RequestHead:
     """Return the head of a request for a WebSocket."""
     offer = WebSocketOffer(KEY, protocols, extensions)
-    target = path + b"?model=m"
-    return RequestHead(
-        b"GET", target, path, b"model=m", False, [*headers], False, None, False, False, key=None, offer=offer
-    )
+    return RequestHead.of(b"GET", path + b"?model=m", headers, keep_alive=False, offer=offer)
 
 
 def forwarder(key: str | None, *, ours: bool = False, account: bool = False) -> Forwarder:

@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
+from velox.gateway.forward import Forwarder
+from velox.policy.routes import HeaderRules
 from velox.protocol.http1 import HeadReader, Http1Limits
-from velox.types import RequestHead
+from velox.providers.openai import OPENAI
+from velox.types import BodyFields, RequestHead
 
 LIMITS = Http1Limits(body_bytes=1000)
+# A head of an SDK with what is new in each request.
+SDK = (
+    b"POST /v1/chat/completions HTTP/1.1",
+    b"Host: gateway.example:8080",
+    b"Accept: application/json",
+    b"Content-Type: application/json",
+    b"User-Agent: OpenAI/Python 1.99.9",
+    b"Authorization: Bearer %(key)b",
+    b"x-stainless-retry-count: 0",
+    b"traceparent: 00-%(n)032d-00f067aa0ba902b7-01",
+    b"x-request-id: %(n)036d",
+    b"Content-Length: %(length)d",
+)
 
 
-def outcome(reader: HeadReader, head: bytes) -> RequestHead | tuple[str, int]:
-    """What a head is read as, or refused with. The key says only what was learned, so it is left out."""
+def sdk(n: int, key: bytes = b"sk-1", length: int = 5, *more: bytes) -> bytes:
+    return b"\r\n".join([line % {b"n": n, b"key": key, b"length": length} for line in SDK] + [*more, b"", b""])
+
+
+def outcome(reader: HeadReader, head: bytes) -> RequestHead | tuple[str, int, str]:
+    """What a head is read as, or refused with; where it is not refused, its caller is served."""
     try:
-        return replace(reader.read(head), key=None)
+        read = reader.read(head)
     except VeloxError as error:
-        return error.reason.code, error.status
+        return error.reason.code, error.status, str(error)
+    reader.accept(read)
+    return read
+
+
+def trained(*heads: bytes, limits: Http1Limits = LIMITS) -> HeadReader:
+    """Return a reader that knows these heads, and what is new in them."""
+    reader = HeadReader(limits)
+    for _ in range(3):
+        for head in heads:
+            outcome(reader, head)
+    return reader
+
+
+def is_planned(reader: HeadReader, head: bytes) -> bool:
+    return reader.read(head).shape.is_shared
 
 
 LINES = [
@@ -32,10 +67,14 @@ LINES = [
     b"CONTENT-LENGTH: 8",
     b"Content-Length:9",
     b"Content-Length: 10 ",
+    b"Content-Length:  5",
     b"Content-Length: +5",
     b"Content-Length: 05",
     b"Content-Length: 0",
     b"Content-Length: 1001",
+    b"Content-Length: 1000000000000000000",
+    b"Content-Length: 99999999999999999999",
+    b"Content-Length: 5, 5",
     b"Content-Length: ",
     b"Content_Length: 5",
     b"X: Content-Length: 5",
@@ -43,80 +82,333 @@ LINES = [
     b"transfer-encoding: gzip",
     b"Connection: close",
     b"Connection: content-length",
+    b"Connection: x-new",
     b"Expect: 100-continue",
     b"Authorization: Bearer k",
+    b"authorization: Bearer l",
+    b"X-Api-Key: k",
     b"Upgrade: h2c",
     b" Content-Length: 5",
 ]
+VALUES = [
+    b"1",
+    b"2",
+    b"3",
+    b"4",
+    b"5",
+    b" 6",
+    b"7 ",
+    b"8\t",
+    b"9 9",
+    b"a\tb",
+    b"",
+    b" ",
+    b"\x00",
+    b"\x7f",
+    b"\x80",
+    b"a\rb",
+]
+VALUES += [b"a\nb", b"a\n", b"x" * 100, b": ", b"b: c", b'"', b"\x1f", b"\xc3\xa9"]
+STARTS = [b"X-New: ", b"X-New:", b"x-new: ", b"X_New: ", b"X-Two: ", b" X-New: ", b"X-New : ", b"X-New"]
+NEW = st.builds(lambda start, value: start + value, st.sampled_from(STARTS), st.sampled_from(VALUES))
+REQUEST_LINES = [
+    b"POST /v1/x HTTP/1.1",
+    b"GET /v1/x HTTP/1.1",
+    b"POST /v1/x HTTP/1.0",
+    b"POST  /v1/x HTTP/1.1",
+    b"PUT /",
+]
 HEADS = st.builds(
     lambda start, lines: b"\r\n".join([start, *lines, b"", b""]),
-    st.sampled_from([b"POST /v1/x HTTP/1.1", b"GET /v1/x HTTP/1.1", b"POST /v1/x HTTP/1.0"]),
-    st.lists(st.sampled_from(LINES), max_size=5).map(lambda lines: [b"Host: a", *lines])
-    | st.lists(st.sampled_from(LINES), max_size=5),
+    st.sampled_from(REQUEST_LINES),
+    st.lists(st.sampled_from(LINES) | NEW, max_size=5).map(lambda lines: [b"Host: a", *lines])
+    | st.lists(st.sampled_from(LINES) | NEW, max_size=5),
 )
+NEW_EACH_TIME = [b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-New: n%d\r\nContent-Length: 5\r\n\r\n" % n for n in range(5)] + [
+    b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-New: n%d\r\nX-Two: n%d\r\n\r\n" % (n, n) for n in range(5)
+]
 
 
-@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
-@given(heads=st.lists(HEADS, min_size=2, max_size=6))
-def test_head_is_read_the_same_whatever_was_read_before(heads: list[bytes]) -> None:
+@given(heads=st.lists(HEADS, min_size=2, max_size=6), is_trained=st.booleans())
+def test_head_is_read_the_same_whatever_was_read_before(heads: list[bytes], is_trained: bool) -> None:
     """Property: a reader that remembers and one that is new never disagree, on any sequence of heads."""
-    reader = HeadReader(LIMITS)
+    reader = trained(*NEW_EACH_TIME) if is_trained else HeadReader(LIMITS)
 
-    for head in heads:
+    for head in heads * 2:
         assert outcome(reader, head) == outcome(HeadReader(LIMITS), head)
 
 
+@st.composite
+def twisted(draw: st.DrawFn) -> bytes:
+    """Return a head that is known but for its values, with some bytes changed, lines moved, doubled or left out."""
+    lines = sdk(draw(st.integers(0, 10**6)), length=draw(st.integers(0, 1100)))[:-4].split(b"\r\n")
+    for _ in range(draw(st.integers(0, 3))):
+        at, other = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+        line = lines[at]
+        match draw(st.integers(0, 5)):
+            case 0:
+                lines[at], lines[other] = lines[other], line
+            case 1:
+                lines.insert(other, line)
+            case 2 if len(lines) > 1:
+                del lines[at]
+            case 3:
+                cut = draw(st.integers(0, len(line)))
+                inserted = draw(st.sampled_from([b" ", b"\t", b"\x00", b"\n", b"\r", b"\x80", b":", b"x", b"0"]))
+                lines[at] = line[:cut] + inserted + line[cut:]
+            case 4:
+                lines[at] = draw(st.sampled_from([line.lower(), line.upper(), line.replace(b": ", b":"), line + b" "]))
+            case _:
+                cut = draw(st.integers(0, len(line)))
+                lines[at] = line[:cut] + line[cut + 1 :]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+@settings(max_examples=1500, deadline=None)
+@given(head=twisted())
+def test_head_that_is_nearly_known_is_read_as_by_a_new_reader(head: bytes) -> None:
+    """Property: also where it differs in one byte from those that are found by their lines."""
+    reader = trained(*map(sdk, range(8)))
+    assert is_planned(reader, sdk(9))
+    if b"\r\n\r\n" in head[:-4]:
+        return  # no decoder gives that to a reader
+    for _ in range(3):
+        assert outcome(reader, head) == outcome(HeadReader(LIMITS), head)
+    assert is_planned(reader, sdk(10))
+
+
+RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRules(remove=(b"traceparent",))]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    ids=st.lists(st.sampled_from([b"a", b"a b", b"a%b", b"x" * 64, b"x" * 65, b"a:b", b"%d"]), min_size=1, max_size=4),
+    rules=st.sampled_from(RULES),
+    stream=st.booleans(),
+    added=st.sampled_from([(), ((b"x-two", b"ours"),)]),
+)
+def test_what_goes_up_of_a_known_head_is_what_goes_up_of_a_new_one(
+    ids: list[bytes], rules: HeaderRules, stream: bool, added: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    """Property: the fields and the lines that are filled in are those that are built for this head alone."""
+    more = [b"X-Two: %d", b"X-Forwarded-For: %d", b"Cookie: %d", b"X-Last: 1"]
+    heads = [sdk(n, b"sk-1", 5, *(line % n if b"%" in line else line for line in more)) for n in range(8)]
+    reader = trained(*heads)
+    kept, fresh = (
+        Forwarder(OPENAI, base_path="/b", root_path="/", key="sk-ours", client_keys_are_ours=True, added=added)
+        for _ in range(2)
+    )
+    for n, text in enumerate(ids):
+        head = heads[0].replace(b"x-request-id: %036d" % 0, b"x-request-id: " + text)
+        head = head.replace(b"traceparent: 00", b"traceparent: %d" % n)
+        planned, read = reader.read(head), HeadReader(LIMITS).read(head)
+        assert planned.shape.is_shared and not read.shape.is_shared
+
+        ours = kept.build(planned, BodyFields(stream=stream), b"{}", rules=rules)
+
+        theirs = fresh.build(read, BodyFields(stream=stream), b"{}", rules=rules)
+        assert (ours.headers, ours.lines, ours.target) == (theirs.headers, theirs.lines, theirs.target)
+
+
 def test_known_head_with_a_second_length_is_refused() -> None:
-    """B-2: the length that was cut out of a known head does not hide another one."""
-    reader = HeadReader(LIMITS)
-    assert outcome(reader, b"POST / HTTP/1.1\r\nHost: a\r\nCONTENT-LENGTH: 5\r\n\r\n") != ("bad_framing", 400)
+    """B-2: the length that a known head is looked up without does not hide another one."""
+    reader = trained(b"POST / HTTP/1.1\r\nHost: a\r\nCONTENT-LENGTH: 5\r\n\r\n")
 
     smuggled = b"POST / HTTP/1.1\r\nHost: a\r\nCONTENT-LENGTH: 5\r\nContent-Length: 6\r\n\r\n"
 
-    assert outcome(reader, smuggled) == ("bad_framing", 400)
+    assert outcome(reader, smuggled)[:2] == ("bad_framing", 400)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(("digits", "length"), [(b"0", 0), (b"999", 999), (b"1000", 1000)])
 def test_known_head_takes_each_length(digits: bytes, length: int) -> None:
-    """The length is the one thing that may differ, and is checked each time."""
-    reader = HeadReader(LIMITS)
+    """The length is checked each time."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %b\r\n\r\n"
-    first = reader.read(head % b"5")
+    reader = trained(head % b"5")
+    first = reader.read(head % b"6")
 
     again = reader.read(head % digits)
 
     assert again.content_length == length
-    assert again.key == first.key is not None
-    assert outcome(reader, head % b"1001") == ("body_too_large", 413)
+    assert again.shape is first.shape and again.shape.is_shared
+    for bad in (b"1001", b"05", b"1" * 18, b"1" * 19, b"9" * 20, b"5 ", b"0x5"):
+        assert outcome(reader, head % bad) == outcome(HeadReader(LIMITS), head % bad)
 
 
 def test_head_that_was_given_out_does_not_change_what_is_kept() -> None:
     """A connection may mark its own head (keep_alive after a refusal); the next one starts afresh."""
-    reader = HeadReader(LIMITS)
     head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    reader = trained(head)
     for _ in range(3):
         given_out = reader.read(head)
-        assert given_out.keep_alive
+        assert given_out.keep_alive and given_out.shape.is_shared
         given_out.keep_alive = False
+        given_out.headers.append((b"x", b"y"))
+        assert given_out.headers == []
 
 
-def test_heads_that_never_repeat_leave_memory_bounded() -> None:
-    """R-MEM-3: 10,000 different heads, and long ones, keep at most 512 of 2 KiB."""
+def test_what_is_new_in_each_head_is_found_out() -> None:
+    """After a few heads only the ids are new, and the others are found by their lines; nothing of them is kept."""
+    reader = trained(*map(sdk, range(8)))
+
+    one, other = reader.read(sdk(100)), reader.read(sdk(101, length=7))
+
+    assert one.shape is other.shape and one.shape.is_shared
+    assert one.values == (b"00-%032d-00f067aa0ba902b7-01" % 100, b"%036d" % 100)
+    assert [name for name, value in one.shape.fields if value is None] == [b"traceparent", b"x-request-id"]
+    assert other.header(b"x-request-id") == b"%036d" % 101 and other.header(b"accept") == b"application/json"
+    assert other.headers == HeadReader(LIMITS).read(sdk(101)).headers
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"Authorization: Bearer %d", b"x-api-key: %d", b"api-key: %d", b"x-goog-api-key: %d", b"Host: a%d"),
+        *(b"Content-Type: a/%d", b"Content-Encoding: %d", b"Accept-Encoding: %d", b"x-request-timeout-ms: %d"),
+        *(b"X-Velox-Priority: %d", b"x-stainless-retry-count: %d", b"x-stainless-read-timeout: %d"),
+    ],
+)
+def test_field_that_velox_acts_on_is_never_volatile(line: bytes) -> None:
+    """However often it changes: what follows from it is found by its value."""
+    host = b"" if line.startswith(b"Host") else b"Host: a\r\n"
+    heads = [b"GET / HTTP/1.1\r\n%b%b\r\n\r\n" % (host, line % n) for n in range(1, 20)]
+    reader = trained(*heads)
+
+    for head in heads:
+        read = reader.read(head)
+        assert read.values == () and read == HeadReader(LIMITS).read(head)
+
+
+def test_name_that_comes_twice_is_not_volatile() -> None:
+    """The order of two values says something."""
+    heads = [b"GET / HTTP/1.1\r\nHost: a\r\nx-a: %d\r\nX-A: %d\r\n\r\n" % (n, n + 1) for n in range(0, 60, 2)]
+    reader = trained(*heads)
+
+    for head in heads:
+        assert reader.read(head).values == () and outcome(reader, head) == outcome(HeadReader(LIMITS), head)
+
+
+def test_head_that_was_not_accepted_is_not_remembered() -> None:
+    """Whoever is refused leaves nothing behind, nor what somebody else is accepted for."""
     reader = HeadReader(LIMITS)
+    for n in range(20):
+        reader.read(sdk(n))
+        reader.accept(RequestHead.of(b"GET", b"/"))
 
-    for n in range(10_000):
-        reader.read(b"GET / HTTP/1.1\r\nHost: a\r\ntraceparent: %d\r\n\r\n" % n)
-    reader.read(b"GET / HTTP/1.1\r\nHost: a\r\nx: %b\r\n\r\n" % (b"y" * 4000))
+    assert len(reader._memories) == 0 and not is_planned(reader, sdk(30))
 
-    assert len(reader._known) <= 512
-    assert all(len(key) <= 2048 for key in reader._known._known)
+
+def test_one_callers_plan_is_not_another_ones() -> None:
+    """A head with another credential is another head."""
+    reader = trained(*map(sdk, range(8)))
+
+    other = reader.read(sdk(9, b"sk-2"))
+
+    assert not other.shape.is_shared and other.header(b"authorization") == b"Bearer sk-2"
+    both = b"Authorization: Bearer sk-1\r\nAuthorization: Bearer sk-2"
+    twice = sdk(9).replace(b"Authorization: Bearer sk-1", both)
+    assert outcome(reader, twice)[:2] == ("bad_request", 400)  # type: ignore[index]
+
+
+def test_clear_forgets_everything() -> None:
+    reader = trained(*map(sdk, range(8)))
+    assert is_planned(reader, sdk(9))
+
+    reader.clear()
+
+    assert not is_planned(reader, sdk(9)) and len(reader._memories) == 0
+
+
+def held(reader: HeadReader) -> tuple[int, int, int]:
+    """Return the callers, and the largest number of lines and of plans that one of them has."""
+    memories = [*reader._memories._by_line.values(), reader._memories.anonymous]
+    return len(memories), max(len(each.marks) for each in memories), max(len(each.plans) for each in memories)
+
+
+HOSTILE = {
+    "names": lambda n: sdk(n, b"sk-2", 5, b"x-%d: 1" % n),
+    "values": lambda n: sdk(n, b"sk-2", 5, b"x-velox-a: %d" % n),
+    "order": lambda n: sdk(
+        n,
+        b"sk-2",
+        5,
+        *next(
+            itertools.islice(
+                itertools.permutations([b"a: 1", b"b: 2", b"c: 3", b"d: 4", b"e: 5", b"f: 6", b"g: 7"]), n % 5040, None
+            )
+        ),
+    ),
+    "long": lambda n: sdk(n, b"sk-2", 5, b"content-type: %d%b" % (n, b"y" * 480)),
+    "credentials": lambda n: sdk(n, b"sk-2-%d" % n),
+    "anonymous": lambda n: b"GET / HTTP/1.1\r\nHost: a\r\nx-%d: %d\r\n\r\n" % (n % 300, n),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_heads_leave_memory_bounded_and_others_alone(kind: str) -> None:
+    """R-MEM-3: 10,000 heads made to fill the memory; another caller's plan is found all the same."""
+    reader = trained(*map(sdk, range(8)))
+    shape = reader.read(sdk(9)).shape
+    assert shape.is_shared
+
+    for n in range(5_000):
+        for _ in range(2):
+            outcome(reader, HOSTILE[kind](n))
+        if n % 50 == 0:
+            assert reader.read(sdk(n)).shape is shape
+
+    n_callers, n_lines, n_plans = held(reader)
+    assert n_callers <= 513 and n_lines <= 256 and n_plans <= 64
+    assert reader.read(sdk(9)).shape is shape
+
+
+def test_callers_in_use_keep_their_places_when_many_come() -> None:
+    """More callers than there are places, each of them in use for a while: those in use all the time stay."""
+    reader = HeadReader(LIMITS)
+    regular = [b"sk-regular-%d" % n for n in range(100)]
+    for n in range(8):
+        for key in regular[:50]:
+            outcome(reader, sdk(n, key))
+    for n in range(8):
+        for key in regular[50:]:
+            outcome(reader, sdk(n, key))
+    for key in regular:
+        outcome(reader, sdk(9, key))
+    shapes = {key: reader.read(sdk(9, key)).shape for key in regular}
+
+    for n in range(1000):
+        for turn in range(8):
+            outcome(reader, sdk(turn, b"sk-passing-%d" % n))
+        for key in regular[n % 10 :: 10]:
+            outcome(reader, sdk(n, key))
+
+    kept = [key for key in regular if reader.read(sdk(10, key)).shape is shapes[key]]
+    assert len(kept) == len([shape for shape in shapes.values() if shape.is_shared]) >= 90
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+@pytest.mark.parametrize("limit", ["target_bytes", "head_bytes", "line_bytes", "header_count", "plan"])
+def test_limits_hold_for_known_heads(limit: str, over: int) -> None:
+    """One below a limit, at it, and one above: known or not."""
+    base = sdk(1)
+    sizes = {"target_bytes": len(b"/v1/chat/completions"), "head_bytes": len(base) + 100, "header_count": len(SDK) - 1}
+    sizes |= {"line_bytes": len(base) + 100}
+    limits = LIMITS if limit == "plan" else Http1Limits(body_bytes=1000, **{limit: sizes[limit] + over})
+    heads = [sdk(n) for n in range(8)]
+    reader = trained(*heads, limits=limits)
+    n_more = (4096 if limit == "plan" else len(base) + 100) - len(base)
+
+    for n_bytes in range(n_more - 2, n_more + 3):
+        head = base.replace(b"x-request-id: ", b"x-request-id: " + b"y" * n_bytes)
+        assert outcome(reader, head) == outcome(HeadReader(limits), head)
+    for head in (base, sdk(1, b"sk-1", 5, b"x-more: 1")):
+        assert outcome(reader, head) == outcome(HeadReader(limits), head)
 
 
 def test_known_head_without_a_body_does_not_hide_that_a_client_waits_with_one() -> None:
     """R-H1-9: without a body `Expect` asks for nothing; the same head with one is answered 100."""
-    reader = HeadReader(LIMITS)
     head = b"POST / HTTP/1.1\r\nHost: a\r\n%bexpect: 100-continue\r\n\r\n"
+    reader = trained(head % b"", head % b"Content-Length: 0\r\n")
     assert not reader.read(head % b"").expect_continue
 
     assert reader.read(head % b"Content-Length: 5\r\n").expect_continue

@@ -69,9 +69,7 @@ def head(status: int, *headers: Header, length: int | None = None, until_close: 
 
 def replying(test: Callable[[Reply, Client], Awaitable[None]], *filters: ReplyFilter) -> None:
     """Run a test with a reply that passes these filters."""
-    request = RequestHead(
-        b"POST", b"/v1/chat/completions", b"/v1/chat/completions", b"", False, [], True, 2, False, False
-    )
+    request = RequestHead.of(b"POST", b"/v1/chat/completions", content_length=2)
 
     async def main() -> None:
         client = Client()

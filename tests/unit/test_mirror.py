@@ -296,7 +296,7 @@ def test_websocket_is_not_mirrored() -> None:
     async def talk() -> Setup:
         server = Server()
         setup = Setup(server)
-        head = dataclasses.replace(request_head(b"GET"), offer=WebSocketOffer(b"k", (), b""))
+        head = request_head(b"GET", offer=WebSocketOffer(b"k", (), b""))
         mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
         assert mirror is not None
         setup.mirrors.copy(mirror, setup.routing, head, PEEK, None)

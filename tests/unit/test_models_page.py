@@ -89,7 +89,7 @@ def routing_of(file: Path, text: str = UPSTREAMS, known: Sequence[FakeMember] = 
 
 
 def head(path: bytes = b"/v1/models", *headers: Header, method: bytes = b"GET") -> RequestHead:
-    return RequestHead(method, path, path, b"", False, list(headers), True, None, False, False)
+    return RequestHead.of(method, path, headers)
 
 
 class Desk:
@@ -432,7 +432,6 @@ def test_gateway_of_the_variables_answers_nothing_here() -> None:
     run(main())
 
 
-@pytest.mark.slow
 def test_lists_without_end_are_kept_by_name_only(play: Play) -> None:
     """Their objects would fill the memory."""
     # Nine of these are more than is kept.

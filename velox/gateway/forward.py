@@ -6,16 +6,18 @@ Knows: which of the client's headers go up, which credential, which path. Does n
 from __future__ import annotations
 
 import re
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
 
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
+from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1_write import field_lines
 from velox.protocol.model_rewrite import with_query_model
 from velox.protocol.websocket_handshake import offer_fields
 from velox.providers.openai import Provider
-from velox.types import BodyFields, Header, Headers, RequestHead, WebSocketOffer
+from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 
 __all__ = ["Forwarder"]
 
@@ -28,9 +30,20 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
-_Key: TypeAlias = tuple[bytes, bool, HeaderRules | None]
-_Built: TypeAlias = tuple[bytes, Headers, bytes]  # target, headers, and these as lines
+_ID: Final = b"x-request-id"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+
+
+_Key: TypeAlias = tuple[HeadShape, bool, HeaderRules | None]
+
+
+class _Built(NamedTuple):
+    """What goes up for heads of one shape. id_at: which of their values is an id that passes only if it is plain."""
+
+    target: bytes
+    template: HeadTemplate
+    id_at: int | None
+    without_id: HeadTemplate
 
 
 class Forwarder:
@@ -39,7 +52,7 @@ class Forwarder:
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
     client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
     provider, also where the client's own key does not pass. added: to every request, in place of the client's.
-    kept_heads: of clients, with what became of them.
+    kept_heads: how many shapes of heads of clients are kept, with what becomes of them.
     """
 
     def __init__(
@@ -67,7 +80,7 @@ class Forwarder:
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
         self._dropped_protocols: Final = dropped_protocols
-        self._built: Final[Memo[_Key | None, _Built]] = Memo(kept_heads)
+        self._built: Final[Memo[_Key, _Built]] = Memo(kept_heads)
 
     def build(
         self,
@@ -82,10 +95,18 @@ class Forwarder:
 
         rules: for the client's headers.
         """
-        # Equal heads, which have equal keys, go up as equal headers, whatever their bodies.
         is_plain = peek.stream or to_be_read
-        key = None if head.key is None else (head.key, is_plain, None if rules is NO_RULES else rules)
-        target, headers, lines = self._built.get(key) or self._keep(key, head, rules, is_plain=is_plain)
+        if head.shape.is_shared:
+            # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
+            key = (head.shape, is_plain, None if rules is NO_RULES else rules)
+            built = self._built.get(key) or self._built.put(key, self._template(head.shape, rules, is_plain=is_plain))
+            target, values = built.target, head.values
+            passes = built.id_at is None or _REQUEST_ID.fullmatch(values[built.id_at]) is not None
+            template = built.template if passes else built.without_id
+            headers, lines = template.headers(values), template.lines(values)
+        else:
+            target, headers = self._target(head.shape), self._headers(head, rules, is_plain=is_plain)
+            lines = field_lines(headers)
         if body is None and head.method in _WITH_CONTENT:
             body = b""
         return UpstreamRequest(head.method, target, headers, lines, body)
@@ -98,35 +119,42 @@ class Forwarder:
         protocols = tuple(each for each in head.offer.protocols if not each.startswith(self._dropped_protocols))
         offer = WebSocketOffer(head.offer.key, protocols, head.offer.extensions)
         headers = [*self._headers(head, rules, is_plain=False), *offer_fields(offer)]
-        target = self._target(head)
+        target = self._target(head.shape)
         if model is not None and head.query:
             path, _, query = target.partition(b"?")
             target = path + b"?" + with_query_model(query, model)
         return UpstreamRequest(head.method, target, headers, field_lines(headers), None, offer)
 
-    def _keep(self, key: _Key | None, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> _Built:
-        headers = self._headers(head, rules, is_plain=is_plain)
-        built = self._target(head), headers, field_lines(headers)
-        return built if key is None else self._built.put(key, built)
+    def _template(self, shape: HeadShape, rules: HeaderRules, *, is_plain: bool) -> _Built:
+        chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
+        template = without_id = HeadTemplate(chosen, shape.fields)
+        id_at = None
+        if (_ID, None) in chosen:
+            id_at = [name for name, value in shape.fields if value is None].index(_ID)
+            without_id = HeadTemplate([field for field in chosen if field != (_ID, None)], shape.fields)
+        return _Built(self._target(shape), template, id_at, without_id)
 
     def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:
-        """Choose what goes up of the client's headers, and add our own. is_plain: no compressed reply may come."""
-        headers: Headers = []
+        return filled(self._chosen(head.headers, rules, is_plain=is_plain), ())
+
+    def _chosen(self, fields: Iterable[ShapeField], rules: HeaderRules, *, is_plain: bool) -> list[ShapeField]:
+        """Choose what goes up of the client's fields, and add our own. is_plain: no compressed reply may come."""
+        chosen: list[ShapeField] = []
         replaced = rules.names
         ours = [*rules.set, *(field for field in self._added if field[0] not in replaced)]
-        for header in head.headers:
-            name = header[0]
+        for field in fields:
+            name = field[0]
             if name in self._dropped or (name == b"accept-encoding" and is_plain) or name in replaced:
                 continue
-            if name.startswith(b"x-") and not _passes_x(header):
+            if name.startswith(b"x-") and not _passes_x(*field):
                 continue
-            headers.append(header)
+            chosen.append(field)
         if is_plain:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
-            headers.append((b"accept-encoding", b"identity"))
-        headers.extend(field for field in ours if not is_plain or field[0] != b"accept-encoding")
-        headers.extend(self._credential)
-        return headers
+            chosen.append((b"accept-encoding", b"identity"))
+        chosen.extend(field for field in ours if not is_plain or field[0] != b"accept-encoding")
+        chosen.extend(self._credential)
+        return chosen
 
     def warmup(self, path: str) -> UpstreamRequest:
         """Return the HEAD that warms a connection."""
@@ -134,16 +162,18 @@ class Forwarder:
         headers = [(b"user-agent", b"velox"), *self._credential]
         return UpstreamRequest(b"HEAD", target, headers, field_lines(headers), None)
 
-    def _target(self, head: RequestHead) -> bytes:
-        if head.path == b"/" and head.method == b"POST":
-            query = b"?" + head.query if head.query else b""
+    def _target(self, shape: HeadShape) -> bytes:
+        if shape.path == b"/" and shape.method == b"POST":
+            query = b"?" + shape.query if shape.query else b""
             return self._base_path + self._root_path + query
-        return self._base_path + head.target
+        return self._base_path + shape.target
 
 
-def _passes_x(header: Header) -> bool:
-    """Look at an `x-` header: forwarding claims and what is for Velox are not taken from a client (B-26)."""
-    name, value = header
+def _passes_x(name: bytes, value: bytes | None) -> bool:
+    """Look at an `x-` header: forwarding claims and what is for Velox are not taken from a client (B-26).
+
+    value: None where each head has another one, which is looked at when it comes.
+    """
     if name == _DEADLINE or name.startswith((b"x-forwarded-", b"x-velox-")):
         return False
-    return name != b"x-request-id" or _REQUEST_ID.fullmatch(value) is not None
+    return name != _ID or value is None or _REQUEST_ID.fullmatch(value) is not None

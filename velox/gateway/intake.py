@@ -26,12 +26,12 @@ from velox.memo import Memo
 from velox.net.application import Client
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
-from velox.types import Caller, Endpoint, Headers, KeyEntry, RequestHead
+from velox.types import Caller, Endpoint, Headers, HeadShape, KeyEntry, RequestHead
 
 __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
-_KEPT_HEADS: Final = 512
+_KEPT_SHAPES: Final = 1024
 _SHORT_S: Final = 10.0
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
@@ -51,8 +51,8 @@ class Gateway:
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
         self._active: set[Exchange] = set()
-        # Heads that passed, and whether a body followed (which more is asked of), with what follows from them.
-        self._plans: Final[Memo[tuple[bytes | None, bool], RequestPlan]] = Memo(_KEPT_HEADS)
+        # What follows from heads that passed, by their shape and by whether a body followed (which more is asked of).
+        self._plans: Final[Memo[tuple[HeadShape, bool], RequestPlan]] = Memo(_KEPT_SHAPES)
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
@@ -84,15 +84,15 @@ class Gateway:
 
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
-        key = (head.key, head.has_body)
-        plan = None if head.key is None else self._plans.get(key)
+        key = (head.shape, head.has_body)
+        plan = self._plans.get(key) if head.shape.is_shared else None
         if plan is None:
             parts = self.parts
             if caller is None:
                 caller = parts.auth.check(head)
                 parts.endpoints.check(head)
             plan = plan_of(head, caller, parts.endpoints, asks_for_keys=parts.auth.asks)
-            if head.key is not None:
+            if head.shape.is_shared:
                 self._plans.put(key, plan)
         return plan
 

@@ -13,8 +13,11 @@ from velox.errors import Reason, VeloxError
 from velox.types import Headers
 
 __all__ = [
+    "CREDENTIALS",
     "HANDSHAKE",
     "HOP_BY_HOP",
+    "NEVER_VOLATILE",
+    "NEVER_VOLATILE_STARTS",
     "TOKEN",
     "FieldCollector",
     "connection_members",
@@ -52,6 +55,20 @@ HANDSHAKE: Final = frozenset(
         b"sec-websocket-accept",
     }
 )
+
+
+# Whose request it is.
+CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+
+# A request's fields that Velox acts on (policy/deadline.py, gateway/), so that two heads which differ in one of them
+# are two kinds of request. Those that do not pass are none of them: they need no place in what passes.
+NEVER_VOLATILE: Final = CREDENTIALS | {
+    b"content-type",
+    b"content-encoding",
+    b"accept-encoding",
+    b"x-request-timeout-ms",
+}
+NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"sec-websocket-")
 
 
 class FieldCollector:

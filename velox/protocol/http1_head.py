@@ -11,29 +11,32 @@ repaired.
 from __future__ import annotations
 
 import re
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import httptools
 
 from velox.errors import Reason, VeloxError
-from velox.memo import Memo
+from velox.protocol.head_memory import MOST_HEAD_BYTES, CallerMemories, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
+    CREDENTIALS,
     HANDSHAKE,
     HOP_BY_HOP,
+    NEVER_VOLATILE,
+    NEVER_VOLATILE_STARTS,
     TOKEN,
     FieldCollector,
     connection_members,
-    cut_length,
     field_values,
     framing_error,
 )
 from velox.protocol.http1_target import split_target
 from velox.protocol.websocket_handshake import read_offer
-from velox.types import Headers, RequestHead
+from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
+    "LENGTH_DIGITS",
     "METHODS",
     "REQUEST_LINE_EXTRA",
     "HeadReader",
@@ -61,10 +64,6 @@ class Http1Limits:
 
 # (method, target, path, query, is HTTP/1.0), all checked.
 _RequestLine: TypeAlias = tuple[bytes, bytes, bytes, bytes, bool]
-# 1 MiB of heads at most. SDKs send 500 to 800 bytes, and a worker sees a few hundred callers.
-_KEPT_HEADS: Final = 512
-_KEPT_FIELDS: Final = 60
-_KEPT_HEAD_BYTES: Final = 2048
 
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _ALLOW: Final = (b"allow", b", ".join(sorted(METHODS)))
@@ -74,14 +73,13 @@ _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 
 # A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
-_LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
+LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 _ZERO: Final = ord("0")
 # RFC 9110 §5.5 allows more space around a value; a server in front of us that does not strip it sees another body.
 _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-encoding: ?chunked)\r\n", re.IGNORECASE)
 
 # Read here and then gone: the next hop's are built anew.
 _REMOVED: Final = HOP_BY_HOP | HANDSHAKE | {b"host", b"content-length", b"expect"}
-_EXPECT: Final = re.compile(rb"\nexpect:", re.IGNORECASE)
 # Two readers could each take another one of these.
 _SINGLE: Final = (b"host", b"transfer-encoding", b"authorization", b"content-type", b"expect")
 # CVE-2022-31813: a Connection that names these makes a proxy strip what the next hop relies on (R-HOP-1).
@@ -91,61 +89,109 @@ _PROTECTED: Final = frozenset({b"host", b"authorization", b"content-length", b"c
 class HeadReader:
     """Reads the heads of many connections; one a worker, so that what one connection taught helps the next.
 
-    A client sends the same head again and again, but for its Content-Length. What a head says is a pure function of
-    its bytes, so the result is kept by the head without that line, and looking it up replaces 6 µs of reading. Only
-    heads that passed every check are kept, and none whose body is framed by anything but the line that was cut out.
+    A client sends the same lines again and again, but for a few: its Content-Length, an id, a trace. What those lines
+    say that Velox acts on is found by them (head_memory.py), and reading them is left out. Only heads that accept() was
+    called for are remembered, each below its credential.
     """
 
-    __slots__ = ("_known", "_limits")
+    __slots__ = ("_limits", "_memories", "_most_bytes", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
-        self._limits = limits
-        self._known: Memo[bytes, RequestHead] = Memo(_KEPT_HEADS)
+        self._limits: Final = limits
+        # So short that nothing in it is over a limit. What is known is within those of the target and of the count.
+        self._most_bytes: Final = min(MOST_HEAD_BYTES, limits.head_bytes, limits.line_bytes)
+        self._memories: Final = CallerMemories[bytes, HeadShape](lambda: LineMemory(_start, named=True))
+        self._unknown: tuple[RequestHead, list[bytes], Headers] | None = None  # that was read last, with all its fields
 
     def __repr__(self) -> str:
-        return f"<HeadReader {self._known}>"
+        return f"<HeadReader {self._memories}>"
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._memories.clear()
 
     def read(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
-        if len(head) > _KEPT_HEAD_BYTES:
-            return _read(head, self._limits)
-        key, digits = cut_length(head)
-        known = self._known.get(key)
-        if known is None:
-            return self._learn(key, _read(head, self._limits), by_length=digits is not None)
-        length = None if digits is None else body_length(digits, self._limits)
-        # By position: a dataclass takes twice as long by keyword.
-        return RequestHead(
-            known.method,
-            known.target,
-            known.path,
-            known.query,
-            known.http_1_0,
-            known.headers,
-            known.keep_alive,
-            length,
-            False,
-            False,
-            known.key,
-        )
+        if len(head) > self._most_bytes:
+            return _read(head, self._limits)[0]
+        lines = head.split(b"\r\n")
+        memory = self._memories.find(lines)
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+            request = self._by_plan(plan, lines)
+            if request is not None:
+                memory.used = True
+                return request
+        request, fields = _read(head, self._limits)
+        self._unknown = request, lines, fields
+        return request
 
-    def _learn(self, key: bytes, head: RequestHead, *, by_length: bool) -> RequestHead:
-        """Keep a head that was read, unless its body is framed by another line than the one that was cut out."""
-        framed_by_it = (head.content_length is not None) == by_length
-        # So few fields that the line which was cut out makes no difference to the limit on their number.
-        if (
-            head.offer is None
-            and framed_by_it
-            and not head.chunked
-            and not _EXPECT.search(key)  # nothing to one without a body, and a client that waits with one
-            and key.count(b"\n") < _KEPT_FIELDS
-        ):
-            head.key = key
-            self._known.put(key, copy(head))  # a head belongs to its connection, which may change it
-        return head
+    def _by_plan(self, plan: Plan[bytes, HeadShape], lines: list[bytes]) -> RequestHead | None:
+        """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
+        if plan.pick is None:
+            return RequestHead(plan.shape, (), None)
+        new = plan.check(b"\n".join(plan.pick(lines)))
+        if new is None:
+            return None
+        texts = new.groups()
+        if texts[::2] != plan.starts:
+            return None
+        values = texts[1::2]
+        if not plan.has_length:
+            return RequestHead(plan.shape, values, None)
+        digits = values[-1]
+        if not digits.isdigit() or len(digits) > LENGTH_DIGITS:
+            return None
+        return RequestHead(plan.shape, values[:-1], body_length(digits, self._limits))
+
+    def accept(self, request: RequestHead) -> None:
+        """Remember a head that read() has just returned: its caller may be served."""
+        unknown, self._unknown = self._unknown, None
+        if unknown is None or unknown[0] is not request:
+            return
+        _, lines, fields = unknown
+        # A head that asks for an answer of its own kind is too rare to be worth a plan.
+        if request.offer is not None or len(lines) != len(fields) + 3 or any(name == b"expect" for name, _ in fields):
+            return
+        credential = next((at for at, (name, _) in enumerate(fields, 1) if name in CREDENTIALS), None)
+        memory = self._memories.of(None if credential is None else lines[credential])
+        if memory is None:
+            return
+        length_at, length_start = _length_line(lines, fields)
+        if request.content_length is not None and length_at < 0:
+            return
+        passed = {name for name, _ in request.shape.fields}
+        said = [None, *(field if field[0] in passed else None for field in fields), None, None]
+        learnt = HeadLines(lines, said, length_at, length_start)
+        marks = memory.learn(learnt)
+        if marks is not None:
+            memory.keep(marks, learnt, partial(_shared, request.shape))
 
 
-def _read(head: bytes, limits: Http1Limits) -> RequestHead:
+def _shared(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
+    """Return the shape of heads like one that was read, with these fields."""
+    return replace(shape, fields=fields, is_shared=True)
+
+
+def _start(line: bytes, field: Header) -> bytes | None:
+    """Return `Name: ` of a line as it is spelled; None where nothing but that may begin it, or it must not change."""
+    name, value = field
+    if name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS):
+        return None
+    start = line[: len(name) + 2]
+    return start if start.endswith(b": ") and len(line) == len(start) + len(value) and value else None
+
+
+def _length_line(lines: list[bytes], fields: Headers) -> tuple[int, bytes]:
+    """Return where the line of the Content-Length is and how it begins, if it is spelled as usual; (-1, b"") if not."""
+    for at, (name, value) in enumerate(fields, 1):
+        if name == b"content-length":
+            start = lines[at][: len(name) + 2]
+            return (at, start) if lines[at][len(name) :] == b": " + value else (-1, b"")
+    return -1, b""
+
+
+def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
+    """Return what a head says, and all of its fields."""
     line = head[: head.index(b"\r\n")]
     method, target, http_1_0 = check_request_line(line, limits)
     path, query = split_target(target)
@@ -157,12 +203,9 @@ def _read(head: bytes, limits: Http1Limits) -> RequestHead:
         check_single(fields)
     check_host(values.get(b"host"), http_1_0=http_1_0)
     request = _make_request((method, target, path, query, http_1_0), fields, values, limits)
-    if request.chunked or request.content_length is not None:
+    if request.shape.chunked or request.content_length is not None:
         _check_framing_line(head, request.content_length)
-    if b"_" in head:
-        # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
-        request.headers = [field for field in request.headers if b"_" not in field[0]]
-    return request
+    return request, fields
 
 
 def _check_framing_line(head: bytes, length: int | None) -> None:
@@ -177,7 +220,7 @@ def _check_framing_line(head: bytes, length: int | None) -> None:
 
 def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
-    method, target, path, query, http_1_0 = line
+    method, *_, http_1_0 = line
     content_length, chunked = _body_framing(values, limits, http_1_0=http_1_0)
     has_body = chunked or bool(content_length)
     offer = read_offer(method, values, http_1_0=http_1_0, has_body=has_body) if b"upgrade" in values else None
@@ -188,22 +231,10 @@ def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes
         removed = _REMOVED | members
         # A connection that asked to be upgraded carries no other request, whatever the answer.
         keep_alive = keep_alive and b"close" not in members and offer is None
-    headers = [field for field in fields if field[0] not in removed]
-    # By position: a dataclass takes twice as long by keyword.
-    return RequestHead(
-        method,
-        target,
-        path,
-        query,
-        http_1_0,
-        headers,
-        keep_alive,
-        content_length,
-        chunked,
-        expect_continue,
-        None,
-        offer,
-    )
+    # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
+    headers = tuple([field for field in fields if field[0] not in removed and b"_" not in field[0]])
+    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers)
+    return RequestHead(shape, (), content_length)
 
 
 def check_request_line(line: bytes, limits: Http1Limits) -> tuple[bytes, bytes, bool]:
@@ -296,7 +327,7 @@ def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: 
 
 def body_length(digits: bytes, limits: Http1Limits) -> int:
     """Return a Content-Length's value: no sign, no list, no second spelling ("05" is 5 to some and octal to others)."""
-    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS or (digits[0] == _ZERO and digits != b"0"):
+    if not digits.isdigit() or len(digits) > LENGTH_DIGITS or (digits[0] == _ZERO and digits != b"0"):
         raise framing_error("Content-Length is not a plain decimal number")
     content_length = int(digits)
     if content_length > limits.body_bytes:

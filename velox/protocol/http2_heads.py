@@ -1,81 +1,110 @@
 """HTTP/2 heads that came before: what was read of one is kept for the next one like it.
 
-Knows: when two heads are equal but for their content-length. Does not know: how one is read (http2_head.py).
+Knows: which fields of a head may be new when it comes again. Does not know: how one is read (http2_head.py), how they
+are found (head_memory.py).
 
-As for HTTP/1.1 (http1_head.HeadReader), and for the same reason: what a head says is a pure function of its fields, and
-looking it up replaces 10 µs of reading. Only heads that passed every check are kept.
+As for HTTP/1.1 (http1_head.HeadReader), and for the same reason: reading takes several times as long as looking up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from itertools import chain
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from velox.memo import Memo
-from velox.protocol.http1_head import Http1Limits, body_length
+from velox.protocol.head_memory import MOST_HEAD_BYTES, CallerMemories, HeadLines, LineMemory, Plan
+from velox.protocol.http1_fields import CREDENTIALS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
+from velox.protocol.http1_head import LENGTH_DIGITS, Http1Limits, body_length
 from velox.protocol.http2_head import read_head
-from velox.types import Header, RequestHead
+from velox.types import Header, HeadShape, RequestHead, ShapeField
 
 __all__ = ["Http2HeadReader"]
 
-# 1 MiB at most, as for HTTP/1.1.
-_KEPT_HEADS: Final = 512
-_KEPT_FIELDS: Final = 60
-_KEPT_HEAD_BYTES: Final = 2048
+# A line beside the fields, so that a head that ends its stream is never taken for one that does not.
+_END: Final = (b"", b"end")
+_NO_END: Final = (b"", b"")
 
 
 class Http2HeadReader:
     """Reads the heads of many connections; one a worker."""
 
-    __slots__ = ("_known", "_limits")
+    __slots__ = ("_limits", "_memories", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits: Final = limits
-        # A key begins with "1" where a length was cut out. With the number of fields: by that, no NUL inside a field
-        # can pass for one between two.
-        self._known: Final[Memo[bytes, tuple[int, RequestHead]]] = Memo(_KEPT_HEADS)
+        self._memories: Final = CallerMemories[Header, HeadShape](lambda: LineMemory(_start, named=False))
+        self._unknown: tuple[RequestHead, list[Header]] | None = None  # that was read last
 
     def __repr__(self) -> str:
-        return f"<Http2HeadReader {self._known}>"
+        return f"<Http2HeadReader {self._memories}>"
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._memories.clear()
 
     def read(self, fields: Sequence[Header], *, end_stream: bool) -> RequestHead:
         """See read_head()."""
-        n_fields = len(fields)
-        lengths = [field for field in fields if field[0] == b"content-length"]
-        # Framed in the usual way: a length and a body, or neither.
-        if n_fields > _KEPT_FIELDS or len(lengths) != (not end_stream):
-            return read_head(fields, self._limits, end_stream=end_stream)
-        key = b"\0".join(chain.from_iterable(fields))
-        digits = b""
-        if lengths:
-            digits = lengths[0][1]
-            line = b"\0content-length\0" + digits
-            if key.count(line) != 1 or not digits.isdigit():
-                return read_head(fields, self._limits, end_stream=end_stream)
-            key = b"1" + key.replace(line, b"\0\0")
-        known = self._known.get(key)
-        if known is None or known[0] != n_fields:
-            return self._learn(key, n_fields, read_head(fields, self._limits, end_stream=end_stream))
-        head = known[1]
-        # By position: a dataclass takes twice as long by keyword.
-        return RequestHead(
-            head.method,
-            head.target,
-            head.path,
-            head.query,
-            False,
-            head.headers,
-            True,
-            body_length(digits, self._limits) if lengths else None,
-            False,
-            False,
-            key,
-        )
+        lines = [*fields, _END if end_stream else _NO_END]
+        memory = self._memories.find(lines)
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+            request = self._by_plan(plan, lines)
+            if request is not None:
+                memory.used = True
+                return request
+        request = read_head(fields, self._limits, end_stream=end_stream)
+        self._unknown = request, lines
+        return request
 
-    def _learn(self, key: bytes, n_fields: int, head: RequestHead) -> RequestHead:
-        if len(key) <= _KEPT_HEAD_BYTES and not head.expect_continue:
-            head.key = key
-            self._known.put(key, (n_fields, copy(head)))  # a head belongs to its stream, which may change it
-        return head
+    def _by_plan(self, plan: Plan[Header, HeadShape], lines: list[Header]) -> RequestHead | None:
+        """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
+        if plan.pick is None:
+            return RequestHead(plan.shape, (), None)
+        # The objects that came: they may be shared by many heads (http2_fields.py).
+        names, values = zip(*plan.pick(lines)[:-1], strict=True)
+        if names != plan.starts or plan.check(b"%b\n" % b"\n".join(values)) is None:
+            return None
+        if not plan.has_length:
+            return RequestHead(plan.shape, values, None)
+        digits = values[-1]
+        # Of a body of no bytes more is asked (http2_head.py).
+        if not digits.isdigit() or len(digits) > LENGTH_DIGITS or digits.startswith(b"0"):
+            return None
+        return RequestHead(plan.shape, values[:-1], body_length(digits, self._limits))
+
+    def accept(self, request: RequestHead) -> None:
+        """Remember a head that read() has just returned: its caller may be served."""
+        unknown, self._unknown = self._unknown, None
+        if unknown is None or unknown[0] is not request:
+            return
+        lines = unknown[1]
+        names = [name for name, _ in lines]
+        if b"expect" in names or sum(len(name) + len(value) for name, value in lines) > MOST_HEAD_BYTES:
+            return
+        length_at = names.index(b"content-length") if b"content-length" in names else -1
+        # Where several fields are told as one, and where a length says that there is no body, it is read each time.
+        if length_at >= 0 and (names.count(b"content-length") > 1 or not request.content_length):
+            return
+        credential = next((line for line in lines if line[0] in CREDENTIALS), None)
+        memory = self._memories.of(credential)
+        if memory is None:
+            return
+        passed = {name for name, _ in request.shape.fields}
+        said = [line if line[0] in passed else None for line in lines]
+        learnt = HeadLines(lines, said, length_at, b"content-length")
+        marks = memory.learn(learnt)
+        if marks is not None:
+            memory.keep(marks, learnt, partial(_shared, request.shape))
+
+
+def _shared(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
+    """Return the shape of heads like one that was read, with these fields."""
+    return replace(shape, fields=fields, is_shared=True)
+
+
+def _start(line: Header, _: Header) -> bytes | None:
+    """Return the name that a field is told to be volatile by; None where it must not change."""
+    name, value = line
+    if not value or name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS):
+        return None
+    return name

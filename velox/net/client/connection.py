@@ -244,6 +244,7 @@ class ClientConnection(Http1Replies, asyncio.Protocol):
             return False
         self._state = _BODY
         self._caller = ingress.app.check_head(head)
+        ingress.heads.accept(head)
         if not request.reserve(self):
             self._pause_reading()
             self.deadline_s = 0.0  # the budget has its own

@@ -110,6 +110,7 @@ class ClientHttp2Stream:
         try:
             head = self._head = ingress.http2_heads.read(fields, end_stream=end_stream)
             self._caller = ingress.app.check_head(head)
+            ingress.http2_heads.accept(head)
         except MalformedError:
             self._is_malformed = True
             self._refuse(VeloxError(Reason.BAD_FRAMING, "the fields of this stream are no HTTP/2 request"))
