@@ -66,7 +66,7 @@ def test_queue_of_one_caller_full_refuses_the_newcomer(depth: int) -> None:
     verdict = q.offer("a!")
 
     assert verdict.outcome is Outcome.FULL
-    assert verdict.pushed_out == ()
+    assert verdict.evicted == ()
     assert len(q.queue) == depth
 
 
@@ -360,7 +360,7 @@ def test_queue_full_pushes_the_newest_of_the_loudest_out() -> None:
     verdict = q.offer("c1")
 
     assert verdict.outcome is Outcome.ADMITTED
-    assert verdict.pushed_out == ("a4",)
+    assert verdict.evicted == ("a4",)
     assert q.take(9) == ["a1", "b1", "c1", "a2", "a3"]
 
 
@@ -374,7 +374,7 @@ def test_queue_full_of_equals_refuses_the_newcomer(waiting: list[str], newcomer:
 
     verdict = q.offer(newcomer)
 
-    assert (verdict.outcome, verdict.pushed_out) == (Outcome.FULL, ())
+    assert (verdict.outcome, verdict.evicted) == (Outcome.FULL, ())
 
 
 def test_queue_full_of_bytes_pushes_the_largest_holder_out() -> None:
@@ -383,7 +383,7 @@ def test_queue_full_of_bytes_pushes_the_largest_holder_out() -> None:
 
     verdict = q.offer("c1", n_bytes=30)
 
-    assert verdict.pushed_out == ("a4",)
+    assert verdict.evicted == ("a4",)
     assert q.queue.n_bytes == 93
 
 
@@ -398,7 +398,7 @@ def test_queue_large_newcomer_does_not_push_a_crowd_out() -> None:
     """At most 16 go for one."""
     q = Q(max_bytes=100).fill(*(f"a{n}" for n in range(99)), n_bytes=1)
 
-    assert q.offer("b1", n_bytes=17).pushed_out == tuple(f"a{n}" for n in range(98, 82, -1))
+    assert q.offer("b1", n_bytes=17).evicted == tuple(f"a{n}" for n in range(98, 82, -1))
     assert q.offer("c1", n_bytes=18).outcome is Outcome.FULL_BYTES
 
 
@@ -406,7 +406,7 @@ def test_queue_higher_class_pushes_out_of_the_lowest() -> None:
     """A full queue of low ones has a place for a high one, also if it is the only place."""
     q = Q(1).fill("l1", priority=LOW)
 
-    assert q.offer("h1", priority=HIGH).pushed_out == ("l1",)
+    assert q.offer("h1", priority=HIGH).evicted == ("l1",)
     assert q.take(2) == ["h1"]
 
 
@@ -417,7 +417,7 @@ def test_queue_lower_class_pushes_nobody_out_of_a_higher(full_of: Priority, newc
 
     verdict = q.offer("b1", priority=newcomer)
 
-    assert (verdict.outcome, verdict.pushed_out) == (Outcome.FULL, ())
+    assert (verdict.outcome, verdict.evicted) == (Outcome.FULL, ())
 
 
 def test_queue_places_are_kept_for_a_class_that_was_seen() -> None:

@@ -69,7 +69,7 @@ class QueueMachine(RuleBasedStateMachine):
             n_bytes=n_bytes,
             deadline_ns=self.now_ns + time,
         )
-        for victim in verdict.pushed_out:
+        for victim in verdict.evicted:
             assert victim.priority >= priority, "nobody goes for a lower class"
             line = [
                 other for other in self.waiting if (other.caller, other.priority) == (victim.caller, victim.priority)
@@ -82,7 +82,7 @@ class QueueMachine(RuleBasedStateMachine):
         if verdict.outcome is Outcome.ADMITTED:
             self.waiting.append(item)
         else:
-            assert not verdict.pushed_out
+            assert not verdict.evicted
         if not time:
             assert verdict.outcome is Outcome.TOO_LATE
         elif not self.waiting:

@@ -39,7 +39,7 @@ class Fate:
     latencies: list[float] = field(default_factory=list)  # by when they ended
     refused_at_once: int = 0
     refused_late: int = 0
-    pushed_out: int = 0
+    evicted: int = 0
     tokens: int = 0
 
     def wait_at(self, part: float) -> float:
@@ -98,8 +98,8 @@ class Servers:
             n_bytes=1000,
             deadline_ns=now_ns + 3600 * SECOND,
         )
-        for pushed_out in verdict.pushed_out:
-            self.fates[pushed_out.caller].pushed_out += 1
+        for evicted in verdict.evicted:
+            self.fates[evicted.caller].evicted += 1
         if verdict.outcome is not Outcome.ADMITTED:
             fate.refused_at_once += request.at_s >= self.from_s
         self._drain(request.at_s)
@@ -166,7 +166,7 @@ def test_light_caller_does_not_notice_one_that_sends_a_hundred_times_as_much(
     both = fates["light"]
     assert both.wait_at(0.5) <= alone.wait_at(0.5) + service_s / 2
     assert both.wait_at(0.99) <= alone.wait_at(0.99) + 1.5 * service_s
-    assert both.pushed_out + both.refused_late + both.refused_at_once <= 0.05 * len(alone.waits)
+    assert both.evicted + both.refused_late + both.refused_at_once <= 0.05 * len(alone.waits)
     assert len(fates["loud"].waits) >= 0.9 * (slots / service_s * until_s - len(both.waits))
 
 
@@ -209,7 +209,7 @@ def test_high_class_does_not_notice_a_flood_of_a_lower() -> None:
     )
 
     assert fates["high"].wait_at(0.99) <= 0.1
-    assert fates["high"].refused_at_once + fates["high"].refused_late + fates["high"].pushed_out == 0
+    assert fates["high"].refused_at_once + fates["high"].refused_late + fates["high"].evicted == 0
 
 
 def test_burst_is_absorbed() -> None:

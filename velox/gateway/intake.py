@@ -129,7 +129,7 @@ class Gateway:
             deadline_ns=now_ns + plan.timeout_ns,
         )
         if verdict is not ADMITTED:
-            for other in verdict.pushed_out:
+            for other in verdict.evicted:
                 other.refuse(self._full(Outcome.FULL, 0))
             if verdict.outcome is not Outcome.ADMITTED:
                 exchange.refuse(self._not_queued(verdict))

@@ -1,29 +1,35 @@
-"""Fair order between the callers of one class: whoever has been served the fewest tokens is next.
+"""Fair order: which class of those that wait is served next, and which caller of that class.
 
-Knows: who waits in which line, and what each caller has been served. Does not know: deadlines, limits, other classes.
+Knows: who waits in which line, what each caller was served, what each class has earned. Does not know: deadlines, or
+limits.
 
 Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, arXiv:2401.00588): each
-caller has a counter of the tokens that it was charged; the line with the lowest counter is served and charged. Between
-two callers that both wait all the time, the difference of what they were charged is never more than one request's worth
-of each.
+caller of a class has a counter of the tokens that it was charged; the line with the lowest counter is served and
+charged. Between two callers that both wait all the time, the difference of what they were charged is never more than
+one request's worth of each.
 
 A caller that comes back from idle is lifted to the *level*: the counter at which somebody was served last (start-time
-fair queueing; Goyal et al., SIGCOMM 1996). So it has saved nothing up, and one at the level or below it has no more
-history than a stranger, which is why forgetting it is safe. One that is above the level owes the difference, until the
-level has risen past it, or until nobody has had to wait for a while: then all are equal again (forgive()).
+fair queueing; Goyal et al., SIGCOMM 1996). So idle time gives no credit, and a caller at the level or below it has no
+more history than a new one, which is why it can be forgotten. A caller above the level has a debt, until the level has
+risen past it, or until nobody has had to wait for a while: then all are equal again (forgive()).
 
-The lines of idle callers are kept while there are few, since most come back: 1,024, and a seventh of those that
-wait. Beyond, the oldest goes, and what it owes is forgotten.
+The lines of idle callers are kept while there are few, since most come back: 1,024, and a seventh of those that wait.
+Beyond, the oldest is dropped with its debt.
+
+Class floors. The highest class is served first. Meanwhile each lower class that waits earns `floor` tokens for each
+token served. It is served ahead of its turn as soon as it has earned anything, and pays what that cost: so a large
+request is not kept out for being large, and over time the class gets exactly its floor. What it gets when no higher
+class waits is free. Nothing is saved: a class that does not wait earns only what pays its debt.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Line", "VirtualTokens", "Waiting"]
+__all__ = ["ClassFloors", "Line", "VirtualTokens", "Waiting"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -238,3 +244,45 @@ class VirtualTokens(Generic[T]):
                 del self._lines[line.caller]
                 if len(self._lines) <= _KEPT_IDLE + self.n_lines:
                     return
+
+
+class ClassFloors:
+    """What the classes have earned. Class 0 is the highest. floor: part of the tokens served, below 1 / n_classes."""
+
+    __slots__ = ("_earned", "_floor", "is_even")
+
+    def __init__(self, n_classes: int, floor: float) -> None:
+        assert 0 <= floor * n_classes < 1, "the floors leave something for the highest class"
+        self._floor: Final = floor
+        self._earned: Final = [0.0] * n_classes
+        self.is_even = True  # no class has earned or owes anything
+
+    def __repr__(self) -> str:
+        return f"<ClassFloors {self._earned}>"
+
+    def choose(self, waiting: Sequence[int]) -> int:
+        """Return the class to serve. waiting: how many wait in each; somebody does."""
+        top = -1
+        for index, n in enumerate(waiting):
+            if n:
+                if top < 0:
+                    top = index
+                elif self._earned[index] > 0:
+                    return index
+        return top
+
+    def served(self, chosen: int, cost: int, waiting: Sequence[int]) -> None:
+        """Count `cost` tokens for class `chosen`. waiting: how many waited in each before."""
+        earned = self._earned
+        top = next(index for index, n in enumerate(waiting) if n)
+        if chosen != top:
+            earned[chosen] -= cost
+        for index in range(1, len(earned)):
+            if index > top:
+                earned[index] += self._floor * cost
+                if not waiting[index]:
+                    earned[index] = min(0.0, earned[index])
+            else:
+                # No higher class waits: nobody is wronged, and what it owes to them is paid off.
+                earned[index] = min(0.0, earned[index] + cost)
+        self.is_even = not any(earned)
