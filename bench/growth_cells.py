@@ -25,8 +25,10 @@ from typing import Final
 from bench.cpu import memory_bytes
 from bench.load import LoadError, start_wrk, wait_for
 from bench.machine import Cores
-from bench.payloads import API_KEY, CHAT_PATH, chat_body, large_body
+from bench.payloads import API_KEY, large_body
 from bench.servers import Server, Servers, get
+from bench.traffic import MODELS, N_CALLERS
+from bench.wrk_requests import EACH_KEY, EACH_MODEL, write_requests
 
 __all__ = ["BALANCES", "MEMBERS_AT_REST", "SERIES", "Cells", "Series", "point_name"]
 
@@ -34,6 +36,7 @@ _N_CONNECTIONS: Final = 32
 _SETTLE_S: Final = 0.4
 _ORIGINS: Final = 64  # of one upstream, at most
 _KIB: Final = 1024
+_LARGE_KB: Final = 16.0  # and more: many messages with escapes, as large bodies are in life
 _REST_S: Final = 6.0
 _START_S: Final = 120.0
 _N_IDLE: Final = 1000
@@ -88,7 +91,7 @@ class Cells:
         for n in SERIES["connections"].points:
             found[point_name("connections", n)] = partial(self._plain, plain, n_connections=int(n))
         for n in SERIES["body"].points:
-            found[point_name("body", n)] = partial(self._plain, plain, body=self._body(n))
+            found[point_name("body", n)] = partial(self._plain, plain, sent=self._requests(n))
         for name, start in self._starts().items():
             if name in only:
                 found |= {point_name(name, n): start(int(n)) for n in SERIES[name].points}
@@ -97,7 +100,7 @@ class Cells:
         ):
             gateway = self._start({}, _members_file(self._origin, int(n)))
             for balance in BALANCES:
-                point = partial(self._plain, gateway, body=self._body(0.75, balance))
+                point = partial(self._plain, gateway, sent=self._requests(0.75, balance))
                 found[point_name(_MEMBERS.format(balance), n)] = point
         return {name: each for name, each in found.items() if name.split()[0] in only}
 
@@ -118,20 +121,29 @@ class Cells:
     # -- one point --------------------------------------------------------------------------------
 
     def _plain(
-        self, gateway: Server, seconds: float, *, n_connections: int = _N_CONNECTIONS, body: Path | None = None
+        self, gateway: Server, seconds: float, *, n_connections: int = _N_CONNECTIONS, sent: Path | None = None
     ) -> dict[str, float]:
         load_s = seconds + _settle_s(n_connections) + _SETTLE_S
-        more = {"seconds": _whole(load_s), "connections": n_connections, "core": self._cores.rest}
-        load = start_wrk(gateway.port, body or self._body(0.75), **more)  # type: ignore[arg-type]
+        requests, core = sent or self._requests(0.75), self._cores.rest
+        load = start_wrk(gateway.port, requests, seconds=_whole(load_s), connections=n_connections, core=core)
         return self._counted(gateway, load, seconds, load_s, _settle_s(n_connections))
 
     def _varied(self, gateway: Server, seconds: float, *, n_keys: int = 0, n_models: int = 0) -> dict[str, float]:
         """By the next of the keys, or for the next of the models, with each request."""
-        load_s = seconds + 3 * _SETTLE_S  # wrk makes all requests before it begins
-        command = ["taskset", "-c", str(self._cores.rest), "wrk", "-t1", f"-c{_N_CONNECTIONS}", "--timeout", "30s"]
-        command += [f"-d{_whole(load_s):g}s", "-s", "bench/growth.lua", f"http://127.0.0.1:{gateway.port}{CHAT_PATH}"]
-        command += ["--", str(self._body(0.75)), API_KEY, str(n_keys), str(n_models)]
-        load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        path = self._folder / f"requests-{n_keys}-{n_models}"
+        if n_keys:
+            write_requests(path, keys=[EACH_KEY] * N_CALLERS)
+        else:
+            write_requests(path, models=[EACH_MODEL])
+        load_s = seconds + 3 * _SETTLE_S
+        load = start_wrk(
+            *(gateway.port, path),
+            seconds=_whole(load_s),
+            connections=_N_CONNECTIONS,
+            core=self._cores.rest,
+            n_keys=n_keys,
+            n_models=n_models,
+        )
         return self._counted(gateway, load, seconds, load_s, 2 * _SETTLE_S)
 
     def _counted(
@@ -182,10 +194,9 @@ class Cells:
         connection = (gateway.memory_bytes() - rest) / _N_IDLE
         for each in idle:
             each.close()
-        body = self._folder / "stream.json"
-        body.write_bytes(chat_body(stream=True))
+        sent = write_requests(self._folder / "requests-stream", stream=True)
         seconds = 6.0
-        load = start_wrk(gateway.port, body, seconds=seconds + 4.0, connections=_N_STREAMS, core=self._cores.rest)
+        load = start_wrk(gateway.port, sent, seconds=seconds + 4.0, connections=_N_STREAMS, core=self._cores.rest)
         time.sleep(3.0)
         n_before, before_s = _n_chunks(origin), gateway.cpu_s()
         time.sleep(seconds)
@@ -225,12 +236,12 @@ class Cells:
         path.write_text(text)
         return str(path)
 
-    def _body(self, kb: float, model: str = "") -> Path:
-        """Return a file with a chat request of about so many KB."""
-        path = self._folder / f"body-{kb:g}-{model}.json"
+    def _requests(self, kb: float, model: str = "") -> Path:
+        """Return a file of requests of about so many KB, for all models or for one."""
+        path = self._folder / f"requests-{kb:g}-{model}"
         if not path.exists():
-            body = chat_body(stream=False) if kb < 1 else large_body("text", int(kb * _KIB))
-            path.write_bytes(body.replace(b"gpt-bench", model.encode()) if model else body)
+            body = b"" if kb < _LARGE_KB else large_body("text", int(kb * _KIB))
+            write_requests(path, mean_bytes=int(kb * 1000), body=body, models=[model] if model else MODELS)
         return path
 
 
@@ -259,7 +270,7 @@ def _members_file(port: int, n: int, n_warm: int = 2) -> str:
 def _routes_file(port: int, n: int) -> str:
     """Return a configuration of n routes, each for a model."""
     lines = ["upstreams:", f"  - {{name: u, origin: 'http://127.0.0.1:{port}'}}", "routes:"]
-    lines += [f"  - {{name: r{i}, match: {{models: [model-{i}]}}, to: u}}" for i in range(n)]
+    lines += [f"  - {{name: r{i}, match: {{models: [model-{i:06d}]}}, to: u}}" for i in range(n)]
     return "\n".join(lines) + "\n"
 
 

@@ -29,6 +29,7 @@ from bench.machine import Cores, pick_cores
 from bench.payloads import CHAT_PATH, CHAT_REPLY, chat_body
 from bench.rounds import Spread, run_rounds, spread
 from bench.servers import Server, Servers
+from bench.wrk_requests import write_requests
 from docs.tables import fill
 from velox.gateway.limiter import Limiter
 from velox.observe import series
@@ -186,21 +187,20 @@ def _offer(
 
 def _whole(folder: Path, cores: Cores, seconds: float) -> dict[str, Spread]:
     """Return the CPU time of a whole request in µs, of the cases that have settings."""
-    body = folder / "body"
-    body.write_bytes(_BODY)
+    sent = write_requests(folder / "requests")
     with Servers(folder, cores) as servers:
         origin = f"http://127.0.0.1:{servers.nginx_upstream().http1}"
         started = {
             case.what: servers.velox(origin, "off", more=case.settings) for case in _CASES if case.settings is not None
         }
-        measures = {what: partial(_requests, server, body, cores.rest) for what, server in started.items()}
+        measures = {what: partial(_requests, server, sent, cores.rest) for what, server in started.items()}
         figures = run_rounds(measures, _ROUNDS, seconds)
     return {what: spread([each["cpu_us"] for each in rounds]) for what, rounds in figures.items()}
 
 
-def _requests(server: Server, body: Path, core: int, seconds: float) -> dict[str, float]:
+def _requests(server: Server, sent: Path, core: int, seconds: float) -> dict[str, float]:
     for _ in range(_TRIES):
-        load = start_wrk(server.port, body, seconds=seconds, connections=32, core=core)
+        load = start_wrk(server.port, sent, seconds=seconds, connections=32, core=core)
         before_s = server.cpu_s()
         done = wait_for(load, seconds=seconds)
         if done["requests"]:  # else the core was another's for all of a short run

@@ -10,17 +10,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.payloads import API_KEY, CHAT_PATH
+from bench.payloads import CHAT_PATH
 
 __all__ = ["LoadError", "outcome", "start_open_loop", "start_streams", "start_wrk", "stop", "wait_for"]
 
 _HERE: Final = Path(__file__).parent
 _MARGIN_S: Final = 30.0
 _SAID_BYTES: Final = 500
+_MOST_IDS: Final = 1 << 24
 
 
 class LoadError(Exception):
@@ -28,15 +30,24 @@ class LoadError(Exception):
 
 
 def start_wrk(
-    port: int, body: Path, *, seconds: float, connections: int, core: int, cores: Sequence[int] = ()
+    port: int,
+    requests: Path,
+    *,
+    seconds: float,
+    connections: int,
+    core: int,
+    cores: Sequence[int] = (),
+    n_keys: int = 1,
+    n_models: int = 1,
 ) -> subprocess.Popen[str]:
-    """Start wrk: POSTs of `body` on kept connections, each as soon as the last one was answered.
+    """Start wrk: the requests of a file (bench/wrk_requests.py) on kept connections, each after the last one's answer.
 
-    cores: where it may run, if that is more than one core.
+    cores: where it may run, if that is more than one core. n_keys, n_models: how many there are, if wrk numbers them.
     """
     n_threads = max(1, len(cores) // 2)
     command = ["wrk", f"-t{n_threads}", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
-    command += ["-s", str(_HERE / "wrk.lua"), f"http://127.0.0.1:{port}{CHAT_PATH}", "--", str(body), API_KEY]
+    command += ["-s", str(_HERE / "wrk.lua"), f"http://127.0.0.1:{port}{CHAT_PATH}", "--", str(requests)]
+    command += [str(time.monotonic_ns() // 1_000_000 % _MOST_IDS), str(n_keys), str(n_models)]
     return _start(command, cores or (core,))
 
 

@@ -67,19 +67,19 @@ def n_answered(upstream: int) -> int:
 
 def saturate(
     target: Target,
-    body: Path,
+    requests: Path,
     *,
     connections: int,
     seconds: float,
     cores: Sequence[int],
     tolerant: bool = False,
 ) -> dict[str, float]:
-    """Send what `body` holds on so many connections, as fast as it is answered. Raises LoadError.
+    """Send the requests of a file on so many connections, as fast as they are answered. Raises LoadError.
 
     tolerant: failed requests are told, as `errors` and `error_share`, and do not end the measurement.
     """
     settle_s = _SETTLE_MANY_S if connections >= _MANY else _SETTLE_S
-    load = start_wrk(target.port, body, seconds=_WRK_S, connections=connections, core=cores[0], cores=cores)
+    load = start_wrk(target.port, requests, seconds=_WRK_S, connections=connections, core=cores[0], cores=cores)
     try:
         time.sleep(settle_s)
         from_s, cpu_s, ticks, n = time.monotonic(), target.cpu_s(), target.user_system(), n_answered(target.upstream)
@@ -103,8 +103,13 @@ def saturate(
     return found
 
 
-def stream(target: Target, *, streams: int, settle_s: float, seconds: float, core: int) -> dict[str, float]:
-    """Read so many streamed answers at once; what a chunk costs, and how late it comes. Raises LoadError."""
+def stream(
+    target: Target, *, streams: int, settle_s: float, seconds: float, core: int, chunks: int = 0
+) -> dict[str, float]:
+    """Read so many streamed answers at once; what a chunk costs, and how late it comes. Raises LoadError.
+
+    chunks: of each answer, if what counts is a whole one instead of a chunk.
+    """
     pids = target.server.pids if target.server else []
     load = start_streams(target.port, streams=streams, settle_s=settle_s, seconds=seconds, pids=pids, core=core)
     done = outcome(load, seconds=settle_s + seconds)
@@ -113,9 +118,10 @@ def stream(target: Target, *, streams: int, settle_s: float, seconds: float, cor
     if done["errors"]:
         raise LoadError(f"{done['errors']:.0f} streamed answers failed or were cut")
     found = {key: value for key, value in done.items() if key.endswith("_ms")}
-    found |= {"errors": 0.0, "per_s": done["chunks_per_s"]}
+    each = chunks or 1
+    found |= {"errors": 0.0, "per_s": done["chunks_per_s"] / each}
     if target.server:
-        found |= split(done["cpu_s"] / done["chunks"] * 1e6, (round(done["user"]), round(done["system"])))
+        found |= split(done["cpu_s"] / done["chunks"] * each * 1e6, (round(done["user"]), round(done["system"])))
         found |= {"busy": done["cpu_s"] / done["seconds"]}
         if done["writes"]:
             found["chunks_per_write"] = done["chunks"] / done["writes"]

@@ -32,8 +32,8 @@ from bench.load import start_streams, start_wrk, stop
 from bench.machine import Cores, describe, pick_cores
 from bench.measures import Target, saturate, stream
 from bench.microsecond_shares import OURS, Place, by_place, by_step, kernel_places
-from bench.payloads import chat_body
 from bench.servers import Server, Servers
+from bench.wrk_requests import write_requests
 from docs.tables import fill
 
 __all__ = ["Cell", "tables"]
@@ -80,8 +80,7 @@ class Run:
         self._folder: Final = folder
         self._cores: Final = cores
         self._seconds: Final = seconds
-        self._body: Final = folder / "body.json"
-        self._body.write_bytes(chat_body(stream=False))
+        self._sent: Final = write_requests(folder / "requests")
 
     def requests(self) -> list[Cell]:
         """CPU of a JSON request, as many as one core can do."""
@@ -91,7 +90,7 @@ class Run:
             gateway = self._gateway(name, port)
             target = Target(gateway.port, gateway, origin.http1)
             found = saturate(
-                target, self._body, connections=_CONNECTIONS, seconds=self._seconds, cores=(self._cores.rest,)
+                target, self._sent, connections=_CONNECTIONS, seconds=self._seconds, cores=(self._cores.rest,)
             )
             places = self._profile(gateway, self._many_requests)
             cells.append(Cell(f"JSON, {name} up", found["cpu_us"], places, steps(f"JSON request, {name} up")))
@@ -115,7 +114,7 @@ class Run:
         return self._servers.velox(f"http://127.0.0.1:{port}", "on" if name == "HTTP/2" else "off")
 
     def _many_requests(self, gateway: Server, seconds: float) -> subprocess.Popen[str]:
-        return start_wrk(gateway.port, self._body, seconds=seconds, connections=_CONNECTIONS, core=self._cores.rest)
+        return start_wrk(gateway.port, self._sent, seconds=seconds, connections=_CONNECTIONS, core=self._cores.rest)
 
     def _many_streams(self, gateway: Server, seconds: float) -> subprocess.Popen[str]:
         core, pids = self._cores.rest, gateway.pids

@@ -3,8 +3,8 @@
     python -m bench.open_loop PORT --rate 500 --seconds 5
 
 A request's latency counts from when it was due, so that a stall is felt by all requests that fell into it. Arrivals
-are random (exponential gaps, a fixed seed), as independent clients' are. Plain sockets and select(): an event loop's
-timers are a millisecond coarse, which is more than what is measured.
+are random (exponential gaps, a fixed seed), as independent clients' are. Requests are those of bench/traffic.py. Plain
+sockets and select(): an event loop's timers are a millisecond coarse, which is more than what is measured.
 
 Knows: sockets and the clock. Does not know: what answers.
 """
@@ -20,9 +20,11 @@ import socket
 import sys
 import time
 from collections import deque
+from itertools import islice
 from typing import Final
 
-from bench.payloads import API_KEY, CHAT_PATH, chat_body
+from bench.payloads import API_KEY, CHAT_PATH
+from bench.traffic import requests
 
 __all__ = ["arrivals", "percentile", "request_bytes", "run", "whole_length"]
 
@@ -49,7 +51,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 def request_bytes(body: bytes) -> bytes:
-    """Return a whole chat request."""
+    """Return a whole chat request with few fields, where no request's cost is measured."""
     head = (
         f"POST {CHAT_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {API_KEY}\r\nAccept: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -99,7 +101,8 @@ def whole_length(received: bytes) -> int | None:
 
 def run(port: int, due: list[float], n_connections: int) -> tuple[list[float], int]:
     """Send the requests; return the latencies in seconds, ordered, and how many were not answered with 200."""
-    request = request_bytes(chat_body(stream=False))
+    # Made before the clock starts, and others in each run: no head is sent twice.
+    sent = [each.http1() for each in islice(requests(seed=time.time_ns()), len(due))]
     idle = [Connection(port) for _ in range(n_connections)]
     busy: dict[int, Connection] = {}
     waiting = deque(due)
@@ -111,7 +114,7 @@ def run(port: int, due: list[float], n_connections: int) -> tuple[list[float], i
         while waiting and waiting[0] <= now_s and idle:
             connection = idle.pop()
             connection.due_s = waiting.popleft()
-            connection.sock.sendall(request)
+            connection.sock.sendall(sent.pop())
             busy[connection.fileno()] = connection
         pause_s = max(0.0, waiting[0] - (time.perf_counter() - start_s)) if waiting and idle else 1.0
         for number in select.select(list(busy), (), (), pause_s)[0]:

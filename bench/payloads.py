@@ -15,7 +15,6 @@ __all__ = [
     "API_KEY",
     "CHAT_PATH",
     "CHAT_REPLY",
-    "MODELS_REPLY",
     "SSE_CHUNK",
     "SSE_LAST",
     "SSE_STOP",
@@ -68,8 +67,6 @@ def _chat_reply() -> bytes:
 
 
 CHAT_REPLY: Final = _chat_reply()
-# Routers that stand before model servers ask these what they serve.
-MODELS_REPLY: Final = orjson.dumps({"object": "list", "data": [{"id": "gpt-bench", "object": "model"}]})
 SSE_CHUNK: Final = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"gpt-bench",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import os
 import resource
 import signal
@@ -19,11 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import orjson
 import trustme
 
 from bench.cpu import cpu_seconds, family, memory_bytes, n_writes, user_share
 from bench.machine import Cores
-from bench.payloads import API_KEY, CHAT_REPLY, MODELS_REPLY
+from bench.payloads import API_KEY, CHAT_REPLY
+from bench.traffic import KEYS, MODELS_REPLY, replies
 
 __all__ = ["Certificate", "NginxUpstream", "Server", "Servers", "answers", "get"]
 
@@ -42,15 +45,33 @@ http {{
 }}
 """
 _NGINX_UPSTREAM: Final = """
+  {maps}
   server {{
     listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2; listen 127.0.0.1:{tls} ssl http2;
     ssl_certificate {chain}; ssl_certificate_key {key}; ssl_protocols TLSv1.3;
     location = /status {{ stub_status; }}
     location = /v1/models {{ return 200 '{models}'; }}
     location ~ ^/(server_info|model_info|version|loads|v1/loads|metrics)$ {{ return 200 '{{}}'; }}
-    location / {{ {failing} return 200 '{reply}'; }}
+    location / {{ {failing} {fields} return 200 '{reply}'; }}
   }}
 """
+# A provider's fields, as bench/traffic.py has them. What changes with each reply follows from nginx's own id of the
+# request, from the time, and from how many requests the connection has had. `date` and `server` are nginx's own.
+_REAL_MAPS: Final = """
+  map $msec $ms { ~\\.(\\d+)$ $1; default 500; }
+  map $request_id $ray { "~^(.{16})" $1; default 0; }
+"""
+_REAL_FIELDS: Final = """
+      add_header openai-organization velox-bench; add_header openai-version 2020-10-01;
+      add_header openai-processing-ms 1$ms; add_header x-request-id req_$request_id;
+      add_header x-ratelimit-limit-requests 30000; add_header x-ratelimit-limit-tokens 150000000;
+      add_header x-ratelimit-remaining-requests 2$connection_requests;
+      add_header x-ratelimit-remaining-tokens 14$connection_requests$ms;
+      add_header x-ratelimit-reset-requests ${ms}ms; add_header x-ratelimit-reset-tokens 1${ms}us;
+      add_header set-cookie "__cf_bm=$request_id-$msec-1.0.1.1; path=/; HttpOnly; Secure; SameSite=None";
+      add_header cf-cache-status DYNAMIC; add_header cf-ray $ray-FRA; add_header alt-svc 'h3=":443"; ma=86400';
+"""
+_N_TEXTS: Final = 20
 # One in a hundred, at random: what is random is nginx's own number of the request.
 _FAILING_MAP: Final = """
   split_clients "$request_id" $is_failing {{ 1% 1; * 0; }}
@@ -158,19 +179,25 @@ class Servers:
         for server in reversed(self._started):
             server.stop()
 
-    def nginx_upstream(self, *, is_failing: bool = False, cores: Sequence[int] = ()) -> NginxUpstream:
-        """Start an nginx that answers everything with the canned reply. GET /status says how much it has answered.
+    def nginx_upstream(
+        self, *, is_failing: bool = False, equal: bool = False, cores: Sequence[int] = ()
+    ) -> NginxUpstream:
+        """Start an nginx that answers everything as a provider does. GET /status says how much it has answered.
 
-        is_failing: one request in a hundred gets a 500. cores: a worker for each; none given: one worker.
+        is_failing: one request in a hundred gets a 500. equal: all replies are the same, byte for byte, but for the
+        date. cores: a worker for each; none given: one worker.
         """
+        maps, reply = _equal_reply() if equal else _real_reply()
         ports = NginxUpstream(free_port(), free_port(), free_port())
         http = _FAILING_MAP.format() * is_failing + _NGINX_UPSTREAM.format(
+            maps=maps,
+            fields="" if equal else _REAL_FIELDS,
             http1=ports.http1,
             http2=ports.http2,
             tls=ports.tls,
             chain=self.certificate.chain,
             key=self.certificate.key,
-            reply=CHAT_REPLY.decode(),
+            reply=reply,
             models=MODELS_REPLY.decode(),
             failing=_FAILING * is_failing,
         )
@@ -205,7 +232,7 @@ class Servers:
         tree: Path | None = None,
         within_s: float = _START_S,
     ) -> Server:
-        """Start Velox with its features on: key, limit, metrics. more: settings of this one.
+        """Start Velox with its features on: keys, limit, metrics. more: settings of this one.
 
         cores: a worker for each; none given: one worker. tree: the folder that `velox` is in; None: this one. within_s:
         how long it may take until it is ready.
@@ -222,7 +249,7 @@ class Servers:
             "VELOX_EGRESS_POOL_CONNECTIONS": "2",
             "VELOX_RATE_LIMIT_RPM": "60000000",
             "VELOX_RATE_LIMIT_BURST": "1000000",
-            "VELOX_API_KEYS": API_KEY,
+            "VELOX_API_KEYS": ",".join((API_KEY, *KEYS)),
             "VELOX_ACCESS_LOG": "off",
             "OPENAI_API_KEY": "sk-bench-upstream",
             **(more or {}),
@@ -315,6 +342,21 @@ class Servers:
     def _keep(self, server: Server) -> Server:
         self._started.append(server)
         return server
+
+
+def _equal_reply() -> tuple[str, str]:
+    return "", CHAT_REPLY.decode()
+
+
+def _real_reply() -> tuple[str, str]:
+    """Return maps and the body of a reply: its id is nginx's of the request, which chooses one of many texts, too."""
+    bodies = [orjson.loads(reply.body) for reply in itertools.islice(replies(), _N_TEXTS)]
+    texts = [body["choices"][0]["message"]["content"] for body in bodies]
+    share = f"{100 // _N_TEXTS}%"
+    choices = "".join(f'{share} "{text}"; ' for text in texts[:-1]) + f'* "{texts[-1]}";'
+    body = bodies[0] | {"id": "chatcmpl-$request_id"}
+    body["choices"][0]["message"]["content"] = "$text"
+    return _REAL_MAPS + 'split_clients "$request_id" $text { ' + choices + " }", orjson.dumps(body).decode()
 
 
 def free_port() -> int:

@@ -20,12 +20,13 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from bench.cpu import cpu_seconds, n_writes, user_share
-from bench.open_loop import percentile, request_bytes
-from bench.payloads import chat_body
+from bench.open_loop import percentile
+from bench.traffic import Request, requests
 
 __all__ = ["Scanner", "Seen", "figures", "read"]
 
@@ -78,9 +79,9 @@ class Seen:
 class _Stream:
     """One connection, with one answer on it."""
 
-    def __init__(self, port: int, request: bytes) -> None:
+    def __init__(self, port: int, requests: Iterator[Request]) -> None:
         self._port: Final = port
-        self._request: Final = request
+        self._requests: Final = requests
         self.ask()
 
     def ask(self, sock: socket.socket | None = None) -> None:
@@ -89,14 +90,16 @@ class _Stream:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.scanner = Scanner()
+        request = next(self._requests).http1()
         self.asked_ns = time.monotonic_ns()
         self.event_ns = 0
-        sock.sendall(self._request)
+        sock.sendall(request)
 
 
 def read(port: int, n_streams: int, settle_s: float, seconds: float, pids: list[int]) -> Seen:
     """Read streams for the given time. Raises ValueError if no event comes at all."""
-    request = request_bytes(chat_body(stream=True))
+    # Others in each run: no head is sent twice.
+    sent = requests(stream=True, seed=time.time_ns())
     poll = select.epoll()
     streams: dict[int, _Stream] = {}
     seen = Seen()
@@ -111,7 +114,7 @@ def read(port: int, n_streams: int, settle_s: float, seconds: float, pids: list[
             marked = _mark(pids)
             ends_s = now_s + seconds
         while n_begun < n_streams and now_s >= begin_s + n_begun * settle_s / n_streams:
-            stream = _Stream(port, request)
+            stream = _Stream(port, sent)
             streams[stream.sock.fileno()] = stream
             poll.register(stream.sock, select.EPOLLIN)
             n_begun += 1

@@ -20,10 +20,10 @@ from typing import Final, Literal
 
 from bench.machine import Cores, describe, pick_cores
 from bench.measures import Target, saturate, stream
-from bench.payloads import chat_body
 from bench.report import Row, row, save, table
 from bench.rounds import Figures, Measure, run_rounds
 from bench.servers import Server, Servers
+from bench.wrk_requests import write_requests
 from docs.tables import fill
 
 _PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "tls.md"
@@ -74,8 +74,7 @@ class Bench:
         """Measure all subjects in rounds, and keep the figures."""
         folder = self._folder / name
         folder.mkdir()
-        body = folder / "body.json"
-        body.write_bytes(chat_body(stream=False))
+        requests = write_requests(folder / "requests")
         with Servers(folder, self._cores) as servers:
             # One upstream for both questions: it writes each chunk on its own, with or without TLS.
             origin, http2, tls, tls_http2 = servers.tls_upstream(interval_s=0.0)
@@ -84,13 +83,13 @@ class Bench:
             for subject, server in gateways(servers, ports, is_stream=is_stream).items():
                 target = Target(server.port, server, origin.port)
                 measures[subject] = (
-                    partial(self._chunks, target) if is_stream else partial(self._requests, target, body)
+                    partial(self._chunks, target) if is_stream else partial(self._requests, target, requests)
                 )
             figures = self.figures[name] = run_rounds(measures, self._n_rounds, self._seconds)
         return figures
 
-    def _requests(self, target: Target, body: Path, seconds: float) -> dict[str, float]:
-        return saturate(target, body, connections=_STREAMS, seconds=seconds, cores=(self._cores.rest,))
+    def _requests(self, target: Target, requests: Path, seconds: float) -> dict[str, float]:
+        return saturate(target, requests, connections=_STREAMS, seconds=seconds, cores=(self._cores.rest,))
 
     def _chunks(self, target: Target, seconds: float) -> dict[str, float]:
         return stream(target, streams=_STREAMS, settle_s=_SETTLE_S, seconds=seconds, core=self._cores.rest)

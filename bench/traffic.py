@@ -26,6 +26,7 @@ __all__ = [
     "FIELDS_INVENTED",
     "KEYS",
     "MODELS",
+    "MODELS_REPLY",
     "N_CALLERS",
     "N_MODELS",
     "REPLY_END",
@@ -49,6 +50,10 @@ KEYS: Final[Sequence[str]] = tuple(
 MODELS: Final[Sequence[str]] = (
     *("gpt-5", "gpt-5-mini", "gpt-5-nano", "gpt-4o", "gpt-4o-mini"),
     *("gpt-4.1-2025-04-14", "o3", "o4-mini", "llama-3.3-70b-instruct", "qwen2.5-coder-32b"),
+)
+# Routers that stand before model servers ask these what they serve.
+MODELS_REPLY: Final = orjson.dumps(
+    {"object": "list", "data": [{"id": name, "object": "model"} for name in ("gpt-bench", *MODELS)]}
 )
 # All JSON replies end so, which tells a client that looks at the last bytes only that one is whole.
 REPLY_END: Final = b'"service_tier":"default","system_fingerprint":"fp_560af6e559"}'
@@ -99,18 +104,34 @@ class Reply:
         lines = "".join(f"{name}: {value}\r\n" for name, value in (*self.changing, *self.constant))
         return f"HTTP/1.1 200 OK\r\n{lines}{framing}\r\n".encode()
 
+    def http2_head(self) -> list[tuple[bytes, bytes]]:
+        """Return the fields over HTTP/2."""
+        length = (("content-length", str(len(self.body))),) if self.body else ()
+        fields = ((":status", "200"), *self.changing, *self.constant, *length)
+        return [(name.encode(), value.encode()) for name, value in fields]
+
 
 def requests(
-    *, stream: bool = False, seed: int = 1, mean_bytes: int = 750, keys: Sequence[str] = KEYS, hostile: bool = False
+    *,
+    stream: bool = False,
+    seed: int = 1,
+    mean_bytes: int = 750,
+    body: bytes = b"",
+    keys: Sequence[str] = KEYS,
+    models: Sequence[str] = MODELS,
+    hostile: bool = False,
 ) -> Iterator[Request]:
-    """Yield requests without end. mean_bytes: of bodies. keys: one a caller. hostile: each head has new field names."""
+    """Yield requests without end.
+
+    mean_bytes: of bodies. body: of all of them. keys: one a caller. hostile: fields in each that no other has.
+    """
     source = random.Random(seed)
     prose = _Prose(source, 2 * mean_bytes)
     sdks = [_sdk_fields(source, number, key) for number, key in enumerate(keys)]
     while True:
         number = source.randrange(len(sdks))
-        model = MODELS[source.randrange(N_MODELS)]
-        body = _chat(source, prose, model, mean_bytes, stream=stream, model_first=number % 3 > 0)
+        model = models[source.randrange(len(models))]
+        sent = body or _chat(source, prose, model, mean_bytes, stream=stream, model_first=number % 3 > 0)
         first, then = sdks[number]
         changing: Fields = (
             ("traceparent", f"00-{source.getrandbits(128):032x}-{source.getrandbits(64):016x}-01"),
@@ -121,7 +142,7 @@ def requests(
             changing += tuple(
                 (f"x-{source.getrandbits(48):012x}", f"{source.getrandbits(96):024x}") for _ in range(FIELDS_INVENTED)
             )
-        yield Request((*first, *changing, *then, ("Content-Length", str(len(body)))), body)
+        yield Request((*first, *changing, *then, ("Content-Length", str(len(sent)))), sent)
 
 
 def replies(*, stream: bool = False, seed: int = 2) -> Iterator[Reply]:

@@ -4,8 +4,9 @@
 
 A POST is read to its end. If its body says `"stream":true` the answer is SSE: one chunk each `interval` seconds (0: one
 in each turn of the loop), each by a write of its own, with the time of the monotonic clock in it. Otherwise it is the
-canned JSON. GET /count says how many chunks were written and how many requests were answered so far, this one included,
-as nginx counts; GET /pace?0.01 changes the interval for the streams that begin from then on.
+JSON of bench/traffic.py, as the heads of all replies to POSTs are. GET /count says how many chunks were written and how
+many requests were answered so far, this one included, as nginx counts; GET /pace?0.01&5 changes the interval, and how
+many chunks there are, for the streams that begin from then on.
 
 Knows: the two framings, through velox.protocol. Does not know: who asks.
 """
@@ -22,7 +23,8 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.payloads import CHAT_REPLY, MODELS_REPLY, SSE_LAST, SSE_STOP, sse_chunk
+from bench.payloads import SSE_LAST, SSE_STOP, sse_chunk
+from bench.traffic import MODELS_REPLY, replies
 from velox.protocol import http1_write
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http2 import Engine, EngineSettings
@@ -30,7 +32,6 @@ from velox.protocol.http2_engines import engine_factory
 from velox.types import Header, RequestHead
 
 _JSON: Final = (b"content-type", b"application/json")
-_SSE: Final = (b"content-type", b"text/event-stream")
 # A gateway may write the body anew, with spaces, and its fields in another order: then `stream` comes last.
 _STREAM: Final = re.compile(rb'"stream": ?true')
 # All of a short chat; the rest of a large body is not looked at.
@@ -43,9 +44,11 @@ class Pace:
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, n_chunks: int) -> None:
         self.loop: Final = loop
         self.interval_s = interval_s
-        self.n_chunks: Final = n_chunks
+        self.n_chunks = n_chunks
         self.n_written = 0
         self.n_answered = 0
+        self.replies: Final = replies()
+        self.streams: Final = replies(stream=True)
 
 
 class Playing:
@@ -119,13 +122,18 @@ class Http1Client(asyncio.Protocol):
     def _answer(self, head: RequestHead, start: bytes) -> None:
         self._pace.n_answered += head.method == b"POST" or head.path == b"/count"
         if _STREAM.search(start):
-            self._transport.write(_reply_head(_SSE, None))
+            self._transport.write(next(self._pace.streams).http1_head())
             self._playing = Playing(self._pace, self)
             return
         if head.target.startswith(b"/pace?"):
-            self._pace.interval_s = float(head.target.partition(b"?")[2])
-        body = CHAT_REPLY if head.method == b"POST" else self._asked(head.path)
-        reply = _reply_head(_JSON, len(body))
+            interval, _, chunks = head.target.partition(b"?")[2].partition(b"&")
+            self._pace.interval_s, self._pace.n_chunks = float(interval), int(chunks)
+        if head.method == b"POST":
+            made = next(self._pace.replies)
+            self._transport.write(made.http1_head() + made.body)
+            return
+        body = self._asked(head.path)
+        reply = http1_write.reply_head(200, [_JSON], content_length=len(body), chunked=False, close=False)
         self._transport.write(reply if head.method == b"HEAD" else reply + body)
 
     def _asked(self, path: bytes) -> bytes:
@@ -133,10 +141,6 @@ class Http1Client(asyncio.Protocol):
         if path == b"/count":
             return b'{"chunks":%d,"requests":%d}' % (self._pace.n_written, self._pace.n_answered)
         return MODELS_REPLY if path == b"/v1/models" else b"{}"
-
-
-def _reply_head(content_type: Header, length: int | None) -> bytes:
-    return http1_write.reply_head(200, [content_type], content_length=length, chunked=length is None, close=False)
 
 
 class Http2Stream:
@@ -159,14 +163,14 @@ class Http2Stream:
         pace.n_answered += 1
         engine = self._client.engine
         if _STREAM.search(self._start):
-            engine.send_response(self._id, [(b":status", b"200"), _SSE], False)
+            engine.send_response(self._id, next(pace.streams).http2_head(), False)
             self.playing = Playing(pace, self)
             return
-        length = (b"content-length", b"%d" % len(CHAT_REPLY))
+        reply = next(pace.replies)
         is_head = self._method == b"HEAD"
-        engine.send_response(self._id, [(b":status", b"200"), _JSON, length], is_head)
+        engine.send_response(self._id, reply.http2_head(), is_head)
         if not is_head:
-            engine.send_data(self._id, CHAT_REPLY, True)
+            engine.send_data(self._id, reply.body, True)
 
     def write_event(self, event: bytes, *, last: bool) -> None:
         self._client.engine.send_data(self._id, event, last)

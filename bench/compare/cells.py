@@ -17,12 +17,17 @@ Kind: TypeAlias = Literal["smoke", "bench", "full"]
 Load: TypeAlias = Literal["closed", "open", "streams", "mixed"]
 # Before which upstream: its kind of connection, and whether it fails. `streams` is the one that streams; `large` is
 # the same for plain requests: nginx answers before it has read a large body, whereupon Envoy closes the connection.
-Stage: TypeAlias = Literal["requests", "streams", "large", "http2", "tls", "errors"]
+# `equal` gives one and the same reply; all others give replies as a provider does (bench/traffic.py).
+Stage: TypeAlias = Literal["requests", "equal", "streams", "large", "http2", "tls", "errors"]
+# What clients send: bench/traffic.py says what real and hostile is; equal is one and the same request again and again.
+Heads: TypeAlias = Literal["real", "hostile", "equal"]
 
 # A closed loop with so many connections says nothing of a gateway that takes longer than this for one answer to each.
 _TURN_S: Final = 2.0
 # At a fixed rate over so much of what a gateway can do at most, its own queue is measured.
 _SHARE: Final = 0.7
+# Of a short stream.
+SHORT_CHUNKS: Final = 5
 # The round that is dropped.
 WARM_UP_S: Final = 0.4
 
@@ -31,7 +36,8 @@ WARM_UP_S: Final = 0.4
 class Cell:
     """One workload. interval_s: between the chunks of a stream, 0: as fast as the upstream writes.
 
-    rounds, seconds: of this one, as a share of the run's. smallest: the least kind of run that it is in.
+    chunks: of a stream, if a whole one is the unit of the figures; 0: a chunk is. rounds, seconds: of this one, as a
+    share of the run's. smallest: the least kind of run that it is in.
     """
 
     id: str
@@ -45,6 +51,8 @@ class Cell:
     interval_s: float = 0.0
     rounds: float = 1.0
     seconds: float = 1.0
+    heads: Heads = "real"
+    chunks: int = 0
 
     @property
     def upstream(self) -> Literal["http1", "http2", "tls"]:
@@ -53,7 +61,9 @@ class Cell:
     def workload(self) -> dict[str, object]:
         """Return what the document says of it."""
         return {
+            "heads": self.heads,
             "body_bytes": self.body_bytes,
+            "chunks": self.chunks,
             "stream": self.load == "streams",
             "connections": self.connections,
             "upstream": self.upstream,
@@ -73,6 +83,23 @@ def _more(cell_id: str, title: str, stage: Stage = "requests", **rest: int) -> C
 
 CELLS: Final[Sequence[Cell]] = (
     Cell("json-750B", "JSON, 750 B, 32 connections", "requests", "closed", "smoke"),
+    Cell(
+        "json-equal",
+        "The same with equal heads: one request and one reply, again and again, as no real client sends them",
+        "equal",
+        "closed",
+        "smoke",
+        heads="equal",
+    ),
+    Cell(
+        "json-invented",
+        "JSON, 750 B, 32 connections, eight fields in each request that no other request has",
+        "requests",
+        "closed",
+        "bench",
+        rounds=0.6,
+        heads="hostile",
+    ),
     Cell("latency-50", "JSON, 50 requests/s", "requests", "open", "bench", rate=50.0, seconds=2.0),
     Cell("latency-4000", "JSON, 4,000 requests/s", "requests", "open", "smoke", rate=4000.0),
     _more("json-3.5KB", "JSON, 3.5 KB, 32 connections", body_bytes=3584),
@@ -88,6 +115,14 @@ CELLS: Final[Sequence[Cell]] = (
         "bench",
         connections=150,
         interval_s=0.01,
+    ),
+    Cell(
+        "sse-short",
+        "SSE, whole streamed requests of 5 chunks, 32 streams",
+        "streams",
+        "streams",
+        "bench",
+        chunks=SHORT_CHUNKS,
     ),
     _more("json-64KB", "JSON, 64 KB, 32 connections", "large", body_bytes=65536),
     _more("json-2MB", "JSON, 2 MB, 32 connections", "large", body_bytes=2_000_000),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +19,11 @@ from bench.compare.subjects import Subject, started
 from bench.load import LoadError
 from bench.machine import Cores
 from bench.measures import Target, wait_until_idle
-from bench.open_loop import request_bytes, whole_length
-from bench.payloads import chat_body
+from bench.open_loop import whole_length
 from bench.peers import Origin
 from bench.servers import Server, Servers
 from bench.streams import Scanner
+from bench.traffic import Request, requests
 
 __all__ = ["Holder", "measure", "plan_s"]
 
@@ -60,11 +60,11 @@ class Holder:
 
     def idle(self, n: int) -> None:
         """Have one more request answered on each of n connections. Raises LoadError."""
-        self._ask(n, request_bytes(chat_body(stream=False)), _is_whole)
+        self._ask(n, requests(), _is_whole)
 
     def streaming(self, n: int) -> None:
         """Hold n more streams, each of which has begun. Raises LoadError."""
-        self._ask(n, request_bytes(chat_body(stream=True)), _has_begun)
+        self._ask(n, requests(stream=True), _has_begun)
 
     def n_open(self) -> int:
         """Return how many of the connections the server has not closed."""
@@ -79,14 +79,14 @@ class Holder:
                 pass  # closed, as an empty read says
         return n
 
-    def _ask(self, n: int, request: bytes, is_done: Callable[[bytes], bool]) -> None:
+    def _ask(self, n: int, sent: Iterator[Request], is_done: Callable[[bytes], bool]) -> None:
         until_s = time.monotonic() + _OPENING_S
         for first in range(0, n, _AT_ONCE):
             asked = []
             for _ in range(min(_AT_ONCE, n - first)):
                 sock = socket.create_connection(("127.0.0.1", self._port), _ANSWER_S)
                 self._socks.append(sock)
-                sock.sendall(request)
+                sock.sendall(next(sent).http1())
                 asked.append(sock)
             for index, sock in enumerate(asked):
                 received = b""

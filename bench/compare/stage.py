@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.compare.cells import WARM_UP_S, Cell, Stage, planned_s, refusal
+from bench.compare.cells import CELLS, WARM_UP_S, Cell, Stage, planned_s, refusal
 from bench.compare.progress import Progress
 from bench.compare.subjects import DIRECT, Subject, started
 from bench.large_senders import LargeSender
@@ -24,10 +24,11 @@ from bench.load import LoadError
 from bench.machine import Cores
 from bench.measures import Target, at_rate, saturate, stream
 from bench.open_loop import percentile
-from bench.payloads import chat_body, large_body
+from bench.payloads import large_body
 from bench.peers import Origin, PeerError
 from bench.rounds import Figures, rotated
 from bench.servers import Servers, get
+from bench.wrk_requests import write_requests
 
 __all__ = ["PASSES", "START_S", "Filled", "Runner", "turns"]
 
@@ -36,12 +37,15 @@ PASSES: Final = 2
 # What starting one gateway takes, about; the slowest take much longer.
 START_S: Final = 1.5
 _STREAM_SETTLE_S: Final = 0.5
+_CHUNKS: Final = 100
 _N_QUANTILES: Final = 1000
 _N_FOR_P999: Final = 1000
 # Larger bodies are many messages with escapes, as they are in life; smaller ones one text that fills them up.
 _LARGE_BYTES: Final = 16384
 _BESIDE_BYTES: Final = 2_000_000
 _BESIDE_PER_S: Final = 4.0
+# What tells how much a gateway can do at most.
+_MOST: Final = "json-750B"
 
 
 @dataclass
@@ -105,13 +109,13 @@ class Runner:
         with Servers(folder, self._cores) as servers:
             origin = self._upstream(servers, stage)
             targets, failed = self._start(servers, stage, origin, cells[0])
-            if any(cell.rate for cell in cells) and not any(cell.id == "json-750B" for cell in cells):
+            if any(cell.rate for cell in cells) and not any(cell.id == _MOST for cell in cells):
                 self._probe(targets)
             for at in range(max(len(own) for _, own in plan)):
                 for cell, own in plan:
                     if at < len(own):
                         if stage == "streams":
-                            get(origin.http1, f"/pace?{cell.interval_s}")
+                            get(origin.http1, f"/pace?{cell.interval_s}&{cell.chunks or _CHUNKS}")
                         self._round(cell, own[at], targets, failed)
 
     def _upstream(self, servers: Servers, stage: Stage) -> Origin:
@@ -119,7 +123,7 @@ class Runner:
         if stage in ("streams", "large"):
             server, http2, _, tls = servers.tls_upstream(interval_s=0.0)
             return Origin(server.port, http2, tls, authority)
-        ports = servers.nginx_upstream(is_failing=stage == "errors")
+        ports = servers.nginx_upstream(is_failing=stage == "errors", equal=stage == "equal")
         return Origin(ports.http1, ports.http2, ports.tls, authority)
 
     def _start(
@@ -189,7 +193,7 @@ class Runner:
                 if turn >= 0:
                     filled.rounds[name].append(figures)
                     filled.samples[name] += samples
-                if cell.id == "json-750B":
+                if cell.id == _MOST:
                     self.per_s[name] = max(self.per_s.get(name, 0.0), figures["per_s"])
                 continue
             self._skip(filled)
@@ -205,7 +209,7 @@ class Runner:
             case "closed":
                 figures = saturate(
                     target,
-                    self._body(cell.body_bytes),
+                    self._requests(cell),
                     connections=cell.connections,
                     seconds=seconds,
                     cores=(core,),
@@ -213,15 +217,20 @@ class Runner:
                 )
                 return figures, []
             case "streams":
-                return (
-                    stream(target, streams=cell.connections, settle_s=_STREAM_SETTLE_S, seconds=seconds, core=core),
-                    [],
+                figures = stream(
+                    target,
+                    streams=cell.connections,
+                    settle_s=_STREAM_SETTLE_S,
+                    seconds=seconds,
+                    core=core,
+                    chunks=cell.chunks,
                 )
+                return figures, []
             case "open" | "mixed":
                 assert cell.rate is not None, "cells at a rate have one"
                 with ExitStack() as stack:
                     if cell.load == "mixed":
-                        body = self._body(_BESIDE_BYTES).read_bytes()
+                        body = large_body("text", _BESIDE_BYTES)
                         sender = stack.enter_context(LargeSender(target.port, body, _BESIDE_PER_S))
                     figures, samples = at_rate(
                         target, rate=cell.rate, seconds=seconds, connections=cell.connections, core=core
@@ -241,17 +250,22 @@ class Runner:
                 self._progress.step(f"how much can {name} do?", 0.0)
                 try:
                     figures = saturate(
-                        target, self._body(750), connections=32, seconds=WARM_UP_S, cores=(self._cores.rest,)
+                        target,
+                        self._requests(next(each for each in CELLS if each.id == _MOST)),
+                        connections=32,
+                        seconds=WARM_UP_S,
+                        cores=(self._cores.rest,),
                     )
                 except (LoadError, RuntimeError, OSError):
                     continue  # the cells will say what is wrong with it
                 self.per_s[name] = figures["per_s"]
 
-    def _body(self, n_bytes: int) -> Path:
-        path = self._folder / f"body-{n_bytes}.json"
+    def _requests(self, cell: Cell) -> Path:
+        """Return the file of what wrk sends in a cell."""
+        path = self._folder / f"requests-{cell.heads}-{cell.body_bytes}"
         if not path.exists():
-            large = n_bytes >= _LARGE_BYTES
-            path.write_bytes(large_body("text", n_bytes) if large else chat_body(stream=False, size=n_bytes))
+            large = large_body("text", cell.body_bytes) if cell.body_bytes >= _LARGE_BYTES else b""
+            write_requests(path, heads=cell.heads, mean_bytes=cell.body_bytes, body=large)
         return path
 
 

@@ -24,7 +24,9 @@ NGINX: Final = "nginx"
 VELOX: Final = "Velox"
 _HTTP2: Final = "Velox, HTTP/2 up"
 _TLS: Final = "Velox, HTTP/2 over TLS up"
-_FEATURES: Final = "client key, rate limit that is never reached, metrics, request timing, upstream key; access log off"
+_FEATURES: Final = (
+    "client keys (101), rate limit that is never reached, metrics, request timing, upstream key; access log off"
+)
 
 _Upstream: TypeAlias = Literal["http1", "http2", "tls"]
 
@@ -80,9 +82,9 @@ def subjects(cores: Cores, only: Sequence[str] = (), against: Path | None = None
         ),
     ]
     if against is not None:
-        found.append(
-            Subject(f"Velox in {against.name}", "velox", str(against), _FEATURES, frozenset(("http1",)), tree=against)
-        )
+        other, one_way = f"Velox in {against.name}", frozenset(("http1",))
+        found.append(Subject(other, "velox", str(against), _FEATURES, one_way, tree=against))
+        found.append(Subject(f"{other}, HTTP/2 up", "velox", str(against), _FEATURES, one_way, tree=against))
     if n > 1:
         shared = f"{n} workers, HTTP/1.1 up, on the cores that load and upstream use too"
         found.append(
@@ -124,8 +126,8 @@ def started(
 
 def _velox(subject: Subject, servers: Servers, cores: Cores, origin: Origin, upstream: _Upstream) -> Server:
     own = cores.every[: subject.workers] if subject.workers > 1 else ()
-    if subject.name == _HTTP2:
-        return servers.velox(f"http://127.0.0.1:{origin.http2}", "on")
+    if subject.name == _HTTP2 or (subject.tree is not None and subject.name.endswith("HTTP/2 up")):
+        return servers.velox(f"http://127.0.0.1:{origin.http2}", "on", tree=subject.tree)
     if subject.name == _TLS:
         return servers.velox(f"https://127.0.0.1:{origin.tls}", "on")
     if upstream == "tls":

@@ -17,9 +17,9 @@ from bench.compare.progress import Progress
 from bench.load import LoadError
 from bench.machine import Cores
 from bench.measures import Target, saturate
-from bench.payloads import chat_body
 from bench.rounds import rotated
 from bench.servers import Servers
+from bench.wrk_requests import write_requests
 
 __all__ = ["Share", "measure", "plan_s", "shares"]
 
@@ -56,8 +56,7 @@ def measure(
 ) -> dict[str, list[tuple[int, float]]]:
     """Return subject -> (workers, requests a second). Raises LoadError, RuntimeError, OSError."""
     folder.mkdir()
-    body = folder / "body.json"
-    body.write_bytes(chat_body(stream=False))
+    requests = write_requests(folder / "requests")
     found: dict[tuple[str, int], list[float]] = {}
     with Servers(folder, cores) as servers:
         targets: dict[tuple[str, int], tuple[Target, Share]] = {}
@@ -72,7 +71,7 @@ def measure(
             for index in rotated([str(i) for i in range(len(targets))], max(turn, 0)):
                 (name, n), (target, share) = list(targets.items())[int(index)]
                 progress.step(f"{n} workers, round {turn + 1} of {n_rounds}: {name}", seconds + _AROUND_S)
-                figures = saturate(target, body, connections=_CONNECTIONS * n, seconds=seconds, cores=share.rest)
+                figures = saturate(target, requests, connections=_CONNECTIONS * n, seconds=seconds, cores=share.rest)
                 if turn >= 0:
                     found.setdefault((name, n), []).append(figures["per_s"])
     table: dict[str, list[tuple[int, float]]] = {}

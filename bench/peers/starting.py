@@ -20,6 +20,7 @@ from bench.payloads import API_KEY, CHAT_PATH, chat_body
 from bench.peers.catalogue import Origin, PeerError, peer
 from bench.peers.installing import last_lines, program_path, programs
 from bench.servers import Server, Servers, free_port
+from bench.traffic import KEYS
 
 __all__ = ["chat_status", "start"]
 
@@ -29,6 +30,7 @@ _MARK: Final = re.compile(r"@([a-z0-9_]+)@")
 _READY_S: Final = 120.0
 # In a configuration that names all upstreams, for those which are not there: nobody listens on it.
 _NO_PORT: Final = 9
+_CREDENTIALS: Final = tuple(f"Bearer {key}" for key in (API_KEY, *KEYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,9 @@ _LAUNCHES: Final[Mapping[str, Launch]] = {
         ("nginx", "-p", "@folder@", "-c", "@folder@/nginx.conf", "-e", "@folder@/error.log"),
         files=("nginx.conf",),
     ),
-    "HAProxy": Launch(("@programs@/haproxy", "-db", "-f", "@folder@/haproxy.cfg"), files=("haproxy.cfg",)),
+    "HAProxy": Launch(
+        ("@programs@/haproxy", "-db", "-f", "@folder@/haproxy.cfg"), files=("haproxy.cfg", "haproxy.keys")
+    ),
     "Envoy": Launch(
         ("@programs@/envoy", "-c", "@folder@/envoy.yaml"),
         arguments="envoy.args",
@@ -102,7 +106,9 @@ def start(name: str, servers: Servers, origin: Origin, *, upstream: str = "http1
         "spare_port": str(free_port()),
         "folder": str(folder),
         "programs": str(where),
-        "key": API_KEY,
+        "keys_map": "\n".join(f'        "{each}" 1;' for each in _CREDENTIALS),
+        "keys_list": "\n".join(_CREDENTIALS),
+        "keys_regex": "|".join(_CREDENTIALS),
         "upstream": upstream,
         "origin_port": str(origin_port),
         "http1_port": str(origin.http1),

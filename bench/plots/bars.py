@@ -17,7 +17,19 @@ from bench.plots.document import Cell, Document
 from bench.plots.figures import DIRECT, NGINX, difference, number, of, ratio, shown
 from bench.rounds import Spread, spread
 
-__all__ = ["CPU", "VELOX", "VELOX_HTTP2", "VELOX_TLS", "Bar", "all_bars", "burst", "half_load", "json_cell", "paced"]
+__all__ = [
+    "CPU",
+    "VELOX",
+    "VELOX_HTTP2",
+    "VELOX_TLS",
+    "Bar",
+    "all_bars",
+    "burst",
+    "equal_cell",
+    "half_load",
+    "json_cell",
+    "paced",
+]
 
 VELOX: Final = "Velox"
 VELOX_HTTP2: Final = "Velox, HTTP/2 up"
@@ -76,8 +88,18 @@ class Bar:
 
 
 def json_cell(document: Document) -> Cell | None:
-    """Return the cell of small JSON requests at saturation, that with 32 connections if there is one."""
-    cells = [each for each in document.cells if _is_small_json(each) and not each.is_open and each.upstream == "http1"]
+    """Return the cell of small JSON requests with real heads at saturation, with 32 connections if there is one."""
+    return _saturated(document, "real")
+
+
+def equal_cell(document: Document) -> Cell | None:
+    """Return the same cell with equal heads."""
+    return _saturated(document, "equal")
+
+
+def _saturated(document: Document, heads: str) -> Cell | None:
+    cells = [each for each in document.cells if _is_small_json(each) and each.heads == heads]
+    cells = [each for each in cells if not each.is_open and each.upstream == "http1"]
     return min(cells, key=lambda each: abs(each.connections - _CONNECTIONS), default=None)
 
 
@@ -94,7 +116,7 @@ def paced(document: Document) -> Cell | None:
 def half_load(document: Document) -> Cell | None:
     """Return the open-loop cell whose rate is nearest to half of what Velox can serve."""
     cells = [each for each in document.cells if _is_small_json(each) and each.is_open and VELOX in each.columns]
-    top = json_cell(document)
+    top = json_cell(document) or equal_cell(document)
     most = of(top, VELOX, "per_s") if top else None
     if most is None:
         return max(cells, key=lambda each: each.rate, default=None)
@@ -105,7 +127,8 @@ def half_load(document: Document) -> Cell | None:
 def all_bars(document: Document) -> list[Bar]:
     """Return every bar, in the order of the page."""
     bars = [_ratio_bar(document, *each) for each in _RATIOS]
-    for what, find in (("CPU per JSON request", json_cell), *_STREAMS):
+    equal = ("CPU per JSON request with equal heads", equal_cell)
+    for what, find in (("CPU per JSON request", json_cell), equal, *_STREAMS):
         bars.append(_below_every_gateway(document, f"{what}, of the cheapest LLM gateway's", find))
     bars += _added(document)
     return bars + _of_memory(document) + [_two_workers(document)]
@@ -116,7 +139,8 @@ def _is_small_json(cell: Cell) -> bool:
 
 
 def _stream(document: Document, *, is_paced: bool) -> Cell | None:
-    cells = [each for each in document.cells if each.stream and each.is_plain and (each.interval_s > 0) == is_paced]
+    cells = [each for each in document.cells if each.stream and each.is_plain and not each.chunks]
+    cells = [each for each in cells if (each.interval_s > 0) == is_paced]
     return next((each for each in cells if each.upstream == "http1"), None)
 
 
@@ -128,7 +152,9 @@ _STREAMS: Final[tuple[tuple[str, _Find], ...]] = (
 # (what, cell, subject, reference, bar)
 _RATIOS: Final[tuple[tuple[str, _Find, str, str, float], ...]] = (
     ("CPU per JSON request, HTTP/1.1 up, of nginx's", json_cell, VELOX, NGINX, 2.0),
-    ("CPU per JSON request, HTTP/2 up, of nginx's", json_cell, VELOX_HTTP2, NGINX, 2.0),
+    ("CPU per JSON request, HTTP/2 up, of nginx's", json_cell, VELOX_HTTP2, NGINX, 2.3),
+    ("CPU per JSON request with equal heads, HTTP/1.1 up, of nginx's", equal_cell, VELOX, NGINX, 2.6),
+    ("CPU per JSON request with equal heads, HTTP/2 up, of nginx's", equal_cell, VELOX_HTTP2, NGINX, 2.6),
     ("CPU per JSON request, HTTP/1.1 up, of vllm-router's", json_cell, VELOX, _ROUTER, 0.65),
     ("CPU per JSON request, HTTP/2 up, of vllm-router's", json_cell, VELOX_HTTP2, _ROUTER, 0.65),
     ("CPU per JSON request, HTTP/2 over TLS 1.3 up, of that without TLS", json_cell, VELOX_TLS, VELOX_HTTP2, 1.3),
@@ -160,7 +186,16 @@ def _home(document: Document, find: _Find, subject: str) -> Cell | None:
 
 def _work(cell: Cell) -> tuple[object, ...]:
     """Return what is alike in two cells that differ in their upstream only."""
-    return (cell.stream, cell.is_open, cell.body_bytes, cell.connections, cell.interval_s, cell.is_plain)
+    return (
+        cell.stream,
+        cell.is_open,
+        cell.body_bytes,
+        cell.connections,
+        cell.interval_s,
+        cell.is_plain,
+        cell.heads,
+        cell.chunks,
+    )
 
 
 def _writes(cell: Cell, subject: str, reference: str) -> str:

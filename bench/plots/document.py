@@ -43,7 +43,8 @@ class Cell:
     """One workload. columns: subject -> figure -> its value in each round, None where it has none.
 
     interval_s: between the chunks of a stream, 0: as fast as the upstream writes. is_plain: no upstream that fails on
-    purpose, no large bodies beside it.
+    purpose, no large bodies beside it. heads: `real`, `hostile` or `equal`; all were equal in runs that do not say.
+    chunks: of a streamed reply that is the unit of the figures; 0: a chunk is.
     """
 
     id: str
@@ -56,6 +57,8 @@ class Cell:
     rate: float
     interval_s: float
     is_plain: bool
+    heads: str
+    chunks: int
     columns: Mapping[str, Mapping[str, Sequence[float | None]]]
     latencies: Mapping[str, Points]
     refused: Mapping[str, str]
@@ -152,7 +155,7 @@ def _cell(raw: Mapping[str, Any]) -> Cell:
     work = raw["workload"]
     return Cell(
         id=raw["id"],
-        title=raw["title"],
+        title=raw["title"] if "heads" in work else f"{raw['title']}, equal heads",
         stream=bool(work["stream"]),
         is_open=work["load"] == "open",
         body_bytes=int(work.get("body_bytes") or 0),
@@ -161,6 +164,8 @@ def _cell(raw: Mapping[str, Any]) -> Cell:
         rate=float(work.get("rate") or 0.0),
         interval_s=float(work.get("interval_s") or 0.0),
         is_plain=_is_plain(work),
+        heads=work.get("heads") or "equal",
+        chunks=int(work.get("chunks") or 0),
         columns={name: _columns(rounds) for name, rounds in raw["rounds"].items() if rounds},
         latencies={name: points for name, values in raw.get("latencies_ms", {}).items() if (points := _thin(values))},
         refused=raw.get("refused", {}),

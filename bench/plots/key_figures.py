@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
-from bench.plots.bars import CPU, VELOX, Bar, burst, half_load, json_cell, paced
+from bench.plots.bars import CPU, VELOX, Bar, burst, equal_cell, half_load, json_cell, paced
 from bench.plots.document import Cell, Document
 from bench.plots.figures import DIRECT, NGINX, difference, number, of, shown
 from bench.rounds import spread
@@ -16,10 +17,21 @@ from bench.rounds import spread
 __all__ = ["kept", "key_figures"]
 
 
+# The row of README.md that is no client's traffic, and says so.
+EQUAL: Final = "CPU a JSON request, all heads equal: what load generators send, and no real client"
+
+
 def key_figures(document: Document) -> str:
     """Return the table: Velox, nginx, and the LLM gateways from the best to the worst."""
     rows = [
-        _row(document, "CPU a JSON request", json_cell(document), CPU, "µs"),
+        _row(
+            document,
+            "CPU a JSON request, heads as real clients and providers send them",
+            json_cell(document),
+            CPU,
+            "µs",
+        ),
+        _row(document, EQUAL, equal_cell(document), CPU, "µs"),
         _row(document, "CPU a streamed chunk, at a model's pace", paced(document), CPU, "µs"),
         _row(document, "CPU a streamed chunk, as fast as the upstream writes", burst(document), CPU, "µs"),
         _row(document, "requests/s on one core", json_cell(document), "per_s", ""),

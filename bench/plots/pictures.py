@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench.plots.bars import CPU, burst, json_cell, paced
+from bench.plots.bars import CPU, burst, equal_cell, json_cell, paced
 from bench.plots.charts import Curve, Dot, Panel, distributions, dots, lines
 from bench.plots.document import Cell, Document
 from bench.plots.figures import DIRECT, NGINX, number, of, ratio
@@ -64,7 +64,7 @@ def _latency(document: Document, cell: Cell) -> str:
 
 
 def _cpu_per_request(document: Document) -> str:
-    cell = json_cell(document)
+    cell = json_cell(document) or equal_cell(document)
     return _cpu("CPU per request, by gateway", document, [(cell, "request")] if cell else [])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.plots import tables
-from bench.plots.bars import all_bars, shown_bars
+from bench.plots.bars import all_bars, json_cell, shown_bars
 from bench.plots.document import ROOT, Document, read, small, written
 from bench.plots.key_figures import kept, key_figures
 from bench.plots.pictures import PICTURES
@@ -25,6 +25,15 @@ README: Final = ROOT / "README.md"
 _NAMES: Final = {"bench": "gateways", "full": "full", "smoke": "gateways"}
 # The markers of README.md, and the pictures between them.
 _KEY: Final = "key-figures"
+# What the clients of a run sent, in README.md.
+_HEADS: Final = (
+    "Requests and replies have the heads that OpenAI SDKs and a provider send: ids differ in each, 100 callers,\n"
+    "10 models."
+)
+_EQUAL_ONLY: Final = (
+    "**All requests of this run had the same head, which no real client sends. Where heads differ, a request costs\n"
+    "Velox about twice as much.** The next run has real heads."
+)
 _KEY_PICTURES: Final = ("cpu-per-request", "latency")
 UNMEASURED: Final = "Nothing has been measured for this page yet.\n"
 
@@ -93,6 +102,7 @@ def _of_readme(document: Document) -> str:
         f"{document.date}, {document.machine.get('cores')} cores of {document.machine.get('cpu')}, CPython "
         f"{document.machine.get('python')}; median of {document.rounds} interleaved rounds.",
         f"{kept(all_bars(document))}: [which, and by how much]({page}#bars).",
+        _HEADS if json_cell(document) else _EQUAL_ONLY,
         "",
         key_figures(document),
         "",

@@ -117,13 +117,15 @@ def _ordered(document: Document, cell: Cell) -> list[str]:
 
 def _costs(cell: Cell, names: Sequence[str], bars: Sequence[Bar]) -> str:
     """Return what a request or chunk costs, and how many of them there are a second."""
-    what = "chunk" if cell.stream else "request"
+    what = f"reply of {cell.chunks} chunks" if cell.chunks else "chunk" if cell.stream else "request"
     per_s = "per_s" if not cell.is_open else ""
     columns: dict[str, list[str]] = {
         f"CPU a {what}, µs": [shown(of(cell, name, CPU)) for name in names],
         "user + system": [_parts(cell, name) for name in names],
         "of nginx's": [_times_of(cell, name, NGINX, CPU) for name in names],
-        f"{what}s a second": [shown(of(cell, name, per_s)) for name in names],
+        f"{what}s a second" if not cell.chunks else "replies a second": [
+            shown(of(cell, name, per_s)) for name in names
+        ],
         "of direct's": [_times_of(cell, name, DIRECT, per_s) for name in names],
         "chunks a write": [shown(of(cell, name, "chunks_per_write")) for name in names],
         "of a core": [_percent(cell, name, "busy") for name in names],

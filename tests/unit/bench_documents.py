@@ -42,6 +42,7 @@ def run(kind: str = "bench", *, rounds: int = 5, missing: tuple[str, ...] = (), 
         _cell("sse-paced", "SSE, 150 streams, a chunk each 10 ms", names, rounds, chance, stream=True),
         _cell("open-100", "JSON, 750 B, 100 requests/s", names, rounds, chance, rate=100),
         _cell("open-4000", "JSON, 750 B, 4,000 requests/s", [*names], rounds, chance, rate=4000, refused=slow),
+        _cell("json-equal", "The same with equal heads", names, rounds, chance, heads="equal"),
     ]
     return {
         "format": 1,
@@ -91,12 +92,14 @@ def _cell(
     stream: bool = False,
     rate: float | None = None,
     refused: set[str] | frozenset[str] = frozenset(),
+    heads: str = "real",
 ) -> dict[str, Any]:
     served = [name for name in names if name not in refused]
     return {
         "id": cell,
         "title": title,
         "workload": {
+            "heads": heads,
             "body_bytes": 750,
             "stream": stream,
             "connections": 32,

@@ -32,7 +32,19 @@ def test_every_gateway_of_the_issue_is_there() -> None:
 
 def test_every_file_of_configs_is_of_a_peer_and_uses_known_marks() -> None:
     """A configuration that nothing reads, or a mark that nothing fills, is a mistake."""
-    known = {"port", "spare_port", "folder", "key", "upstream", "origin_port", "http1_port", "http2_port", "tls_port"}
+    known = {
+        "port",
+        "spare_port",
+        "folder",
+        "keys_map",
+        "keys_list",
+        "keys_regex",
+        "upstream",
+        "origin_port",
+        "http1_port",
+        "http2_port",
+        "tls_port",
+    }
     known |= {"scheme", "authority", "buffering", "no_if_whole", "user"}
     starting = (HERE / "starting.py").read_text()
     for path in (HERE / "configs").iterdir():

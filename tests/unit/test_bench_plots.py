@@ -111,7 +111,9 @@ def test_readme_is_filled_by_the_usual_run_only(tmp_path: Path) -> None:
     assert README not in files(small(run("full")), tmp_path, readme=README)
     shown = text.partition("<!-- key-figures -->")[2].partition("<!-- /key-figures -->")[0]
     assert re.search(
-        r"^\| CPU a JSON request \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$", shown, re.M
+        r"^\| CPU a JSON request, heads as [^|]* \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$",
+        shown,
+        re.M,
     )
     assert shown.count("difference of percentiles") == 2
     assert re.findall(r"\((docs/\S+svg)\)", shown) == [
@@ -151,7 +153,7 @@ def test_who_is_missing_or_refused_is_named_with_the_reason_below_each_table() -
 
     reason = r"- Envoy: PeerError: no wheel \<for> this \| platform: pip said \[no\](such) thing"
     cells = made["cells"].split("### ")[1:]
-    assert len(cells) == 5 and all(reason in cell for cell in cells)
+    assert len(cells) == 6 and all(reason in cell for cell in cells)
     assert all(reason in made[marker] for marker in ("subjects", "memory"))
     assert "- LiteLLM: only 250 of 1000 were answered in 60 s" in made["memory"]
     (fast,) = [cell for cell in cells if cell.startswith("JSON, 750 B, 4,000")]
