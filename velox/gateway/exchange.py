@@ -8,7 +8,7 @@
     _run()          one coroutine per request:
       _read_in_steps()       a large body: the same look, in slices; then the gate
       _wait_for_turn()       what was taken ahead of its time
-      _forward()    where    its route, and whom of that (routing.py)
+      _choose()     where    its route, and whom of that (routing.py)
                     forward  one attempt, and where it is safe another (retries.py)
         Attempt.run()        a stream on a warm connection; the reply passes through reply.py   (group.py)
       _end()        account  always, exactly once: limits settled, slot, body, count, log
@@ -49,7 +49,6 @@ from velox.policy.estimate import NO_TOKENS
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
-from velox.protocol.body import LARGE_BYTES
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
 __all__ = ["Exchange", "ExchangeOwner"]
@@ -134,7 +133,9 @@ class Exchange:
         self.reply: Reply | None = None
         self.started_ns = time.monotonic_ns()
         self.deadline_s = self.started_ns / _NS_PER_S + plan.terms.timeout_s
-        self.cost: Final = parts.estimator.at_first(plan.endpoint, 0 if body is None else len(body))
+        n_bytes = 0 if body is None else len(body)
+        # Tokens, before the body has been read.
+        self.cost: Final = plan.least_cost - (-n_bytes // parts.estimator.bytes_per_token)
         self.taken_ns = 0
         self.was_sent = False
         self.may_have_begun = False
@@ -192,20 +193,11 @@ class Exchange:
         if plan.caller.models:
             check_model(plan.caller, self.head, self.fields.model)
 
-    @property
-    def is_large(self) -> bool:
-        """True when reading the body at one go would hold up the other requests."""
-        return self.body is not None and len(self.body) >= LARGE_BYTES
-
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
-        parts, plan, body = self.gateway.parts, self.plan, self.body
-        limits = parts.limiter.limits(plan.caller, self.head, self.fields.model)
-        tokens = NO_TOKENS
-        # Also of a form, which is not read: some servers look at no content-type.
-        if limits.counts_tokens and body and plan.names_model:
-            tokens = parts.estimator.estimate(plan.endpoint, len(body), self.fields)
-        self._grant = parts.limiter.admit(limits, tokens, now_ns)
+        parts, body = self.gateway.parts, self.body
+        n_bytes = 0 if body is None else len(body)
+        self._grant = parts.limiter.enter(self.plan, self.head, self.fields, n_bytes, parts.estimator, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
@@ -232,7 +224,13 @@ class Exchange:
                 attempt: Attempt | None = self._choose()
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
-                await self._forward(attempt)
+                reply, attempting = self.reply, self._first(attempt)
+                assert reply is not None, "made with the choice"
+                self._attempting = attempting
+                while (decision := await attempting.run(self, reply)) is not None:
+                    await self._wait_for_retry(decision)
+                    self.recorder.retried(decision.cause)
+                    attempting = self._attempting = decision.attempt
         except VeloxError as exc:
             error = exc
         except asyncio.CancelledError:
@@ -299,7 +297,7 @@ class Exchange:
             if cursor.is_canary:
                 parts.recorder.canary()
             attempt = cursor.first(now_s)
-        elif way.only.has_capacity:
+        elif not way.only.is_limited or way.only.has_capacity:
             attempt = Attempt(way.only, 0, 0)
             attempt.begin(now_s)
         else:
@@ -322,18 +320,13 @@ class Exchange:
             gateway.mirrors.copy(way.parts.mirror, self._routing, self.head, self.fields, self.body)
         return attempt
 
-    async def _forward(self, attempt: Attempt) -> None:
-        """Send the request; wait for the end of the reply. Tries again only where that is safe (retries.py)."""
-        reply, way = self.reply, self._way
-        assert reply is not None and way is not None, "made with the choice"
-        attempting: Attempt | HedgedAttempts = attempt
-        if way.only is None or way.parts.hedging is not None:
-            attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
-        self._attempting = attempting
-        while (decision := await attempting.run(self, reply)) is not None:
-            await self._wait_for_retry(decision)
-            self.recorder.retried(decision.cause)
-            attempting = self._attempting = decision.attempt
+    def _first(self, attempt: Attempt) -> Attempt | HedgedAttempts:
+        """Return what the request begins with: its first attempt, or that and one beside it."""
+        way = self._way
+        assert way is not None, "made with the choice"
+        if way.only is not None and way.parts.hedging is None:
+            return attempt
+        return hedged(self, self.cursor, way.parts.hedging, attempt)
 
     def _make_reply(self) -> Reply:
         way, filters = self._way, self._filters
@@ -441,7 +434,9 @@ class Exchange:
         """Tell the client how it ended, then account. No await: it happens exactly once."""
         reply = self.reply
         self._attempting = None  # it leads back here: a cycle, which would hold the request's body
-        self.release_routing()
+        if self._routing is not None:
+            self._routing.n_open -= 1
+            self._routing = None
         if self._timer is not None:
             self._stop_timer()
         # Most often there is nothing to settle.

@@ -79,9 +79,10 @@ class LimitSet:
     """What counts the requests of one caller for one model. only: the one quota, if that is all.
 
     headers: None where no quota counts them. is_kept: what a request that went out has taken is used up, and no more.
+    granted: what a request gets that need not wait, if nothing is settled for it but when it never goes out.
     """
 
-    __slots__ = ("bounds", "caller", "counts_tokens", "headers", "is_kept", "nothing", "only", "slots")
+    __slots__ = ("bounds", "caller", "counts_tokens", "granted", "headers", "is_kept", "nothing", "only", "slots")
 
     def __init__(self, caller: Caller, bounds: Sequence[Bound], slots: Sequence[SlotBound]) -> None:
         self.caller: Final = caller
@@ -94,6 +95,7 @@ class LimitSet:
         self.is_kept: Final = not tokens and not slots
         # Nothing was taken, and nothing is settled: all its requests share it.
         self.nothing: Final = None if bounds or slots else Grant(self)
+        self.granted: Final = Grant(self, is_shared=True) if bounds and self.is_kept else None
         self.only: Final = self.bounds[0] if len(self.bounds) == 1 and not self.slots else None
 
     def __repr__(self) -> str:
@@ -109,16 +111,27 @@ class Spent(NamedTuple):
 
 
 class Grant:
-    """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent."""
+    """What was taken. estimate: its tokens, where a limit counts them. wait_ns: until it may be sent.
 
-    __slots__ = ("_is_settled", "_waits", "estimate", "limits", "meter", "wait_ns")
+    is_shared: by requests that each have taken the same, and settle it once.
+    """
 
-    def __init__(self, limits: LimitSet, estimate: Estimate = NO_TOKENS, waits: list[int] | None = None) -> None:
+    __slots__ = ("_is_settled", "_is_shared", "_waits", "estimate", "limits", "meter", "wait_ns")
+
+    def __init__(
+        self,
+        limits: LimitSet,
+        estimate: Estimate = NO_TOKENS,
+        waits: list[int] | None = None,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self.limits: Final = limits
         self.estimate: Final = estimate
         # Of each quota, how long its permits must wait; None: none of them must.
         self._waits = waits
         self._is_settled = False
+        self._is_shared: Final = is_shared
         self.meter: Meter | None = None
         self.wait_ns: Final = max(waits) if waits else 0
 
@@ -141,7 +154,7 @@ class Grant:
         limits = self.limits
         if self._is_settled or (sent and limits.is_kept):
             return None  # nothing of it comes back
-        self._is_settled = True
+        self._is_settled = not self._is_shared
         for held in limits.slots:
             held.slots.release()
         if sent and self.estimate is NO_TOKENS:

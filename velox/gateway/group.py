@@ -440,10 +440,16 @@ class Attempt:
         """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
         host = self._host
         assert host is not None, "a reply comes while its attempt runs"
-        self.on_head(head, host.loop.time())
+        now_s = host.loop.time()
+        if head.status < 400 and self.keys is None and head.status != _SWITCHED:  # most of them
+            if not self._has_head:
+                self._has_head = self._answers = True
+                self.member.health.answers(self._began_s, now_s)
+            return False
+        self.on_head(head, now_s)
         if head.status < 400:
             return False
-        self._retry = host.retry_after_status(head, self, host.loop.time())
+        self._retry = host.retry_after_status(head, self, now_s)
         return self._retry is not None
 
     def on_head(self, head: ReplyHead, now_s: float) -> None:
@@ -459,9 +465,10 @@ class Attempt:
         now_s = host.loop.time()
         waited_s = now_s - self._sent_s
         self.has_first(waited_s, now_s)
-        concurrency = self.member.concurrency
-        if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
-            host.found_capacity()
+        if self._group.is_limited:
+            concurrency = self.member.concurrency
+            if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
+                host.found_capacity()
         if self.observer is not None:
             self.observer.on_first()
 
@@ -558,7 +565,11 @@ class Attempt:
         if self.keys is not None:
             self._tell_key(status, now_s)
         if status < 400:
-            self._ended(_WELL, now_s)
+            group, member = self._group, self.member
+            member.health.ended(_WELL, self._began_s, now_s, answered=self._answers)
+            if group.learns and not self._has_first:
+                self._tell_balancer(_WELL, now_s)
+            member.counts.ended(member.row)
             return
         verdict, rest_s = of_status(status), None
         if verdict in (Verdict.QUOTA, Verdict.BUSY):

@@ -26,6 +26,7 @@ from velox.memo import Memo
 from velox.net.application import Client
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
+from velox.protocol.body import LARGE_BYTES
 from velox.types import Caller, Endpoint, Headers, HeadShape, KeyEntry, RequestHead
 
 __all__ = ["Gateway"]
@@ -91,7 +92,7 @@ class Gateway:
             if caller is None:
                 caller = parts.auth.check(head)
                 parts.endpoints.check(head)
-            plan = plan_of(head, caller, parts.endpoints, asks_for_keys=parts.auth.asks)
+            plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
             if head.shape.is_shared:
                 self._plans.put(key, plan)
         return plan
@@ -230,7 +231,8 @@ class Gateway:
     def _admit(self, exchange: Exchange, now_ns: int, waited_ns: int = 0) -> bool:
         """Read a request that has left the queue, let it through the gate, and start it. False: it was refused."""
         priority, recorder = exchange.plan.priority, self.parts.recorder
-        if exchange.is_large:
+        if exchange.body is not None and len(exchange.body) >= LARGE_BYTES:
+            # To read it at one go would hold up the others.
             recorder.queued[priority].observe(waited_ns)
             self._active.add(exchange)
             exchange.start(is_read=False)

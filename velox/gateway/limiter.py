@@ -18,14 +18,15 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.lease_wait import NotYetError, unavailable
 from velox.gateway.permission import limited_model
+from velox.gateway.plan import RequestPlan
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
-from velox.policy.estimate import Estimate
+from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule, called, rules_of
 from velox.policy.patterns import matches
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
-from velox.types import Caller, RequestHead, Scope
+from velox.types import BodyFields, Caller, RequestHead, Scope
 
 __all__ = ["Limiter", "OnDecision", "QuotaTable"]
 
@@ -106,6 +107,24 @@ class Limiter:
             return found
         return self._sets.put(key, self._make(caller, key[1]))
 
+    def enter(
+        self,
+        plan: RequestPlan,
+        head: RequestHead,
+        fields: BodyFields,
+        n_bytes: int,
+        estimator: Estimator,
+        now_ns: int,
+    ) -> Grant:
+        """Take what a request needs, of all that count it. n_bytes: of its body. Raises as admit() does."""
+        caller = plan.caller
+        found = None if self._names_models else self._sets.get((caller.id, None))
+        limits = found if found is not None and found.caller is caller else self.limits(caller, head, fields.model)
+        # Also of a form, which is not read: some servers look at no content-type.
+        if limits.counts_tokens and n_bytes and plan.names_model:
+            return self.admit(limits, estimator.estimate(plan.endpoint, n_bytes, fields), now_ns)
+        return self.admit(limits, NO_TOKENS, now_ns)
+
     def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Grant:
         """Take what a request needs, of all that count it. Raises VeloxError(RATE_LIMITED), and has taken nothing.
 
@@ -121,6 +140,8 @@ class Limiter:
             if answer < 0:
                 raise self._refused([(only, answer)], estimate.total, now_ns)
             self._on_decision(only.scope, only.unit, _WAITED if answer else _GRANTED)
+            if not answer and limits.granted is not None:
+                return limits.granted
             return Grant(limits, estimate, [answer] if answer else None)
         tokens = estimate.total
         self._look(limits, tokens, now_ns)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from velox.gateway.endpoints import Routes, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
+from velox.policy.estimate import Estimator
 from velox.types import Caller, Dialect, Endpoint, Priority, RequestHead
 
 __all__ = ["RequestPlan", "plan_of"]
@@ -25,7 +26,7 @@ class RequestPlan(NamedTuple):
     dialect: of the client. names_model: a body of this path names a model. reads_body: and it is JSON, which is read;
     forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. terms: what
     the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
-    class in the queue.
+    class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read.
     """
 
     caller: Caller
@@ -37,9 +38,12 @@ class RequestPlan(NamedTuple):
     terms: ClientTerms
     timeout_ns: int
     priority: Priority
+    least_cost: int
 
 
-def plan_of(head: RequestHead, caller: Caller, endpoints: Routes, *, asks_for_keys: bool) -> RequestPlan:
+def plan_of(
+    head: RequestHead, caller: Caller, endpoints: Routes, estimator: Estimator, *, asks_for_keys: bool
+) -> RequestPlan:
     """Read a head. Raises VeloxError(BAD_REQUEST) as client_terms() does.
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
@@ -56,6 +60,7 @@ def plan_of(head: RequestHead, caller: Caller, endpoints: Routes, *, asks_for_ke
         terms,
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),
+        estimator.at_first(path.route, 0),
     )
 
 

@@ -113,7 +113,8 @@ class Recorder:
     def attempt_answered(self, member: Member, status: int) -> None:
         """Note an attempt whose reply was whole."""
         if status < 400:
-            self._count_attempt(member, _OK)
+            self._metrics.count_attempt(_OK)
+            member.counts.count_attempt(member.row, _OK)
             return
         self._count_attempt(member, outcome_of(status))
         if status in (401, 403):

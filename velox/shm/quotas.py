@@ -71,27 +71,22 @@ class QuotaTable:
 class SharedQuota:
     """A velox.policy.quota.Quota. Several may have one tag."""
 
-    __slots__ = ("_last_ns", "_rate", "_row", "_rows", "_tag", "_window")
+    __slots__ = ("_last_ns", "_row", "_rows", "_tag", "_window", "rate")
 
     def __init__(self, rows: RowTable, window: Window, rate: BucketRate) -> None:
         self._rows: Final = rows
         self._window: Final = window
         self._tag: Final = window.tag
-        self._rate: Final = rate
+        self.rate: Final = rate  # that it was asked for with
         self._row: Row | None = None  # where it was found last; an overflow row's tag is never the one looked for
         self._last_ns = 0  # the last time that it was told
 
     def __repr__(self) -> str:
         return f"<SharedQuota {self._row!r}>"
 
-    @property
-    def rate(self) -> BucketRate:
-        """The rate that the quota was asked for with."""
-        return self._rate
-
     def ask(self, n: int, now_ns: int) -> int:
         """Return what take() would. No row is claimed for it."""
-        rate = self._rate
+        rate = self.rate
         if not rate.interval_ns:
             return 0
         tat, may_wait = self._look()
@@ -100,7 +95,7 @@ class SharedQuota:
 
     def take(self, n: int, now_ns: int) -> int:
         """Take `n` permits, all or none. In an overflow row nothing waits: what had to is refused."""
-        rate = self._rate
+        rate = self.rate
         if not rate.interval_ns:
             return 0
         if n > rate.burst:
@@ -137,11 +132,11 @@ class SharedQuota:
         """Note that `n` permits that had to wait are about to be used."""
         # No operation: a row with permits that wait is not freed.
         assert self._row is not None, "permits wait in the row that they were taken from"
-        self._row.waiting[0] -= n * self._rate.interval_ns
+        self._row.waiting[0] -= n * self.rate.interval_ns
 
     def give_back(self, n: int, *, waiting: bool) -> None:
         """Give back `n` permits that were not used."""
-        n_ns = n * self._rate.interval_ns
+        n_ns = n * self.rate.interval_ns
         rows = self._rows
         rows.enter()
         try:
@@ -160,7 +155,7 @@ class SharedQuota:
 
     def charge(self, n: int) -> None:
         """Take `n` permits that were used already, as if they had been taken with the last ones."""
-        n_ns = n * self._rate.interval_ns
+        n_ns = n * self.rate.interval_ns
         if not n_ns:
             return
         rows = self._rows
@@ -176,15 +171,21 @@ class SharedQuota:
 
     def remaining(self, now_ns: int) -> int:
         """Return how many permits could be taken without a wait."""
-        return remaining(self._rate, self._look()[0], now_ns)
+        return remaining(self.rate, self._look()[0], now_ns)
 
     def full_in_ns(self, now_ns: int) -> int:
         """Return the time until the bucket is full again."""
-        return full_in_ns(self._rate, self._look()[0], now_ns)
+        return full_in_ns(self.rate, self._look()[0], now_ns)
 
     def outlook(self, now_ns: int) -> tuple[int, int]:
-        """Return both, as they are at one moment."""
-        return outlook(self._rate, self._look()[0], now_ns)
+        """Return both, as they are at one moment. Each reply to a limited caller asks."""
+        rate, row = self.rate, self._row
+        if row is None:
+            return outlook(rate, self._look()[0], now_ns)
+        tat = row.tat.load()
+        if row.tag.load() & ~LEAVING != self._tag:  # after the TAT, as in _look()
+            tat = self._look()[0]
+        return outlook(rate, tat, now_ns)
 
     def _look(self) -> tuple[int, bool]:
         """Return the state of the bucket that take() would use, and whether permits of it may be waited for."""
