@@ -38,12 +38,12 @@ from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
-from velox.runtime.configuration import ConfigBoard
+from velox.runtime.configuration import ConfigSnapshot
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import return_large_blocks
 from velox.runtime.supervisor import SPARES
-from velox.runtime.worker import Worker
+from velox.runtime.worker import Worker, WorkerContext
 from velox.settings import Settings, load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
@@ -110,17 +110,23 @@ class Rig:
         segment = Segment(1, CELLS, spares=SPARES)
         table = UpstreamTable(segment.blocks)
         table.enroll(labels_of(upstreams_of(settings, None)), groups=prefix_groups(settings))
-        worker = Worker(
-            *(0, settings, segment, self._loop),
+        context = WorkerContext(
+            slot=0,
             block=0,
+            settings=settings,
+            sockets=[self._listener],
+            channel=self._channel[1],
+            notify=self._pipe[1],
+            segment=segment,
             quotas=QuotaMemory(settings.limit_buckets, segment.blocks),
             upstreams=table,
             leases=None,
             keys=KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench")),
-            configuration=ConfigBoard(),
+            configuration=ConfigSnapshot(),
+            certificates=None,
             sim_origin=None,
         )
-        return worker.run([self._listener], None, self._channel[1], self._pipe[1])
+        return Worker(context, self._loop).run()
 
     async def _connect(self) -> None:
         while self._loop.make_protocol is None:

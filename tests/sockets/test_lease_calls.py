@@ -13,7 +13,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.policy.quota import NOT_YET
 from velox.policy.token_bucket import BucketRate
-from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseCalls, LeasePipes
+from velox.runtime.leases import ALIVE, EVERY_ROW, LeaseClient, LeasePipes
 from velox.settings import load
 from velox.shm.leased import Demand, LeasedQuota, LeasedTable
 from velox.shm.quota_table import QuotaMemory
@@ -27,7 +27,7 @@ RATE = BucketRate(10**9, 10, 0)
 class Stage:
     """One worker, and the keeper's ends of its pipes."""
 
-    calls: LeaseCalls
+    calls: LeaseClient
     pipes: LeasePipes
     status: GatewayStatus
     quotas: list[LeasedQuota]
@@ -49,7 +49,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], timeout: str = "5s") -> None
         pipes, status = LeasePipes(2), GatewayStatus(Segment(2, 8))
         status.redis = RedisLink.UP
         loop = asyncio.get_running_loop()
-        calls = LeaseCalls(settings, pipes, 1, status, loop)
+        calls = LeaseClient(settings, pipes, 1, status, loop)
         table = LeasedTable(QuotaMemory(64, 2), 1, calls)
         quotas = [table.quota(table.tag(name), RATE) for name in (b"one", b"two")]
         try:
@@ -61,7 +61,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], timeout: str = "5s") -> None
     asyncio.run(main())
 
 
-def soon(calls: LeaseCalls) -> float:
+def soon(calls: LeaseClient) -> float:
     return asyncio.get_running_loop().time() + calls.timeout_s
 
 

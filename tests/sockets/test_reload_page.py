@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from velox.admin.health import Readiness
-from velox.admin.reload import AnswerBoard, ReloadAnswer, ReloadPage
+from velox.admin.reload import ReloadAnswer, ReloadAnswers, ReloadPage
 from velox.admin.reload_call import Told, call_reload
 from velox.admin.server import AdminApp, run
 from velox.observe.series import CELLS
@@ -36,7 +36,7 @@ class Gateway:
         self.worker = WorkerStatus(segment, 0)
         self.worker.state = WorkerState.READY
         self.worker.configuration = 1
-        self.answers = AnswerBoard()
+        self.answers = ReloadAnswers()
         self.woken, self._wake = os.pipe2(os.O_NONBLOCK)
         page = ReloadPage(segment, self.answers, lambda: wake(self._wake))
         app = AdminApp(

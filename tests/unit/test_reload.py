@@ -32,8 +32,8 @@ def names(gateway: ReloadingGateway) -> list[str]:
 
 def told(gateway: ReloadingGateway) -> ReloadAnswer:
     """Return what who asks is told: as a process has it that did not write it."""
-    gateway.reload.answers._board._seen = 0
-    answer = gateway.reload.answers.news()
+    gateway.reload.answers._snapshot._seen = 0
+    answer = gateway.reload.answers.read_new()
     assert answer is not None
     return answer
 
@@ -56,7 +56,7 @@ def test_file_that_changes_is_read_once_and_taken(gateway: ReloadingGateway) -> 
     assert names(gateway) == ["a", "b"]
     assert gateway.enrolled == [gateway.reload.settings]
     assert gateway.lines == [ADDED]
-    assert gateway.status.configuration == gateway.reload.board.number == 2
+    assert gateway.status.configuration == gateway.reload.snapshot.number == 2
     assert (gateway.status.reloads(taken=True), gateway.status.reloads(taken=False)) == (1, 0)
 
 
@@ -156,7 +156,7 @@ def test_what_workers_find_is_what_the_supervisor_has(gateway: ReloadingGateway)
     if not pid:
         os.close(write_fd)
         os.read(read_fd, 1)
-        news = gateway.reload.board.news()
+        news = gateway.reload.snapshot.read_new()
         found = None if news is None else assembled(news[1], before)
         is_right = found is not None and [key.secret.reveal() for key in found.upstreams[0].keys] == ["sk-a"]
         os._exit(0 if is_right and news is not None and news[0] == 2 and len(found.upstreams) == 2 else 1)
@@ -165,7 +165,7 @@ def test_what_workers_find_is_what_the_supervisor_has(gateway: ReloadingGateway)
     os.close(write_fd)
     os.close(read_fd)
     assert os.waitpid(pid, 0)[1] == 0
-    assert gateway.reload.board.news() is None
+    assert gateway.reload.snapshot.read_new() is None
 
 
 def test_keys_of_clients_change_with_the_file(gateway: ReloadingGateway) -> None:
@@ -254,7 +254,7 @@ def test_configuration_without_room_for_its_members_is_refused(gateway: Reloadin
     gateway.ask()
     assert names(gateway) == ["a"]
     assert gateway.lines[1:] == ["there is no room for its upstreams yet: 3 members are new, and 2 rows are free"]
-    assert gateway.reload.board.number == 1
+    assert gateway.reload.snapshot.number == 1
 
 
 def test_gateway_without_a_file_reads_what_it_has(tmp_path: Path) -> None:

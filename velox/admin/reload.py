@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
 
 from velox.admin.message import AdminRequest, RefusalError, Reply
-from velox.shm.board import Board
 from velox.shm.segment import Segment
+from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus, WorkerState, serving
 
-__all__ = ["ANSWER_S", "READING_S", "AnswerBoard", "ReloadAnswer", "ReloadPage"]
+__all__ = ["ANSWER_S", "READING_S", "ReloadAnswer", "ReloadAnswers", "ReloadPage"]
 
 # The longest that a reading may take. 10,000 routes: 5 s, and 33 s beside processes that leave it little of two cores.
 READING_S: Final = 120.0
@@ -32,7 +32,7 @@ ANSWER_S: Final = 2 * READING_S + 5.0
 _FOLLOW_S: Final = 5.0
 _LOOK_S: Final = 0.05
 _MOST_WAITING: Final = 8
-_BOARD_BYTES: Final = 16 * 2**20
+_ANSWER_BYTES: Final = 16 * 2**20
 # Of a file with ten thousand mistakes, or changes, nobody reads more.
 _MOST_LINES: Final = 1000
 
@@ -54,36 +54,29 @@ class ReloadAnswer:
     age_s: float = 0.0
 
 
-class AnswerBoard:
-    """Where the supervisor answers. Made before the admin process is forked."""
+class ReloadAnswers:
+    """The supervisor's last answer. Made before the admin process is forked."""
 
     def __init__(self) -> None:
-        self._board: Final = Board(_BOARD_BYTES)
+        self._snapshot: Final[SharedSnapshot[ReloadAnswer]] = SharedSnapshot(_ANSWER_BYTES)
 
     def __repr__(self) -> str:
-        return f"<AnswerBoard {self._board!r}>"
+        return f"<ReloadAnswers {self._snapshot!r}>"
 
     def publish(self, answer: ReloadAnswer) -> None:
-        """Answer all who have asked up to now, or up to then. For the supervisor."""
-        fields = asdict(answer)
-        for name in ("changes", "problems"):
-            fields[name] = _shortened(fields[name])
-        self._board.publish(orjson.dumps(fields))
+        """Answer all requests up to `answer.upto`. For the supervisor."""
+        shortened = replace(answer, changes=_shortened(answer.changes), problems=_shortened(answer.problems))
+        self._snapshot.publish(shortened)
 
-    def news(self) -> ReloadAnswer | None:
-        """Return an answer that was not had yet. For the admin process."""
-        text = self._board.news()
-        if text is None:
-            return None
-        fields = orjson.loads(text)
-        changes, restart, problems = (tuple(fields[name]) for name in ("changes", "restart", "problems"))
-        return ReloadAnswer(fields["upto"], fields["configuration"], changes, restart, problems, fields["age_s"])
+    def read_new(self) -> ReloadAnswer | None:
+        """Return an answer that was not read yet. For the admin process."""
+        return self._snapshot.read_new()
 
 
 class ReloadPage:
     """Serves /reload. wake: the supervisor."""
 
-    def __init__(self, segment: Segment, answers: AnswerBoard, wake: Callable[[], None]) -> None:
+    def __init__(self, segment: Segment, answers: ReloadAnswers, wake: Callable[[], None]) -> None:
         self._segment: Final = segment
         self._status: Final = GatewayStatus(segment)
         self._answers: Final = answers
@@ -131,7 +124,7 @@ class ReloadPage:
                 while True:
                     if self._status.draining:
                         raise RefusalError(503, "the gateway is draining: it reads nothing any more")
-                    self._last = self._answers.news() or self._last
+                    self._last = self._answers.read_new() or self._last
                     if self._last is not None and self._last.upto >= wanted:
                         return self._last
                     await asyncio.sleep(_LOOK_S)

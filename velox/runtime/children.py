@@ -20,14 +20,12 @@ from velox.admin import metrics_page
 from velox.admin import server as admin_server
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.pprof import ProfilePage
-from velox.admin.reload import AnswerBoard, ReloadPage
+from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.profiling.remote import collect
-from velox.runtime.configuration import ConfigBoard
-from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.leases import LeasePipes
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
-from velox.runtime.worker import run_worker
+from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
@@ -39,7 +37,7 @@ from velox.types import Address
 
 __all__ = ["LeaseProcess", "admin", "start_simulator", "worker"]
 
-_AGAIN_S: Final = 0.1
+_RESTART_S: Final = 0.1
 
 
 class LeaseProcess:
@@ -90,45 +88,19 @@ class LeaseProcess:
     def died(self, how: str, now_s: float, *, expected: bool) -> None:
         """Note that it was reaped; the next one may start."""
         self.pid = self._status.keeper_pid = 0
-        self._start_at_s = now_s + _AGAIN_S
+        self._start_at_s = now_s + _RESTART_S
         if not expected:
-            self._logger.error("the keeper of leases died (%s); the next one starts in %g s", how, _AGAIN_S)
+            self._logger.error("the keeper of leases died (%s); the next one starts in %g s", how, _RESTART_S)
 
 
-def worker(
-    slot: int,
-    settings: Settings,
-    segment: Segment,
-    listeners: Listeners,
-    channel: socket,
-    notify: int,
-    *,
-    block: int,
-    quotas: QuotaMemory,
-    upstreams: UpstreamTable,
-    leases: LeasePipes | None,
-    keys: KeyWatch,
-    configuration: ConfigBoard,
-    certificates: Certificates | None,
-    sim_origin: str | None,
-) -> int:
-    """Serve clients on the slot's sockets until told to drain. block: of shared memory, this process's own."""
+def worker(context: WorkerContext, listeners: Listeners) -> int:
+    """Serve clients on the slot's sockets until told to drain."""
     # A worker that is aborted because it hangs says where.
     faulthandler.enable()
-    if settings.pin_cpus:
-        pin_to_core(slot)
-    listeners.close_others(slot)
-    return run_worker(
-        *(slot, settings, segment, listeners[slot], channel, notify),
-        block=block,
-        quotas=quotas,
-        upstreams=upstreams,
-        leases=leases,
-        keys=keys,
-        configuration=configuration,
-        certificates=certificates,
-        sim_origin=sim_origin,
-    )
+    if context.settings.pin_cpus:
+        pin_to_core(context.slot)
+    listeners.close_others(context.slot)
+    return run_worker(context)
 
 
 def admin(
@@ -140,7 +112,7 @@ def admin(
     *,
     quotas: QuotaMemory,
     upstreams: UpstreamTable,
-    reloads: AnswerBoard,
+    reloads: ReloadAnswers,
     notify: int,
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""

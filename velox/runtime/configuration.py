@@ -22,14 +22,14 @@ from velox.observe.oplog import crash_text
 from velox.runtime.steps import finished
 from velox.settings import Settings
 from velox.settings.live import LIVE
-from velox.shm.board import Board
+from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import WorkerStatus
 
 __all__ = [
-    "MOST_BYTES",
-    "ConfigBoard",
+    "MAX_BYTES",
     "ConfigFollower",
     "ConfigPieces",
+    "ConfigSnapshot",
     "assembled",
     "assembling",
     "packed",
@@ -91,35 +91,31 @@ def unpacked(text: bytes) -> Any:
 
 
 # Above what the longest file with the most aliases comes to; pages that nobody wrote to take no memory.
-MOST_BYTES: Final = 128 * 2**20
+MAX_BYTES: Final = 128 * 2**20
 # A request takes several turns of the loop: a third of its time is for this, the rest for them.
 _STEP_S: Final = 0.001
 _PAUSE_S: Final = 0.002
 _FREED: Final = 200
 
 
-class ConfigBoard:
-    """Made by the supervisor before it forks. number: of the configuration that this process began with, or wrote."""
+class ConfigSnapshot:
+    """The live settings. Made by the supervisor before it forks. number: that this process began with, or published."""
 
     def __init__(self) -> None:
-        self._board: Final = Board(MOST_BYTES + 2**20)
+        self._snapshot: Final[SharedSnapshot[tuple[int, ConfigPieces]]] = SharedSnapshot(MAX_BYTES + 2**20)
         self.number = 1
 
     def __repr__(self) -> str:
-        return f"<ConfigBoard {self.number}>"
+        return f"<ConfigSnapshot {self.number}>"
 
     def publish(self, parts: ConfigPieces) -> None:
-        """Let all workers have a new configuration. For the supervisor."""
+        """Publish a new configuration to all workers. For the supervisor."""
         self.number += 1
-        self._board.publish(packed((self.number, parts)))
+        self._snapshot.publish((self.number, parts))
 
-    def news(self) -> tuple[int, ConfigPieces] | None:
-        """Return the number and the pieces of a configuration that this process has not had yet. For a worker."""
-        text = self._board.news()
-        if text is None:
-            return None
-        found: tuple[int, ConfigPieces] = unpacked(text)
-        return found
+    def read_new(self) -> tuple[int, ConfigPieces] | None:
+        """Return the number and the pieces of a configuration that this process has not read yet. For a worker."""
+        return self._snapshot.read_new()
 
 
 class ConfigFollower:
@@ -131,7 +127,7 @@ class ConfigFollower:
 
     def __init__(
         self,
-        board: ConfigBoard,
+        snapshot: ConfigSnapshot,
         settings: Settings,
         replace: Callable[[Settings], Iterable[None]],
         status: WorkerStatus,
@@ -139,13 +135,13 @@ class ConfigFollower:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.settings = settings
-        self._board: Final = board
+        self._snapshot: Final = snapshot
         self._replace: Final = replace
         self._status: Final = status
         self._logger: Final = logger
         self._loop: Final = loop
         self._steps: Generator[None, None, None] | None = None
-        status.configuration = board.number
+        status.configuration = snapshot.number
 
     def __repr__(self) -> str:
         return f"<ConfigFollower {self._status.configuration} {'changing' if self._steps else 'settled'}>"
@@ -154,9 +150,9 @@ class ConfigFollower:
         """Take over what is new. For the worker's tick: mostly there is nothing."""
         if self._steps is not None:
             return
-        news = self._board.news()
-        if news is not None:
-            self._steps = self._taking(*news)
+        new = self._snapshot.read_new()
+        if new is not None:
+            self._steps = self._taking(*new)
             self._step()
 
     def _taking(self, number: int, parts: ConfigPieces) -> Generator[None, None, None]:

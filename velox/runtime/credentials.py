@@ -13,11 +13,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import astuple
 from pathlib import Path
-from typing import Final
-
-import orjson
+from typing import Final, TypeAlias
 
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import renewed_context, server_context
@@ -26,13 +23,26 @@ from velox.settings import Settings
 from velox.settings.certificates import CertificateError, ServerCertificate, read_certificate
 from velox.settings.keys import merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
-from velox.shm.board import Board
+from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
-from velox.types import KeyEntry, Priority, Rates
+from velox.types import KeyEntry
 
-__all__ = ["Certificates", "KeyWatch"]
+__all__ = ["Certificates", "FileState", "KeyWatch", "file_state"]
 
 _KEYS_BYTES: Final = 16 * 2**20  # more than settings/keys.py lets through
+
+
+FileState: TypeAlias = tuple[int, ...] | str
+
+
+def file_state(path: str) -> FileState:
+    """Return what differs when a file has changed; the last is the later of its two times, in nanoseconds."""
+    try:
+        found = Path(path).stat()
+    except OSError as exc:
+        return exc.strerror or "gone"
+    # The time of the last change of the inode can't be set back, unlike that of the content.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class KeyWatch:
@@ -43,7 +53,7 @@ class KeyWatch:
 
     def __init__(self, settings: Settings, status: GatewayStatus, logger: logging.Logger) -> None:
         self.keys = settings.api_keys
-        self._board: Final = Board(_KEYS_BYTES)
+        self._snapshot: Final[SharedSnapshot[tuple[KeyEntry, ...]]] = SharedSnapshot(_KEYS_BYTES)
         self._path: Final = settings.api_keys_file
         self._status: Final = status
         self._logger: Final = logger
@@ -75,11 +85,10 @@ class KeyWatch:
 
     def take_over(self) -> bool:
         """Take the keys that the supervisor has found since the last time; False when there are none. For a worker."""
-        text = self._board.news()
-        if text is None:
-            return False
-        self.keys = tuple(_entry(*fields) for fields in orjson.loads(text))
-        return True
+        keys = self._snapshot.read_new()
+        if keys is not None:
+            self.keys = keys
+        return keys is not None
 
     def _judge(self, path: str, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
@@ -113,17 +122,8 @@ class KeyWatch:
 
     def _publish(self, keys: tuple[KeyEntry, ...]) -> None:
         self.keys = keys
-        self._board.publish(orjson.dumps([_fields(key) for key in keys]))
+        self._snapshot.publish(keys)
         self._status.n_keys = len(keys)
-
-
-def _fields(key: KeyEntry) -> tuple[object, ...]:
-    return key.digest.hex(), key.name, key.models, astuple(key.rates), key.priority
-
-
-def _entry(digits: str, name: str, models: list[str], rates: list[int], priority: int | None) -> KeyEntry:
-    highest = None if priority is None else Priority(priority)
-    return KeyEntry(bytes.fromhex(digits), name, tuple(models), Rates(*rates), highest)
 
 
 def _read(path: str) -> tuple[bytes, str | None]:
@@ -138,7 +138,7 @@ def _read(path: str) -> tuple[bytes, str | None]:
 
 _BAD_FOR_S: Final = 2.0
 _CERTIFICATE_BYTES: Final = 8 * 2**20  # three files of 1 MiB, as text
-_Mark = tuple[tuple[int, ...] | str, ...]
+_Mark: TypeAlias = tuple[FileState, ...]
 
 
 class Certificates:
@@ -155,7 +155,7 @@ class Certificates:
         self._protocols: Final = protocols
         self._status: Final = status
         self._logger: Final = logger
-        self._board: Final = Board(_CERTIFICATE_BYTES)
+        self._snapshot: Final[SharedSnapshot[ServerCertificate]] = SharedSnapshot(_CERTIFICATE_BYTES)
         # Before the files are read: what changes while they are is a change.
         self._files_seen: Final = Settled(self._mark())
         self._now = read_certificate(*files)
@@ -199,7 +199,7 @@ class Certificates:
         if found == self._now:
             return
         self._now, self.context = found, context
-        self._board.publish(_text_of(found))
+        self._snapshot.publish(found)
         self._status.tls_not_after_s = found.not_after_s
         self._status.count_tls_reload(taken=True)
         self._logger.info("the new TLS files are in use; the certificate is valid until %s", found.not_after)
@@ -211,25 +211,15 @@ class Certificates:
 
     def _mark(self) -> _Mark:
         """Return what tells the files of now from others."""
-        mark: list[tuple[int, ...] | str] = []
-        for path in self._files:
-            try:
-                found = None if path is None else Path(path).stat()
-            except OSError as exc:
-                mark.append(exc.strerror or "")
-                continue
-            if found is not None:
-                mark.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
-        return tuple(mark)
+        return tuple(file_state(path) for path in self._files if path is not None)
 
     # -- a worker -------------------------------------------------------------------------------------
 
     def follow(self, tls: TlsIngress) -> None:
         """Use the certificate that came since the last call, if one did, for the handshakes from now on."""
-        text = self._board.news()
-        if text is None:
+        found = self._snapshot.read_new()
+        if found is None:
             return
-        found = _certificate_of(text)
         try:
             self.context = renewed_context(self.context, self._now, found, self._protocols)
         except OSError as exc:
@@ -238,15 +228,3 @@ class Certificates:
             return
         self._now = found
         tls.context = self.context
-
-
-def _text_of(certificate: ServerCertificate) -> bytes:
-    parts = (certificate.chain_pem, certificate.key_pem, certificate.client_ca_pem, certificate.key_kind)
-    # latin-1 gives each byte a character: comments in a file may be in any encoding.
-    return orjson.dumps([*(part.decode("latin-1") for part in parts), certificate.not_after_s])
-
-
-def _certificate_of(text: bytes) -> ServerCertificate:
-    *parts, not_after_s = orjson.loads(text)
-    chain, key, authorities, kind = (part.encode("latin-1") for part in parts)
-    return ServerCertificate(chain, key, authorities, kind, not_after_s)

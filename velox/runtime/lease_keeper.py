@@ -366,7 +366,7 @@ class LeaseKeeper:
     def _ask(self, now_ns: int) -> None:
         """Ask for all rows that need it. To say that this gateway lives is a question, too."""
         if not self._is_up:
-            self._link = LinkTimes(now_ns, self._status.redis_told_ns)
+            self._link = LinkTimes(now_ns, self._status.redis_answered_ns)
             self._next_heartbeat_ns = now_ns
             self._rows.ask_again()
         while True:
@@ -406,7 +406,7 @@ class LeaseKeeper:
 
     def _answered(self, now_ns: int, n_replicas: int) -> None:
         self._retry_ns = 0
-        self._status.redis_told_ns = now_ns
+        self._status.redis_answered_ns = now_ns
         if n_replicas >= 0:
             self._status.replicas = max(1, n_replicas)
             self._next_heartbeat_ns = now_ns + _HEARTBEAT_NS

@@ -26,7 +26,7 @@ from velox.settings import Settings
 from velox.shm.leased import Demand, LeasedQuota
 from velox.shm.status import GatewayStatus
 
-__all__ = ["ALIVE", "EVERY_ROW", "LeaseCalls", "LeasePipes"]
+__all__ = ["ALIVE", "EVERY_ROW", "LeaseClient", "LeasePipes"]
 
 # Instead of a row: the keeper lives; and: whatever you wait for, look again.
 ALIVE: Final = 0xFFFF_FFFF
@@ -123,7 +123,7 @@ class _Waiter:
         self.rows: Final[set[int]] = set()
 
 
-class LeaseCalls:
+class LeaseClient:
     """A velox.shm.leased.Link, and a velox.gateway.lease_wait.LeaseWait. block: of this worker."""
 
     __slots__ = ("_block", "_demands", "_loop", "_pipes", "_settings", "_status", "_trusts", "_waiting")
@@ -142,7 +142,7 @@ class LeaseCalls:
         loop.add_reader(pipes.told_fd(block), self._on_told)
 
     def __repr__(self) -> str:
-        return f"<LeaseCalls up={self.is_up} waiting={len(self._waiting)}>"
+        return f"<LeaseClient up={self.is_up} waiting={len(self._waiting)}>"
 
     @property
     def is_up(self) -> bool:

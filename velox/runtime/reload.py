@@ -26,15 +26,15 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec.structs import replace
 
-from velox.admin.reload import READING_S, AnswerBoard, ReloadAnswer
+from velox.admin.reload import READING_S, ReloadAnswer, ReloadAnswers
 from velox.observe.oplog import crash_text, operations_logger
 from velox.policy.settled import Settled
-from velox.runtime.configuration import MOST_BYTES, ConfigBoard, ConfigPieces, assembled, packed, pieces, unpacked
-from velox.runtime.credentials import KeyWatch
+from velox.runtime.configuration import MAX_BYTES, ConfigPieces, ConfigSnapshot, assembled, packed, pieces, unpacked
+from velox.runtime.credentials import FileState, KeyWatch, file_state
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
 from velox.settings.keys import read_key_file
@@ -49,17 +49,15 @@ __all__ = ["ConfigFiles", "ConfigSource", "Found", "Paper", "Reload", "read"]
 # The file system's clock may be this much behind the system's.
 _CLOCK_NS: Final = 20_000_000
 
-_State: TypeAlias = tuple[int, ...] | str
-
 
 class ConfigFiles:
     """Of one gateway, in its supervisor. Nothing is looked at before follow()."""
 
     def __init__(self) -> None:
         # Of each path: what it was when it was read, and the digest of its content. None: not known.
-        self._states: dict[str, _State | None] = {}
+        self._states: dict[str, FileState | None] = {}
         self._digests: dict[str, bytes | None] = {}
-        self._seen: Final[Settled[tuple[_State | None, ...]]] = Settled(())
+        self._seen: Final[Settled[tuple[FileState | None, ...]]] = Settled(())
 
     def __repr__(self) -> str:
         return f"<ConfigFiles {len(self._states)} {self._seen!r}>"
@@ -70,13 +68,13 @@ class ConfigFiles:
         One that was followed before stays known as it was. Of another one that changed since then nobody can say
         which content was read: it counts as changed.
         """
-        states: dict[str, _State | None] = {}
+        states: dict[str, FileState | None] = {}
         digests: dict[str, bytes | None] = {}
         for path in sorted(set(paths)):
             if path in self._states:
                 states[path], digests[path] = self._states[path], self._digests[path]
                 continue
-            state = _state(path)
+            state = file_state(path)
             is_known = isinstance(state, str) or state[-1] < since_ns - _CLOCK_NS
             states[path], digests[path] = (state, _digest(path)) if is_known else (None, None)
         self._states, self._digests = states, digests
@@ -86,28 +84,18 @@ class ConfigFiles:
         """Look if it is time; True for a change that has settled, once. now_s: monotonic."""
         if not self._states or not self._seen.is_due(now_s):
             return False
-        mark = tuple(_state(path) for path in self._states)
+        mark = tuple(file_state(path) for path in self._states)
         return self._seen.see(mark, now_s) and self.take()
 
     def take(self) -> bool:
         """They are read now: what is there counts as known. Return True if it is not what was known before."""
-        states = {path: _state(path) for path in self._states}
+        states = {path: file_state(path) for path in self._states}
         digests = {path: _digest(path) for path, state in states.items() if state != self._states[path]}
         has_changed = any(digest != self._digests[path] for path, digest in digests.items())
         self._states.update(states)
         self._digests.update(digests)
         self._seen.take(tuple(states.values()))
         return has_changed
-
-
-def _state(path: str) -> _State:
-    """Return what tells a file of now from what it was; the last is the later of its two times, in nanoseconds."""
-    try:
-        found = Path(path).stat()
-    except OSError as exc:
-        return exc.strerror or "gone"
-    # The time of the last change of the inode can't be set back, unlike that of the content.
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _digest(path: str) -> bytes:
@@ -200,8 +188,8 @@ def found_in(load: Callable[[], Settings], running: Settings) -> Found:
     differs = changes(running, settings)
     after = taken(running, settings)
     parts = pieces(after) if differs.live else None
-    if parts is not None and parts.n_bytes > MOST_BYTES:
-        problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MOST_BYTES}"
+    if parts is not None and parts.n_bytes > MAX_BYTES:
+        problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
         return Found(key_files(settings.upstreams), problems=(problem,))
     return Found(key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart)
 
@@ -227,8 +215,8 @@ class Reload:
         enroll: Callable[[Settings], None],
     ) -> None:
         self.settings = settings
-        self.board: Final = ConfigBoard()
-        self.answers: Final = AnswerBoard()
+        self.snapshot: Final = ConfigSnapshot()
+        self.answers: Final = ReloadAnswers()
         self._source: Final = source
         self._status: Final = status
         self._keys: Final = keys
@@ -246,10 +234,10 @@ class Reload:
         # What the configuration that holds has changed, and when it was taken; none and 0: it is that of the start.
         self._changes: tuple[str, ...] = ()
         self._taken_s = 0.0
-        status.configuration = self.board.number
+        status.configuration = self.snapshot.number
 
     def __repr__(self) -> str:
-        return f"<Reload {self.board.number} {'reading' if self._pid else 'idle'}>"
+        return f"<Reload {self.snapshot.number} {'reading' if self._pid else 'idle'}>"
 
     def ask(self) -> None:
         """Read everything again at the next turn. May be called by a signal's handler."""
@@ -319,26 +307,26 @@ class Reload:
                 return
             self.settings = settings
             self._keys.replace_fixed(found.keys)
-            self.board.publish(found.parts)
+            self.snapshot.publish(found.parts)
             self._changes, self._taken_s = found.changes, now_s
-        self._status.configuration = self.board.number
+        self._status.configuration = self.snapshot.number
         self._status.configuration_is_bad = False
         self._status.count_reload(taken=True)
         age_s = now_s - self._taken_s if self._changes else 0.0
-        self._answer(ReloadAnswer(self._answers_upto, self.board.number, self._changes, found.restart, age_s=age_s))
+        self._answer(ReloadAnswer(self._answers_upto, self.snapshot.number, self._changes, found.restart, age_s=age_s))
         what = found.summary or "nothing has changed"
         more = f"; needs a restart: {', '.join(found.restart)}" if found.restart else ""
-        self._logger.info("configuration %d is in use: %s%s", self.board.number, what, more)
+        self._logger.info("configuration %d is in use: %s%s", self.snapshot.number, what, more)
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self._status.configuration_is_bad = True
         self._status.count_reload(taken=False)
-        self._answer(ReloadAnswer(self._answers_upto, self.board.number, problems=problems))
+        self._answer(ReloadAnswer(self._answers_upto, self.snapshot.number, problems=problems))
         n = len(problems)
         more = f", here the first {_MOST_LOGGED}" if n > _MOST_LOGGED else ""
         self._logger.error(
             "the configuration can't be used, number %d stays in use: %d problem%s%s",
-            *(self.board.number, n, "s" * (n > 1), more),
+            *(self.snapshot.number, n, "s" * (n > 1), more),
         )
         for problem in problems[:_MOST_LOGGED]:
             self._logger.error("%s", problem)

@@ -49,6 +49,7 @@ from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import how_it_ended, spawn
 from velox.runtime.reload import ConfigSource, Reload
+from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
@@ -351,24 +352,23 @@ class Supervisor:
         seat.status.state = WorkerState.STARTING
         seat.started_s = time.monotonic()
         seat.aborted = False
-        seat.pid = self._fork(
-            lambda: children.worker(
-                slot.index,
-                self._reload.settings,
-                self._segment,
-                self._listeners,
-                self._channels[slot.index][1],
-                self._wake_write,
-                block=seat.block,
-                quotas=self._quotas,
-                upstreams=self._upstreams,
-                leases=None if self._leases is None else self._leases.pipes,
-                keys=self._keys,
-                configuration=self._reload.board,
-                certificates=self._certificates,
-                sim_origin=self._sim_origin,
-            )
+        context = WorkerContext(
+            slot=slot.index,
+            block=seat.block,
+            settings=self._reload.settings,
+            sockets=self._listeners[slot.index],
+            channel=self._channels[slot.index][1],
+            notify=self._wake_write,
+            segment=self._segment,
+            quotas=self._quotas,
+            upstreams=self._upstreams,
+            leases=None if self._leases is None else self._leases.pipes,
+            keys=self._keys,
+            configuration=self._reload.snapshot,
+            certificates=self._certificates,
+            sim_origin=self._sim_origin,
         )
+        seat.pid = self._fork(partial(children.worker, context, self._listeners))
         seat.status.pid = seat.pid
 
     def _start_admin(self) -> None:

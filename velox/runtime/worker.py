@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -52,10 +53,10 @@ from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.runtime.capacity import ResidentMemory, descriptors_of, open_files_limit, share
-from velox.runtime.configuration import ConfigBoard, ConfigFollower
+from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
-from velox.runtime.leases import LeaseCalls, LeasePipes
+from velox.runtime.leases import LeaseClient, LeasePipes
 from velox.runtime.listeners import Entrance
 from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.memory_guard import MemoryGuard
@@ -69,7 +70,7 @@ from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
 from velox.types import KeyEntry
 
-__all__ = ["gateway_parts", "queue_of", "run_worker"]
+__all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
 
 def gateway_parts(
@@ -157,114 +158,103 @@ _FLUSH_S: Final = 0.5
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
-def run_worker(
-    slot: int,
-    settings: Settings,
-    segment: Segment,
-    listeners: Sequence[socket.socket],
-    channel: socket.socket,
-    notify: int,
-    *,
-    block: int,
-    quotas: QuotaMemory,
-    upstreams: UpstreamTable,
-    leases: LeasePipes | None,
-    keys: KeyWatch,
-    configuration: ConfigBoard,
-    certificates: Certificates | None,
-    sim_origin: str | None,
-) -> int:
-    """Run one worker to its end; return the exit code. notify: a pipe that wakes the supervisor."""
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What one worker process starts with. What it shares with others was made by the supervisor before it forked.
+
+    block: of shared memory, this process's own. sockets: to accept connections on. channel: for requests for profiles.
+    notify: a pipe that wakes the supervisor.
+    """
+
+    slot: int
+    block: int
+    settings: Settings
+    sockets: Sequence[socket.socket]
+    channel: socket.socket
+    notify: int
+    segment: Segment
+    quotas: QuotaMemory
+    upstreams: UpstreamTable
+    leases: LeasePipes | None
+    keys: KeyWatch
+    configuration: ConfigSnapshot
+    certificates: Certificates | None
+    sim_origin: str | None
+
+
+def run_worker(context: WorkerContext) -> int:
+    """Run one worker to its end; return the exit code."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        worker = Worker(
-            *(slot, settings, segment, runner.get_loop()),
-            block=block,
-            quotas=quotas,
-            upstreams=upstreams,
-            leases=leases,
-            keys=keys,
-            configuration=configuration,
-            sim_origin=sim_origin,
-        )
-        runner.run(worker.run(listeners, certificates, channel, notify))
+        runner.run(Worker(context, runner.get_loop()).run())
     return 0
 
 
 class Worker:
     """The object graph of one worker process."""
 
-    def __init__(
-        self,
-        slot: int,
-        settings: Settings,
-        segment: Segment,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        block: int,
-        quotas: QuotaMemory,
-        upstreams: UpstreamTable,
-        leases: LeasePipes | None,
-        keys: KeyWatch,
-        configuration: ConfigBoard,
-        sim_origin: str | None,
-    ) -> None:
+    def __init__(self, context: WorkerContext, loop: asyncio.AbstractEventLoop) -> None:
+        settings, block = context.settings, context.block
+        self._context: Final = context
         self._settings: Final = settings
-        self._leases: Final = (
-            None if leases is None else LeaseCalls(settings, leases, block, GatewayStatus(segment), loop)
-        )
-        self._quotas: Final = (
-            QuotaTable(quotas, block) if self._leases is None else LeasedTable(quotas, block, self._leases)
-        )
-        self._keys: Final = keys
         self._loop: Final = loop
-        self._status: Final = WorkerStatus(segment, block)
-        self._metrics: Final = WorkerMetrics(segment.metrics(block))
+        self._status: Final = WorkerStatus(context.segment, block)
+        self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
-        self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
-        self._certificates: Certificates | None = None  # none before run(), or no TLS
-        self._tls: TlsIngress | None = None
         self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
-        self._told_to_drain: Final = asyncio.Event()
+        self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
+        self._keys: Final = context.keys
+        self._must_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
-        self._is_change_noted = False
-
-        self._memory: MemoryGuard | None = None  # none before run()
+        self._is_pool_check_due = False
         self._budget: Final = BodyBudget(settings.body_budget_bytes, settings.queue_timeout_s, loop.time)
-        self._descriptors: Final = descriptors_of(settings, slot, open_files_limit())
-        self._fleet: Final = self._make_fleet(slot, block, upstreams, sim_origin)
+        self._descriptors: Final = descriptors_of(settings, context.slot, open_files_limit())
+        self._fleet: Final = self._make_fleet()
         self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
-        self._gateway: Final = self._make_gateway(slot)
+        self._gateway: Final = self._make_gateway()
         self._configuration: Final = ConfigFollower(
-            configuration, settings, self._change, self._status, self._logger, loop
+            context.configuration, settings, self._change, self._status, self._logger, loop
         )
         self._ingress: Final = self._make_ingress()
+        self._tls: Final = None if context.certificates is None else self._make_tls(context.certificates)
+        self._memory: Final = self._make_memory_guard()
 
-    def _make_fleet(self, slot: int, block: int, upstreams: UpstreamTable, sim_origin: str | None) -> Fleet:
+    def _make_fleet(self) -> Fleet:
+        context = self._context
         maker = MemberMaker(
-            *(slot, UpstreamCells(upstreams, block), self._metrics, self._logger, self._loop),
+            context.slot,
+            UpstreamCells(context.upstreams, context.block),
+            self._metrics,
+            self._logger,
+            self._loop,
             max_connections=self._descriptors.upstream,
             on_change=self._on_pool_change,
-            sim_origin=sim_origin,
+            sim_origin=context.sim_origin,
         )
-        return Fleet(self._settings, maker, upstreams, self._loop)
+        return Fleet(self._settings, maker, context.upstreams, self._loop)
 
-    def _make_gateway(self, slot: int) -> Gateway:
+    def _make_gateway(self) -> Gateway:
+        context, leases = self._context, None
+        quotas: LimiterTable = QuotaTable(context.quotas, context.block)
+        if context.leases is not None:
+            status = GatewayStatus(context.segment)
+            leases = LeaseClient(self._settings, context.leases, context.block, status, self._loop)
+            quotas = LeasedTable(context.quotas, context.block, leases)
         parts = gateway_parts(
             self._settings,
-            slot,
+            context.slot,
             self._loop,
             keys=self._keys.keys,
-            quotas=self._quotas,
-            leases=self._leases,
+            quotas=quotas,
+            leases=leases,
             max_tunnels=self._descriptors.upstream,
             metrics=self._metrics,
             log=self._log,
             logger=self._logger,
         )
-        return Gateway(parts, queue_of(self._settings, slot), self._fleet.routing, self._loop)
+        return Gateway(parts, queue_of(self._settings, context.slot), self._fleet.routing, self._loop)
 
     def _make_ingress(self) -> Ingress:
         settings = self._settings
@@ -285,35 +275,26 @@ class Worker:
             http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
         )
 
-    async def run(
-        self,
-        listeners: Sequence[socket.socket],
-        certificates: Certificates | None,
-        channel: socket.socket,
-        notify: int,
-    ) -> None:
+    async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
-        self._loop.add_signal_handler(signal.SIGTERM, self._told_to_drain.set)
+        self._loop.add_signal_handler(signal.SIGTERM, self._must_drain.set)
         self._status.heartbeat_ns = time.monotonic_ns()
         self._status.upstream_ready = False
         self._metrics.reset_gauges()
-        profiles = ProfileAgent(channel, self._loop)
+        profiles = ProfileAgent(self._context.channel, self._loop)
         profiles.start()
         self._fleet.start()
         self._upkeep.replace(self._fleet.members)
-        self._memory = self._make_memory_guard(notify)
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
-        if certificates is not None:
-            self._certificates, self._tls = certificates, self._make_tls(certificates)
-        entrance = Entrance(listeners, self._ingress, self._tls)
+        entrance = Entrance(self._context.sockets, self._ingress, self._tls)
         await entrance.open()
         self._status.state = WorkerState.READY
-        wake(notify)
-        await self._told_to_drain.wait()
+        wake(self._context.notify)
+        await self._must_drain.wait()
         if self._status.wants_successor:
             profiles.close()  # the channel is the successor's now
-        await self._drain(entrance, notify)
+        await self._drain(entrance)
 
     def _make_tls(self, certificates: Certificates) -> TlsIngress:
         return TlsIngress(
@@ -323,7 +304,7 @@ class Worker:
             on_failure=self._handshakes.failed,
         )
 
-    def _make_memory_guard(self, notify: int) -> MemoryGuard:
+    def _make_memory_guard(self) -> MemoryGuard:
         settings = self._settings
         return MemoryGuard(
             MemoryWatch(settings.memory_soft_bytes, settings.memory_hard_bytes),
@@ -331,15 +312,15 @@ class Worker:
             self._status,
             self._logger,
             refuse=self._gateway.refuse_new,
-            wake=partial(wake, notify),
+            wake=partial(wake, self._context.notify),
         )
 
-    async def _drain(self, entrance: Entrance, notify: int) -> None:
+    async def _drain(self, entrance: Entrance) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
         self._ingress.draining = self._gateway.draining = True
         await entrance.close()
         self._status.state = WorkerState.DRAINING
-        wake(notify)
+        wake(self._context.notify)
         self._ingress.drain()
         if not await self._wait_for_clients(self._settings.drain_timeout_s):
             self._gateway.fail_all(VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True))
@@ -374,15 +355,14 @@ class Worker:
         self._loop.call_soon(self._ingress.sweep)
         self._status.heartbeat_ns = round(now_s * 1e9)
         self._log.flush()
-        if self._certificates is not None and self._tls is not None:
-            self._certificates.follow(self._tls)
+        if self._context.certificates is not None and self._tls is not None:
+            self._context.certificates.follow(self._tls)
             self._handshakes.tell(now_s)
         if self._keys.take_over():
             self._gateway.replace_keys(self._keys.keys)
         self._configuration.look()
         self._upkeep.tick(self._loop.time())
-        if self._memory is not None:
-            self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
+        self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
         self._gateway.sweep(self._loop.time())
         self._fleet.tick(self._loop.time())
         self._metrics.set_connections(len(self._ingress.connections), self._ingress.n_http2)
@@ -398,12 +378,12 @@ class Worker:
 
     def _on_pool_change(self) -> None:
         """Look whether an upstream can be reached, once a turn: all of thousands of members may change together."""
-        if not self._is_change_noted:
-            self._is_change_noted = True
+        if not self._is_pool_check_due:
+            self._is_pool_check_due = True
             self._loop.call_soon(self._look_at_pools)
 
     def _look_at_pools(self) -> None:
-        self._is_change_noted = False
+        self._is_pool_check_due = False
         self._status.upstream_ready = any(member.pool.is_warm for member in self._fleet.members)
 
 

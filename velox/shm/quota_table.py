@@ -59,13 +59,14 @@ home.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from atomicshm import AtomicU64, AtomicView, fence
+
+from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 
 __all__ = [
     "LEAVING",
@@ -79,8 +80,6 @@ __all__ = [
     "Window",
 ]
 
-_CELL_BYTES: Final = 8
-_LINE_CELLS: Final = 8  # 64-byte cache lines
 
 # Set in the tag of a row that is about to be freed: whoever needs the row takes the bit away, and it is not.
 LEAVING: Final = 1 << 63
@@ -89,7 +88,7 @@ PROBES: Final = 16
 # Quotas of one rate overflow into one row, so that slow ones are not in the way of fast ones.
 OVERFLOW_ROWS: Final = 64
 
-_TAT, _GRANTED, _N_STATE, _N_SHARED = 0, 1, 4, _LINE_CELLS
+_TAT, _GRANTED, _N_STATE, _N_SHARED = 0, 1, 4, LINE_CELLS
 _N_LEASE: Final = 7  # GRANTED to RATE
 _BUSY, _CLAIMED, _OVERFLOWED = 0, 1, 2
 
@@ -118,17 +117,12 @@ class QuotaMemory:
         self.blocks: Final = blocks + 1
         # Clients choose what is in a tag. They must not know which tags share a row, or its neighbourhood.
         self.key: Final = os.urandom(16)
-        self._own_first = _LINE_CELLS
-        self._tags_first = self._own_first + self.blocks * _LINE_CELLS
-        self._rows_first = self._tags_first + -(-(self.rows + OVERFLOW_ROWS) // _LINE_CELLS) * _LINE_CELLS
-        self._row_cells = _N_SHARED + -(-2 * self.blocks // _LINE_CELLS) * _LINE_CELLS
-        size = (self._rows_first + (self.rows + OVERFLOW_ROWS) * self._row_cells) * _CELL_BYTES
-        fd = os.memfd_create("velox-quotas", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            memory = mmap.mmap(fd, size)  # keeps a descriptor of its own
-        finally:
-            os.close(fd)
+        self._own_first = LINE_CELLS
+        self._tags_first = self._own_first + self.blocks * LINE_CELLS
+        self._rows_first = self._tags_first + whole_lines(self.rows + OVERFLOW_ROWS)
+        self._row_cells = _N_SHARED + whole_lines(2 * self.blocks)
+        size = (self._rows_first + (self.rows + OVERFLOW_ROWS) * self._row_cells) * CELL_BYTES
+        memory = shared_memory("velox-quotas", size)
         self._atomic = AtomicView(memory)
         self.cells: Final[memoryview[int]] = memoryview(memory).cast("Q")
 
@@ -152,7 +146,7 @@ class QuotaMemory:
     def cas_tag(self, row: int, seen: int, tag: int) -> int:
         """Compare and swap the tag of a row; return what was there."""
         assert 0 <= row < self.rows, f"row {row} of {self.rows} has no tag"
-        return self._atomic.cas_u64((self._tags_first + row) * _CELL_BYTES, seen, tag)
+        return self._atomic.cas_u64((self._tags_first + row) * CELL_BYTES, seen, tag)
 
     def overflow_row(self, number: int) -> int:
         """Return one of the OVERFLOW_ROWS rows for those that find none."""
@@ -189,15 +183,15 @@ class QuotaMemory:
 
     def busy(self, block: int) -> AtomicU64:
         """Return the cell that is odd while the process of a block is inside an operation."""
-        return self._cell(self._own_first + self._checked(block) * _LINE_CELLS + _BUSY)
+        return self._cell(self._own_first + self._checked(block) * LINE_CELLS + _BUSY)
 
     def count_claim(self, block: int) -> None:
         """Count a row that was free and is in use now."""
-        self.cells[self._own_first + block * _LINE_CELLS + _CLAIMED] += 1
+        self.cells[self._own_first + block * LINE_CELLS + _CLAIMED] += 1
 
     def count_overflow(self, block: int) -> None:
         """Count an operation that found no row."""
-        self.cells[self._own_first + block * _LINE_CELLS + _OVERFLOWED] += 1
+        self.cells[self._own_first + block * LINE_CELLS + _OVERFLOWED] += 1
 
     def count_freed(self, n: int) -> None:
         """Count rows that were freed. For the supervisor."""
@@ -213,7 +207,7 @@ class QuotaMemory:
         return QuotaStatistics(self.rows, in_use, self._sum_of_own(_CLAIMED), self.cells[0], self.overflowed())
 
     def _sum_of_own(self, cell: int) -> int:
-        return sum(self.cells[self._own_first + cell : self._tags_first : _LINE_CELLS])
+        return sum(self.cells[self._own_first + cell : self._tags_first : LINE_CELLS])
 
     def _row(self, row: int) -> int:
         assert 0 <= row < self.rows + OVERFLOW_ROWS, f"no row {row}"
@@ -225,7 +219,7 @@ class QuotaMemory:
         return block
 
     def _cell(self, index: int) -> AtomicU64:
-        return self._atomic.cell_u64(index * _CELL_BYTES)
+        return self._atomic.cell_u64(index * CELL_BYTES)
 
 
 class Row:

@@ -23,13 +23,28 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["GATEWAY_CELLS", "STATUS_CELLS", "Segment"]
+__all__ = ["CELL_BYTES", "GATEWAY_CELLS", "LINE_CELLS", "STATUS_CELLS", "Segment", "shared_memory", "whole_lines"]
 
-_CELL_BYTES: Final = 8
-_LINE_CELLS: Final = 8  # 64-byte cache lines
+CELL_BYTES: Final = 8
+LINE_CELLS: Final = 8  # 64-byte cache lines
 
-GATEWAY_CELLS: Final = 3 * _LINE_CELLS
-STATUS_CELLS: Final = 2 * _LINE_CELLS
+GATEWAY_CELLS: Final = 3 * LINE_CELLS
+STATUS_CELLS: Final = 2 * LINE_CELLS
+
+
+def shared_memory(name: str, n_bytes: int) -> mmap.mmap:
+    """Return zeroed memory that children inherit: a memfd, in no file system. Untouched pages take no memory."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, n_bytes)
+        return mmap.mmap(fd, n_bytes)  # keeps a descriptor of its own
+    finally:
+        os.close(fd)
+
+
+def whole_lines(n_cells: int) -> int:
+    """Return the cells of as many whole cache lines as hold `n_cells`."""
+    return -(-n_cells // LINE_CELLS) * LINE_CELLS
 
 
 class Segment:
@@ -44,16 +59,10 @@ class Segment:
     def __init__(self, workers: int, metric_cells: int, *, spares: int = 0) -> None:
         self.workers: Final = workers
         self.blocks: Final = workers * (1 + spares)
-        self._slab_cells = -(-metric_cells // _LINE_CELLS) * _LINE_CELLS
+        self._slab_cells = whole_lines(metric_cells)
         self._slabs_first = GATEWAY_CELLS + self.blocks * STATUS_CELLS
-        size = (self._slabs_first + (self.blocks + 1) * self._slab_cells) * _CELL_BYTES
-        fd = os.memfd_create("velox")
-        try:
-            os.ftruncate(fd, size)
-            memory = mmap.mmap(fd, size)  # keeps a descriptor of its own
-        finally:
-            os.close(fd)
-        self._cells: memoryview[int] = memoryview(memory).cast("Q")
+        size = (self._slabs_first + (self.blocks + 1) * self._slab_cells) * CELL_BYTES
+        self._cells: memoryview[int] = memoryview(shared_memory("velox", size)).cast("Q")
 
     def gateway(self) -> memoryview[int]:
         """Return the cells that the supervisor writes."""

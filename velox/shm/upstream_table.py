@@ -17,8 +17,8 @@ The cells in flight of one row are adjacent, for they are added up for each choi
 for the process.
 
 ROWS. A member is one origin of an upstream, and has a row as long as a configuration names it. The table of rows is
-on a Board, so that running processes already see members that are added later. Only the supervisor writes it, before
-the workers get the configuration.
+a SharedSnapshot, so that running processes see members that are added later. Only the supervisor writes it, before the
+workers get the configuration.
 
 A member that is no longer named leaves: it keeps its row for LEAVING_S, in which all workers have taken over the
 new configuration or were found stuck, and then until no request is in flight there and each worker that had the member
@@ -31,7 +31,6 @@ when it has reaped it (reclaim), as it does with slots. That is exact, because e
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import time
@@ -41,7 +40,8 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, overload
 
 from velox.policy.balance.prefix_table import CELLS as PREFIX_CELLS
-from velox.shm.board import Board
+from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
+from velox.shm.snapshot import SharedSnapshot
 
 __all__ = [
     "ATTEMPTS",
@@ -66,8 +66,6 @@ __all__ = [
     "UpstreamTable",
 ]
 
-_CELL_BYTES: Final = 8
-_LINE_CELLS: Final = 8  # 64-byte cache lines
 
 # 256 upstreams of 64 origins, and as many of the configuration before that have not gone yet.
 MOST_ROWS: Final = 2 * 256 * 64
@@ -93,11 +91,11 @@ TTFB: Final = EJECTIONS + 1  # its buckets, +Inf last, and its sum in nanosecond
 STATES: Final = TTFB + len(FIRST_BYTE_NS) + 2
 KEYS_OUT: Final = STATES + N_STATES
 KEYS_RESTING: Final = KEYS_OUT + 1
-ROW_CELLS: Final = -(-(KEYS_RESTING + 1) // _LINE_CELLS) * _LINE_CELLS
+ROW_CELLS: Final = whole_lines(KEYS_RESTING + 1)
 _GAUGES: Final = slice(STATES, ROW_CELLS)
 
-_NO_GAUGES: Final = memoryview(bytes((ROW_CELLS - STATES) * _CELL_BYTES)).cast("Q")
-_NO_CELLS: Final = memoryview(bytes(ROW_CELLS * _CELL_BYTES)).cast("Q")
+_NO_GAUGES: Final = memoryview(bytes((ROW_CELLS - STATES) * CELL_BYTES)).cast("Q")
+_NO_CELLS: Final = memoryview(bytes(ROW_CELLS * CELL_BYTES)).cast("Q")
 
 
 class UpstreamMemory:
@@ -119,12 +117,14 @@ class UpstreamMemory:
 
     def __init__(self, blocks: int) -> None:
         self.blocks: Final = blocks
-        self._inflight_first = _lines(_LINE_CELLS + blocks)
-        self._slabs_first = self._inflight_first + _lines(MOST_ROWS * blocks)
+        self._inflight_first = whole_lines(LINE_CELLS + blocks)
+        self._slabs_first = self._inflight_first + whole_lines(MOST_ROWS * blocks)
         self._slab_cells = MOST_ROWS * ROW_CELLS
-        self._memory = _anonymous("velox-upstreams", self._slabs_first + (blocks + 1) * self._slab_cells)
+        self._memory = shared_memory(
+            "velox-upstreams", (self._slabs_first + (blocks + 1) * self._slab_cells) * CELL_BYTES
+        )
         self._cells: memoryview[int] = memoryview(self._memory).cast("Q")
-        self._prefix_memory = _anonymous("velox-prefixes", MOST_GROUPS * PREFIX_CELLS)
+        self._prefix_memory = shared_memory("velox-prefixes", MOST_GROUPS * PREFIX_CELLS * CELL_BYTES)
         self._prefix_cells: memoryview[int] = memoryview(self._prefix_memory).cast("Q")
 
     def __repr__(self) -> str:
@@ -141,11 +141,11 @@ class UpstreamMemory:
 
     def use(self, block: int) -> None:
         """Say that a process writes to the block from now on."""
-        self._cells[_LINE_CELLS + self._checked(block)] = 1
+        self._cells[LINE_CELLS + self._checked(block)] = 1
 
     def is_used(self, block: int) -> bool:
         """True once a process has written to the block: others are not looked at, for that would take memory."""
-        return bool(self._cells[_LINE_CELLS + self._checked(block)])
+        return bool(self._cells[LINE_CELLS + self._checked(block)])
 
     def inflight(self, row: int) -> memoryview[int]:
         """Return the cells in flight of a row, one a block."""
@@ -159,7 +159,7 @@ class UpstreamMemory:
 
     def inflight_bytes(self) -> tuple[mmap.mmap, int, Struct]:
         """Return the memory, where row 0 begins in it, and what reads one row there: the fastest way to add it up."""
-        return self._memory, self._inflight_first * _CELL_BYTES, Struct(f"={self.blocks}Q")
+        return self._memory, self._inflight_first * CELL_BYTES, Struct(f"={self.blocks}Q")
 
     def slab(self, block: int) -> memoryview[int]:
         """Return what a block counts, ROW_CELLS a row; `blocks` is the supervisor's own."""
@@ -181,7 +181,7 @@ class UpstreamMemory:
 
     def clear(self, row: int) -> None:
         """Zero all cells of a row. For the supervisor, of a row that nobody has."""
-        self.inflight(row)[:] = memoryview(bytes(self.blocks * _CELL_BYTES)).cast("Q")
+        self.inflight(row)[:] = memoryview(bytes(self.blocks * CELL_BYTES)).cast("Q")
         for block in self._slabs():
             first = self._slabs_first + block * self._slab_cells + row * ROW_CELLS
             self._cells[first : first + ROW_CELLS] = _NO_CELLS
@@ -200,7 +200,7 @@ class UpstreamMemory:
 
     def clear_prefixes(self, slot: int) -> None:
         """Zero the table of a group, and give its memory back."""
-        n_bytes = PREFIX_CELLS * _CELL_BYTES
+        n_bytes = PREFIX_CELLS * CELL_BYTES
         self._prefix_memory.madvise(mmap.MADV_REMOVE, slot * n_bytes, n_bytes)
 
     def _slabs(self) -> list[int]:
@@ -213,28 +213,14 @@ class UpstreamMemory:
         return block
 
 
-def _lines(n_cells: int) -> int:
-    """Return the cells of as many whole lines as hold `n_cells`."""
-    return -(-n_cells // _LINE_CELLS) * _LINE_CELLS
-
-
-def _anonymous(name: str, n_cells: int) -> mmap.mmap:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, n_cells * _CELL_BYTES)
-        return mmap.mmap(fd, n_cells * _CELL_BYTES)  # keeps a descriptor of its own
-    finally:
-        os.close(fd)
-
-
 # The name of an upstream, and one of its origins.
 Label: TypeAlias = tuple[str, str]
 
 # A worker looks for another configuration every 0.25 s; one that has not moved for 10 s is replaced.
 LEAVING_S: Final = 30.0
 # Names and origins come from a file of 1 MiB; a name stands there once for each origin, and two files' may be here.
-_TEXT_BYTES: Final = 1 << 25
-# A text is written in milliseconds; whoever comes just then looks again.
+_LABELS_BYTES: Final = 1 << 25
+# A snapshot is written in milliseconds; who reads just then tries again.
 _LOOKS: Final = 10_000
 _SUM_NS: Final = TTFB + len(FIRST_BYTE_NS) + 1
 
@@ -258,11 +244,11 @@ class UpstreamTable:
     blocks: how many processes may count, Segment.blocks. now_s: monotonic; only the supervisor asks for it.
     """
 
-    __slots__ = ("_board", "_groups", "_leaving", "_now_s", "_rows", "memory")
+    __slots__ = ("_groups", "_labels", "_leaving", "_now_s", "_rows", "memory")
 
     def __init__(self, blocks: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.memory: Final = UpstreamMemory(blocks)
-        self._board: Final = Board(_TEXT_BYTES)
+        self._labels: Final[SharedSnapshot[tuple[dict[Label, int], dict[str, int]]]] = SharedSnapshot(_LABELS_BYTES)
         self._now_s: Final = now_s
         self._rows: dict[Label, int] = {}
         self._groups: dict[str, int] = {}
@@ -352,20 +338,17 @@ class UpstreamTable:
         return totals
 
     def _look(self) -> None:
-        """Read the Board if there is something new on it."""
+        """Read the rows if they have changed."""
         for _ in range(_LOOKS):
-            text = self._board.news()
-            if text is not None:
-                found = json.loads(text)
-                self._rows = {(upstream, origin): row for row, upstream, origin in found["rows"]}
-                self._groups = dict(found["groups"])
-            if not self._board.has_news:
+            found = self._labels.read_new()
+            if found is not None:
+                self._rows, self._groups = found
+            if not self._labels.is_new:
                 return
             os.sched_yield()  # the next one is just being written
 
     def _publish(self) -> None:
-        rows = [(row, *label) for label, row in self._rows.items()]
-        self._board.publish(json.dumps({"rows": rows, "groups": [*self._groups.items()]}).encode())
+        self._labels.publish((self._rows, self._groups))
 
     def _enroll_groups(self, wanted: dict[str, None]) -> None:
         """Give tables of prompts. They hold hints: what those write who knew the last owner does no harm."""

@@ -1,23 +1,23 @@
-"""The board between supervisor and workers: whole texts only, each read once by each."""
+"""The snapshot between supervisor and workers: whole texts only, each read once by each."""
 
 from __future__ import annotations
 
 import os
 
-from velox.shm.board import Board
+from velox.shm.snapshot import SharedSnapshot
 
 
 def test_text_is_news_to_each_worker_once_and_never_to_its_author() -> None:
     """A worker that is forked later begins with what was there: it inherits that itself."""
-    board = Board(1000)
-    board.publish(b"first")
-    assert board.news() is None
+    snapshot: SharedSnapshot[bytes] = SharedSnapshot(1100)
+    snapshot.publish(b"first")
+    assert snapshot.read_new() is None
 
     def worker() -> tuple[bytes | None, bytes | None, bytes | None]:
-        before = board.news()
+        before = snapshot.read_new()
         os.write(ready_write, b"x")
         os.read(go_read, 1)
-        return before, board.news(), board.news()
+        return before, snapshot.read_new(), snapshot.read_new()
 
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -25,7 +25,7 @@ def test_text_is_news_to_each_worker_once_and_never_to_its_author() -> None:
     if pid == 0:
         os._exit(0 if worker() == (None, b"second", None) else 1)
     os.read(ready_read, 1)
-    board.publish(b"second")
+    snapshot.publish(b"second")
     os.write(go_write, b"x")
     _, status = os.waitpid(pid, 0)
     for descriptor in (ready_read, ready_write, go_read, go_write):
@@ -35,14 +35,14 @@ def test_text_is_news_to_each_worker_once_and_never_to_its_author() -> None:
 
 def test_shorter_text_after_a_longer_one_is_whole() -> None:
     """Nothing of the one before is left."""
-    board = Board(1000)
+    snapshot: SharedSnapshot[bytes] = SharedSnapshot(1100)
     pid_read, pid_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.read(pid_read, 1)
-        os._exit(0 if board.news() == b"b" else 1)
-    board.publish(b"a" * 1000)
-    board.publish(b"b")
+        os._exit(0 if snapshot.read_new() == b"b" else 1)
+    snapshot.publish(b"a" * 1000)
+    snapshot.publish(b"b")
     os.write(pid_write, b"x")
     _, status = os.waitpid(pid, 0)
     os.close(pid_read)
@@ -52,15 +52,15 @@ def test_shorter_text_after_a_longer_one_is_whole() -> None:
 
 def test_text_that_is_just_being_written_is_not_read() -> None:
     """The number says that there is one, the digest that it is not whole yet."""
-    board = Board(1000)
+    snapshot: SharedSnapshot[bytes] = SharedSnapshot(1100)
     pid_read, pid_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.read(pid_read, 1)
-        torn = board.news()
+        torn = snapshot.read_new()
         os._exit(0 if torn is None else 1)
-    board.publish(b"whole")
-    board._memory[board._memory.find(b"whole")] ^= 1  # what a reader sees that comes in the middle
+    snapshot.publish(b"whole")
+    snapshot._memory[snapshot._memory.find(b"whole")] ^= 1  # what a reader sees that comes in the middle
     os.write(pid_write, b"x")
     _, status = os.waitpid(pid, 0)
     os.close(pid_read)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from velox.observe.series import CELLS
-from velox.runtime.configuration import ConfigBoard, ConfigFollower, assembled, pieces
+from velox.runtime.configuration import ConfigFollower, ConfigSnapshot, assembled, pieces
 from velox.settings import Settings, load
 from velox.shm.segment import Segment
 from velox.shm.status import WorkerStatus
@@ -64,10 +64,10 @@ def settings_of(folder: Path, n_routes: int) -> Settings:
 
 
 class Worker:
-    """One worker's follower. board: the supervisor's; the copy that this one has is as after a fork."""
+    """One worker's follower. snapshot: the supervisor's; the copy that this one has is as after a fork."""
 
     def __init__(self, settings: Settings, fleet: Fleet) -> None:
-        self.board = ConfigBoard()
+        self.snapshot = ConfigSnapshot()
         self.turns = Turns()
         self.lines: list[str] = []
         logger = logging.Logger("test")
@@ -76,12 +76,12 @@ class Worker:
         logger.addHandler(handler)
         self.status = WorkerStatus(Segment(1, CELLS), 0)
         loop: Any = self.turns
-        self.follower = ConfigFollower(self.board, settings, fleet.replace, self.status, logger, loop)
+        self.follower = ConfigFollower(self.snapshot, settings, fleet.replace, self.status, logger, loop)
 
     def publish(self, settings: Settings) -> None:
         """Have news, as one that was forked before."""
-        self.board.publish(pieces(settings))
-        self.board._board._seen -= 1
+        self.snapshot.publish(pieces(settings))
+        self.snapshot._snapshot._seen -= 1
 
     def look(self) -> int:
         """Look, and go on to the end; return how many turns of the loop it took."""
