@@ -16,9 +16,8 @@ import trustme
 
 from tests.sockets.core_ingress import App, Server, listening
 from velox.net.client.tls import TlsIngress
-from velox.net.client.tls_context import server_context
+from velox.net.client.tls_context import ServerCertificate, server_context
 from velox.observe.series import TlsFailure
-from velox.settings.certificates import ServerCertificate
 
 __all__ = ["TlsClient", "TlsServer", "certificate_of", "serve_tls"]
 

@@ -9,19 +9,22 @@ Of 10,000 routes that ask for different models, keys, headers or tags, a few are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from velox.policy.patterns import matches, overlap
+from velox.policy.patterns import covers, matches, overlap
 from velox.policy.route_index import RouteIndex
 from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
 from velox.types import Headers
 
-__all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "usable"]
+__all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
 
 # A client's tags, commas between them.
 TAG_HEADER: Final = b"x-velox-tag"
+
+# Pairs of routes that are compared: about two seconds' work. 10,000 usual routes need a few per route.
+_MOST_PAIRS: Final = 500_000
 
 _Field: TypeAlias = Literal["models", "paths", "headers", "keys", "tags"]
 
@@ -181,6 +184,47 @@ def usable(targets: Iterable[Target], upstreams: Mapping[str, UpstreamEntry], mo
         if upstream is not None and (asked is None or upstream.has_model(asked)):
             found.append(target)
     return tuple(found)
+
+
+def shadowed(routes: Sequence[RouteEntry]) -> Iterator[tuple[RouteEntry, RouteEntry]]:
+    """Yield each route that no request reaches, with the earlier one that takes all its requests.
+
+    Where very many pairs would have to be compared, some of such routes are not found.
+    """
+    n_left = _MOST_PAIRS
+    index = RouteIndex(route.match for route in routes)
+    for n, route in enumerate(routes):
+        match = route.match
+        found = index.find(match.models[:1], match.paths[:1], match.headers, match.keys[:1], match.tags[:1])
+        n_left -= len(found)
+        if n_left < 0:
+            return
+        before = next((routes[each] for each in found if _takes_all(routes[each].match, match)), None)
+        if before is not None:
+            yield route, before
+        else:
+            index.add(n, match)
+
+
+def _takes_all(wide: Match, narrow: Match) -> bool:
+    """True when each request that `narrow` is for is one that `wide` is for.
+
+    Not only then False: two patterns of `wide` together may hold one of `narrow` that none of them does alone.
+    """
+    given = dict(narrow.headers)
+    return (
+        _holds(wide.models, narrow.models)
+        and _holds(wide.paths, narrow.paths)
+        and (not wide.keys or (bool(narrow.keys) and set(narrow.keys) <= set(wide.keys)))
+        and (not wide.tags or (bool(narrow.tags) and set(narrow.tags) <= set(wide.tags)))
+        and all(name in given and covers(value, given[name]) for name, value in wide.headers)
+    )
+
+
+def _holds(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    if not wide:
+        return True
+    return bool(narrow) and all(any(covers(each, pattern) for each in wide) for pattern in narrow)
 
 
 def _unmet(match: Match, asked: _Asked) -> _Field | None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from velox.net.client.tls import TlsIngress
-from velox.net.client.tls_context import renewed_context, server_context
+from velox.net.client.tls_context import ServerCertificate, renewed_context, server_context
 from velox.policy.settled import Settled
 from velox.settings import Settings
-from velox.settings.certificates import CertificateError, ServerCertificate, read_certificate
+from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.keys import merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
 from velox.shm.snapshot import SharedSnapshot

@@ -9,23 +9,19 @@ the files. Nothing that is said here shows anything of a key.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import ssl
-import stat
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from velox.net.client.tls_context import ServerCertificate
+from velox.protocol.x509 import key_kind_and_end
 from velox.settings.problems import Problem, quoted
+from velox.settings.tree import read_regular_file
 
 __all__ = [
     "CertificateError",
-    "ServerCertificate",
     "ca_problem",
     "certificate_problems",
     "client_certificate_problem",
@@ -55,40 +51,6 @@ class CertificateError(Exception):
         self.problem: Final = problem
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCertificate:
-    """What clients are shown, and what they are asked for.
-
-    client_ca_pem: b"" when clients need no certificate. key_kind: the algorithm of the key, as its object identifier.
-    not_after_s: seconds since 1970.
-    """
-
-    chain_pem: bytes = field(repr=False)
-    key_pem: bytes = field(repr=False)
-    client_ca_pem: bytes = field(repr=False)
-    key_kind: bytes
-    not_after_s: int
-
-    @property
-    def not_after(self) -> str:
-        """The end of its validity, for people."""
-        return datetime.fromtimestamp(self.not_after_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-    @property
-    def is_expired(self) -> bool:
-        """True when no client will accept it any more."""
-        return time.time() >= self.not_after_s
-
-    def load_into(self, context: ssl.SSLContext) -> None:
-        """Use it for the handshakes that begin from now on. Raises OSError (ssl.SSLError is one)."""
-        with _as_file(self.chain_pem) as chain, _as_file(self.key_pem) as key:
-            # A key that asks for a password would block on the terminal: an empty one makes it an error.
-            context.load_cert_chain(chain, key, password="")
-        if self.client_ca_pem:
-            context.load_verify_locations(cadata=self.client_ca_pem.decode("ascii", "replace"))
-            context.verify_mode = ssl.CERT_REQUIRED
-
-
 def read_certificate(cert_path: str, key_path: str, client_ca_path: str | None) -> ServerCertificate:
     """Return what the files hold, also when it has expired. Raises CertificateError when a server can't use it."""
     chain, key = _read(_CERT, cert_path), _read(_KEY, key_path)
@@ -109,7 +71,7 @@ def read_certificate(cert_path: str, key_path: str, client_ca_path: str | None) 
         except (ssl.SSLError, ValueError):
             raise _error(_CLIENT_CA, client_ca_path, "expected PEM certificates of authorities in it") from None
     try:
-        kind, not_after_s = _kind_and_end(ssl.PEM_cert_to_DER_cert(first.group().decode("ascii", "replace")))
+        kind, not_after_s = key_kind_and_end(ssl.PEM_cert_to_DER_cert(first.group().decode("ascii", "replace")))
     except ValueError:  # binascii.Error is one
         raise _error(_CERT, cert_path, "expected a PEM certificate in it, this is damaged") from None
     found = ServerCertificate(chain, key, authorities, kind, not_after_s)
@@ -184,87 +146,11 @@ def _error(name: str, path: str, expected: str) -> CertificateError:
 
 def _read(name: str, path: str) -> bytes:
     try:
-        # A pipe or a device could hold up the caller for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _error(name, path, "expected a regular file")
-            content = file.read(_FILE_BYTES + 1)
+        content = read_regular_file(path, _FILE_BYTES)
     except OSError as exc:
         raise _error(name, path, f"expected a file that can be read ({exc.strerror})") from None
+    except ValueError:
+        raise _error(name, path, "expected a regular file") from None
     if len(content) > _FILE_BYTES:
         raise _error(name, path, f"expected at most {_FILE_BYTES} bytes")
     return content
-
-
-@contextlib.contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """Yield a path that holds `content`, in memory only: OpenSSL's loader takes no bytes."""
-    descriptor = os.memfd_create("velox-tls")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
-# -- RFC 5280 §4.1 --------------------------------------------------------------------------------
-
-_SEQUENCE: Final = 0x30
-_VERSION: Final = 0xA0
-_TIME_FORMS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}  # UTCTime, GeneralizedTime
-
-
-def _kind_and_end(der: bytes) -> tuple[bytes, int]:
-    """Return the algorithm of a certificate's key, and notAfter. Raises ValueError when it is no certificate.
-
-    tbsCertificate ::= SEQUENCE { [0] version, serial, signature, issuer, validity, subject, subjectPublicKeyInfo ... }
-    The ssl module tells it of the other side's certificates only.
-    """
-    certificate = _enter(der, _SEQUENCE)
-    fields = _children(_enter(certificate, _SEQUENCE))
-    n_before = 4 if fields[0][0] == _VERSION else 3
-    if len(fields) < n_before + 3:
-        raise ValueError("no validity, or no key")
-    times = _children(fields[n_before][1])
-    key = _children(fields[n_before + 2][1])
-    if len(times) != 2 or times[1][0] not in _TIME_FORMS:
-        raise ValueError("no end of validity")
-    tag, text = times[1]
-    # %y: strptime's turn of the century is 1969, RFC 5280's 1950; a certificate that ended in between has ended anyhow.
-    moment = datetime.strptime(text.decode("ascii", "replace"), _TIME_FORMS[tag]).replace(tzinfo=UTC)
-    return key[0][1], int(moment.timestamp())
-
-
-def _enter(der: bytes, tag: int) -> bytes:
-    """Return the content of the element that `der` begins with."""
-    found, content, _ = _element(der, 0)
-    if found != tag:
-        raise ValueError("another element")
-    return content
-
-
-def _children(content: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 0
-    while at < len(content):
-        tag, inner, at = _element(content, at)
-        found.append((tag, inner))
-    if not found:
-        raise ValueError("nothing in it")
-    return found
-
-
-def _element(der: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return tag and content of the element at `at`, and where the next one begins (X.690 §8.1)."""
-    if at + 2 > len(der):
-        raise ValueError("cut")
-    tag, length, at = der[at], der[at + 1], at + 2
-    if length & 0x80:
-        n_octets = length & 0x7F
-        if not 1 <= n_octets <= 4 or at + n_octets > len(der):
-            raise ValueError("no length")
-        length, at = int.from_bytes(der[at : at + n_octets], "big"), at + n_octets
-    if at + length > len(der):
-        raise ValueError("cut")
-    return tag, der[at : at + length], at + length

@@ -33,7 +33,7 @@ _OWN: Final = "x-velox-"
 
 def header_rules(section: Section, name: str) -> HeaderRules:
     """Return the rules in a route's field `name`: request_headers or response_headers."""
-    inner = section.section(name, f"`{name}`", ("set", "remove"))
+    inner = section.section(name, ("set", "remove"))
     if inner is None:
         return NO_RULES
     added = plain_headers(inner, "set", CREDENTIALS if name == "request_headers" else ())

@@ -15,9 +15,7 @@ An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping in
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -25,7 +23,7 @@ from typing import Final
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.tree import Entry, Tree, compose, list_items
+from velox.settings.tree import Entry, Tree, compose, list_items, read_regular_file
 from velox.types import KeyEntry, Priority
 
 __all__ = [
@@ -82,18 +80,8 @@ def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Probl
 
 
 def read_key_file(path: str) -> bytes:
-    """Return what a file of keys holds. Raises OSError, or ValueError when it can't be one.
-
-    A pipe or a device is refused: it could hold up the caller, and gives its content only once.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(_FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    """Return what a file of keys holds. Raises OSError, or ValueError when it can't be one."""
+    content = read_regular_file(path, _FILE_BYTES)
     if len(content) > _FILE_BYTES:
         raise ValueError(f"it is over {_FILE_BYTES} bytes")
     return content

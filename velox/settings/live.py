@@ -19,24 +19,8 @@ from velox.types import KeyEntry, Secret
 
 __all__ = ["LIVE", "Changes", "changes", "taken"]
 
-# What upstreams are made of where the file's list does not say otherwise (upstreams.py): a change shows in them.
-_IN_UPSTREAMS: Final = frozenset(
-    {
-        *("upstream_origins", "upstream_http2", "upstream_ca_file", "upstream_cert_file", "upstream_key_file"),
-        *("upstream_connect_timeout_s", "upstream_tls_timeout_s", "upstream_first_byte_timeout_s"),
-        *("upstream_idle_timeout_s", "upstream_write_timeout_s", "upstream_total_timeout_s"),
-        *("egress_pool_connections", "upstream_concurrency", "openai_api_key"),
-    }
-)
-# What Settings.limit_rules is made of.
-_IN_LIMITS: Final = frozenset(
-    {
-        *("rate_limit_rpm", "rate_limit_burst", "rate_limit_tpm", "rate_limit_tpm_burst", "rate_limit_concurrency"),
-        *("key_rpm", "key_burst", "key_tpm", "key_tpm_burst", "key_concurrency", "limits"),
-    }
-)
-# Besides them, and the keys of clients: see _keys_can_change.
-LIVE: Final = frozenset({"upstreams", "routes", "access_log"}) | _IN_UPSTREAMS | _IN_LIMITS
+# Besides the keys of clients: see _keys_can_change.
+LIVE: Final = frozenset({"upstreams", "routes", *(variable.field for variable in VARIABLES if variable.is_live)})
 # api_keys: told by itself. origins: where a value came from says nothing of what it is.
 _NOT_COMPARED: Final = frozenset({"api_keys", "origins", "config_file"})
 _VARIABLE_OF: Final = {variable.field: variable for variable in VARIABLES}

@@ -13,7 +13,7 @@ from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
 from velox.settings import parse
 from velox.settings.keys import parse_entries, parse_items
 from velox.settings.limits import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled, parse_limits, parse_list
-from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, setting, variables_of
+from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, live_setting, setting, variables_of
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
 
 __all__ = ["VARIABLES", "Settings"]
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- Upstreams --
     # The first one is used while it works; the others, in their order, when it does not.
-    upstream_origins: tuple[Origin, ...] = setting(
+    upstream_origins: tuple[Origin, ...] = live_setting(
         "https://api.openai.com",
         "where requests go: `http(s)://HOST[:PORT][/PATH]` or `unix:PATH`; more of them, commas between, are used in"
         " their order when those before fail",
@@ -111,14 +111,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream_request_path: str = setting("/v1/responses", "where a bare `POST /` goes", parse.path)
     upstream_warmup_path: str = setting("/v1/models", "path of the HEAD request that warms a connection", parse.path)
     http2_engine: Literal["ngh2", "h2"] = setting("ngh2", "engine for HTTP/2, to upstreams and clients: `ngh2` or `h2`")
-    upstream_http2: Http2Use = setting(
+    upstream_http2: Http2Use = live_setting(
         "auto", "`auto` (ALPN on https, HTTP/1.1 on http), `on` (prior knowledge) or `off`"
     )
-    upstream_ca_file: str | None = setting(
+    upstream_ca_file: str | None = live_setting(
         "", "PEM file with the authorities that may sign the upstream's certificate", shown_default="the system's"
     )
-    upstream_cert_file: str | None = setting("", "PEM file with the client certificate for upstreams that ask for one")
-    upstream_key_file: str | None = setting("", "PEM file with its private key, if that is not in the same file")
+    upstream_cert_file: str | None = live_setting(
+        "", "PEM file with the client certificate for upstreams that ask for one"
+    )
+    upstream_key_file: str | None = live_setting("", "PEM file with its private key, if that is not in the same file")
     upstream_stream_window_bytes: int = setting(
         "128KiB",
         "bytes of one reply that an HTTP/2 upstream may send ahead of a client that reads slowly",
@@ -126,16 +128,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     # -- Timeouts of upstreams --
-    upstream_connect_timeout_s: float = setting("3s", "longest wait for a connection to the upstream", parse.TIMEOUT)
-    upstream_tls_timeout_s: float = setting("5s", "longest wait for the TLS handshake with it", parse.TIMEOUT)
-    upstream_first_byte_timeout_s: float = setting("60s", "longest wait for the first byte of a reply", parse.TIMEOUT)
-    upstream_idle_timeout_s: float = setting(
+    upstream_connect_timeout_s: float = live_setting(
+        "3s", "longest wait for a connection to the upstream", parse.TIMEOUT
+    )
+    upstream_tls_timeout_s: float = live_setting("5s", "longest wait for the TLS handshake with it", parse.TIMEOUT)
+    upstream_first_byte_timeout_s: float = live_setting(
+        "60s", "longest wait for the first byte of a reply", parse.TIMEOUT
+    )
+    upstream_idle_timeout_s: float = live_setting(
         "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
     )
-    upstream_write_timeout_s: float = setting(
+    upstream_write_timeout_s: float = live_setting(
         "30s", "how long an upstream may take nothing of a request's body", parse.TIMEOUT
     )
-    upstream_total_timeout_s: float = setting(
+    upstream_total_timeout_s: float = live_setting(
         "600s",
         "longest time for a whole reply that is no stream, all attempts together; 0: no limit",
         parse.OPTIONAL_TIMEOUT,
@@ -178,7 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ready_requires_upstream: bool = setting(
         "on", "`/readyz` says 503 until an upstream has answered a warm-up: `on` or `off`"
     )
-    egress_pool_connections: int = setting(
+    egress_pool_connections: int = live_setting(
         CORES, "connections to each upstream that are kept warm, over all workers", parse.integer(1, 4096)
     )
     egress_max_age_s: float = setting(
@@ -198,7 +204,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dns_refresh_s: float = setting(
         "15s", "how often an upstream's name is looked up again", parse.duration(0.1, 3600.0)
     )
-    openai_api_key: Secret | None = setting(
+    openai_api_key: Secret | None = live_setting(
         "", "bearer for the upstream; without it the client's own `Authorization` is passed on", name="OPENAI_API_KEY"
     )
     upstream_account_headers: Literal["drop", "pass"] = setting(
@@ -211,22 +217,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     # -- Limits --
-    rate_limit_rpm: int = setting(
+    rate_limit_rpm: int = live_setting(
         "10000",
         "requests a minute, over all workers; 0: no limit. [docs/limits.md](docs/limits.md) tells of all limits",
         parse.count(0, MOST_RPM),
     )
-    rate_limit_burst: int = setting("500", "requests that may come at once", parse.count(1, MOST_BURST))
-    rate_limit_tpm: int = setting(
+    rate_limit_burst: int = live_setting("500", "requests that may come at once", parse.count(1, MOST_BURST))
+    rate_limit_tpm: int = live_setting(
         "0",
         "tokens of models a minute, over all workers, prompts and answers together; 0: no limit",
         parse.count(0, MOST_TPM),
     )
     # None: rate_limit_tpm
-    rate_limit_tpm_burst: int | None = setting(
+    rate_limit_tpm_burst: int | None = live_setting(
         "", "tokens that may be used at once", parse.count(1, MOST_TPM), shown_default="those of a minute"
     )
-    rate_limit_concurrency: int = setting(
+    rate_limit_concurrency: int = live_setting(
         "0",
         "requests that may run at once, over all workers; more get 429; 0: no limit",
         parse.count(0, MOST_CONCURRENCY),
@@ -235,29 +241,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "1s", "how long a request may wait for its turn before it gets 429", parse.duration(0.0, 3600.0)
     )
     # Of each key that has no such limit of its own; 0: off.
-    key_rpm: int = setting(
+    key_rpm: int = live_setting(
         "0", "requests a minute of each key that has no `rpm` of its own; 0: no limit", parse.count(0, MOST_RPM)
     )
     # None: see limits.filled
-    key_burst: int | None = setting(
+    key_burst: int | None = live_setting(
         "",
         "requests of a key that may come at once",
         parse.count(1, MOST_BURST),
         shown_default="a sixth of its minute's, at least 10",
     )
-    key_tpm: int = setting(
+    key_tpm: int = live_setting(
         "0", "tokens a minute of each key that has no `tpm` of its own; 0: no limit", parse.count(0, MOST_TPM)
     )
-    key_tpm_burst: int | None = setting(
+    key_tpm_burst: int | None = live_setting(
         "", "tokens of a key that may be used at once", parse.count(1, MOST_TPM), shown_default="those of its minute"
     )
-    key_concurrency: int = setting(
+    key_concurrency: int = live_setting(
         "0",
         "requests that may run at once of each key that has no `concurrency` of its own; 0: no limit",
         parse.count(0, MOST_CONCURRENCY),
     )
     # those of the list; limit_rules is all
-    limits: tuple[LimitRule, ...] = setting(
+    limits: tuple[LimitRule, ...] = live_setting(
         "",
         "more limits, of keys, models, or both, as a YAML list: [docs/limits.md](docs/limits.md#rules)",
         parse_list,
@@ -296,7 +302,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     # -- Concurrency, and limits over several gateways --
-    upstream_concurrency: int | Literal["auto"] = setting(
+    upstream_concurrency: int | Literal["auto"] = live_setting(
         "off",
         "requests that may run at once on one upstream, over all workers; `auto` finds out how many; or `off`",
         parse.concurrency,
@@ -392,7 +398,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "what running replies get at SIGTERM; must be shorter than the container's kill time",
         parse.OPTIONAL_TIMEOUT,
     )
-    access_log: Literal["off", "errors", "all"] = setting(
+    access_log: Literal["off", "errors", "all"] = live_setting(
         "errors", "requests that get a log line: `off`, `errors` or `all`"
     )
     config_file: str | None = setting(

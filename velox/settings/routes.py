@@ -30,16 +30,18 @@ from velox.policy.routes import (
 )
 from velox.settings import parse
 from velox.settings.header_rules import CREDENTIALS, header_rules
-from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Section, Tree
+from velox.settings.problems import Problem
+from velox.settings.tree import ListForm, Section, Tree
 
 __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 
-_MOST_ROUTES: Final = 10_000
 _MOST_TARGETS: Final = 64
 FIELDS: Final = (
     *("name", "match", "to", "balance", "hash_on", "model", "fallback", "hedge", "mirror", "canary"),
     *("request_headers", "response_headers"),
+)
+_LIST: Final = ListForm(
+    "routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"
 )
 _TAG_HEADER: Final = "x-velox-tag"
 
@@ -55,31 +57,11 @@ def implicit_route(upstreams: Sequence[UpstreamEntry], *, in_order: bool) -> Rou
 def parse_routes(tree: Tree) -> tuple[tuple[RouteEntry, ...], list[Problem]]:
     """Return the routes of the list, and everything that is wrong with it by itself."""
     problems: list[Problem] = []
-    if not tree.items:
-        expected = "expected a list of routes, such as `- {name: chat, match: {models: [gpt-4o*]}, to: [openai]}`"
-        return (), [Problem("routes", "", expected, where=tree.where)]
-    if len(tree.items) > _MOST_ROUTES:
-        where = tree.items[_MOST_ROUTES].where
-        return (), [Problem("routes", "", f"expected at most {_MOST_ROUTES}", where=where)]
-    routes: list[RouteEntry] = []
-    by_name: dict[str, RouteEntry] = {}
-    for item in tree.items:
-        if item.fields is None:
-            problems.append(Problem("a route", "", "expected fields such as `name: chat`", where=item.where))
-            continue
-        section = Section(item, "a route", FIELDS, problems)
-        route = _route(section, problems)
-        routes.append(route)
-        first = by_name.setdefault(route.name, route)
-        if first is not route and route.name:
-            section.refuse("name", f"expected each name once; the route at {first.where} has it", quoted(route.name))
-    return tuple(routes), problems
+    return _LIST.read(tree, _route, problems), problems
 
 
-def _route(section: Section, problems: list[Problem]) -> RouteEntry:
-    for name, example in (("name", "name: chat"), ("to", "to: [openai]")):
-        if name not in section:
-            section.lacks(f"expected `{name}`, such as `{example}`")
+def _route(section: Section) -> RouteEntry:
+    section.needs(name="chat", to="[openai]")
     model = section.one("model", parse.model_name, None, shown=False)
     balance: Balance = section.one("balance", parse.one_of(*get_args(Balance)), "round_robin")
     hash_on = section.one("hash_on", parse.hash_on, None)
@@ -87,16 +69,16 @@ def _route(section: Section, problems: list[Problem]) -> RouteEntry:
         section.refuse("hash_on", "expected `balance: hash` with it: nothing else looks at it")
     elif hash_on is None and balance == "hash":
         hash_on = HashOn("user")
-    mirror = _share(section, "mirror", model, problems)
-    canary = _share(section, "canary", model, problems)
+    mirror = _share(section, "mirror", model)
+    canary = _share(section, "canary", model)
     return RouteEntry(
         section.one("name", parse.name, "", shown=False),
         _match(section),
-        _targets(section, "to", model, problems),
+        _targets(section, "to", model),
         balance,
         hash_on,
         model,
-        _targets(section, "fallback", model, problems),
+        _targets(section, "fallback", model),
         _hedge(section),
         None if mirror is None else Mirror(*mirror),
         None if canary is None else Canary(*canary),
@@ -107,7 +89,7 @@ def _route(section: Section, problems: list[Problem]) -> RouteEntry:
 
 
 def _match(section: Section) -> Match:
-    inner = section.section("match", "`match`", ("models", "paths", "headers", "keys", "tags"))
+    inner = section.section("match", ("models", "paths", "headers", "keys", "tags"))
     if inner is None:
         return ANYTHING
     headers: dict[str, str] = {}
@@ -137,11 +119,11 @@ def _matched_name(text: str, known: Mapping[str, str]) -> str:
     return name
 
 
-def _targets(section: Section, name: str, model: str | None, problems: list[Problem]) -> tuple[Target, ...]:
+def _targets(section: Section, name: str, model: str | None) -> tuple[Target, ...]:
     found: list[Target] = []
     items = section.items(name)
     for item in items:
-        target = _target(section, name, item, model, problems)
+        target = _target(section, name, item, model)
         if target is not None and target in found:
             section.refuse(name, "expected each upstream once, or with different models", where=item.where)
         elif target is not None:
@@ -151,12 +133,11 @@ def _targets(section: Section, name: str, model: str | None, problems: list[Prob
     return tuple(found)
 
 
-def _target(section: Section, name: str, item: Tree, model: str | None, problems: list[Problem]) -> Target | None:
+def _target(section: Section, name: str, item: Tree, model: str | None) -> Target | None:
     """Return one item of `to` or `fallback`: the name of an upstream, or that with a model."""
     if item.fields is not None:
-        inner = Section(item, f"an item of `{name}`", ("upstream", "model"), problems, name)
-        if "upstream" not in inner:
-            inner.lacks("expected `upstream`, such as `upstream: openai`")
+        inner = section.item_section(name, item, ("upstream", "model"))
+        inner.needs(upstream="openai")
         upstream = inner.one("upstream", parse.name, "", shown=False)
         own = inner.one("model", parse.model_name, None, shown=False)
         return Target(upstream, own or model, inner.where_is("upstream")) if upstream else None
@@ -169,14 +150,12 @@ def _target(section: Section, name: str, item: Tree, model: str | None, problems
         return None
 
 
-def _share(section: Section, name: str, model: str | None, problems: list[Problem]) -> tuple[Target, float] | None:
+def _share(section: Section, name: str, model: str | None) -> tuple[Target, float] | None:
     """Return what `mirror` and `canary` have: where to, and how many percent."""
-    inner = section.section(name, f"`{name}`", ("to", "model", "percent"))
+    inner = section.section(name, ("to", "model", "percent"))
     if inner is None:
         return None
-    for each, example in (("to", "to: next"), ("percent", "percent: 5")):
-        if each not in inner:
-            inner.lacks(f"expected `{each}`, such as `{example}`")
+    inner.needs(to="next", percent="5")
     to = inner.one("to", parse.name, "", shown=False)
     own = inner.one("model", parse.model_name, None, shown=False)
     share = inner.one("percent", parse.percent(0.0, 100.0), 0.0)
@@ -184,7 +163,7 @@ def _share(section: Section, name: str, model: str | None, problems: list[Proble
 
 
 def _hedge(section: Section) -> Hedge | None:
-    inner = section.section("hedge", "`hedge`", ("after", "at_most"))
+    inner = section.section("hedge", ("after", "at_most"))
     if inner is None:
         return None
     after = inner.one("after", parse.delay, Delay(percentile=95.0))

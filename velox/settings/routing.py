@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from velox.policy.patterns import covers, is_exact, overlap
-from velox.policy.route_index import RouteIndex
-from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.patterns import is_exact, overlap
+from velox.policy.route_match import shadowed
+from velox.policy.routes import RouteEntry, Target, UpstreamEntry
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.routes import implicit_route, parse_routes
 from velox.settings.tree import Tree
@@ -21,8 +21,6 @@ __all__ = ["NESTED", "add_routing", "route_problems"]
 
 # The fields of the file that are no variables.
 NESTED: Final = ("upstreams", "routes")
-# Of routes that are held against each other: some two seconds' worth. 10,000 usual ones need a few per route.
-_MOST_PAIRS: Final = 500_000
 
 
 def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: Mapping[str, str]) -> list[Problem]:
@@ -131,46 +129,12 @@ def _unreachable(routes: Sequence[RouteEntry]) -> Iterator[Problem]:
     """Say which routes stand after one that takes all their requests.
 
     An error and not a warning: nobody writes a route that nothing reaches on purpose, and a reload that is refused
-    leaves everything as it was. Not all pairs are looked at where there are very many that could be meant.
+    leaves everything as it was.
     """
-    n_left = _MOST_PAIRS
-    index = RouteIndex(route.match for route in routes)
-    for n, route in enumerate(routes):
-        match = route.match
-        found = index.find(match.models[:1], match.paths[:1], match.headers, match.keys[:1], match.tags[:1])
-        n_left -= len(found)
-        if n_left < 0:
-            return
-        for earlier in found:
-            if _takes_all(routes[earlier].match, match):
-                before = routes[earlier]
-                place = f"expected before {before.name} ({before.where})"
-                expected = f"{place}, which takes all that it is for: nothing reaches it here"
-                yield Problem("a route", quoted(route.name), expected, where=route.where)
-                break
-        else:
-            index.add(n, match)
-
-
-def _takes_all(wide: Match, narrow: Match) -> bool:
-    """True when each request that `narrow` is for is one that `wide` is for.
-
-    Not only then False: two patterns of `wide` together may hold one of `narrow` that none of them does alone.
-    """
-    given = dict(narrow.headers)
-    return (
-        _holds(wide.models, narrow.models)
-        and _holds(wide.paths, narrow.paths)
-        and (not wide.keys or (bool(narrow.keys) and set(narrow.keys) <= set(wide.keys)))
-        and (not wide.tags or (bool(narrow.tags) and set(narrow.tags) <= set(wide.tags)))
-        and all(name in given and covers(value, given[name]) for name, value in wide.headers)
-    )
-
-
-def _holds(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    if not wide:
-        return True
-    return bool(narrow) and all(any(covers(each, pattern) for each in wide) for pattern in narrow)
+    for route, before in shadowed(routes):
+        place = f"expected before {before.name} ({before.where})"
+        expected = f"{place}, which takes all that it is for: nothing reaches it here"
+        yield Problem("a route", quoted(route.name), expected, where=route.where)
 
 
 def _field_of(route: RouteEntry, target: Target) -> str:

@@ -97,18 +97,15 @@ def route_lines(settings: Settings) -> list[str]:
 
 def match_text(match: Match, names: Collection[str]) -> str:
     """Say which requests are meant. names: of all keys."""
-    parts = []
-    if match.models:
-        parts.append(f"models {', '.join(match.models)}")
-    if match.paths:
-        parts.append(f"paths {', '.join(match.paths)}")
-    if match.headers:
-        parts.append(f"headers {', '.join(f'{name}: {value}' for name, value in match.headers)}")
-    if match.keys:
-        parts.append(f"keys {shown_keys(match.keys, names)}")
-    if match.tags:
-        parts.append(f"tags {', '.join(match.tags)}")
-    return "; ".join(parts) or "everything"
+    headers = ", ".join(f"{name}: {value}" for name, value in match.headers)
+    found = _listed(
+        f"models {', '.join(match.models)}" if match.models else "",
+        f"paths {', '.join(match.paths)}" if match.paths else "",
+        f"headers {headers}" if headers else "",
+        f"keys {shown_keys(match.keys, names)}" if match.keys else "",
+        f"tags {', '.join(match.tags)}" if match.tags else "",
+    )
+    return found or "everything"
 
 
 def shown_keys(keys: Iterable[str], names: Collection[str]) -> str:
@@ -120,28 +117,29 @@ def shown_keys(keys: Iterable[str], names: Collection[str]) -> str:
 
 
 def _shown(field: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if value is None and field in _OFF:
-        return "off"
-    if value is None:
-        return "none"
-    if isinstance(value, Secret):
-        return "hidden"
-    if field == "limits" and isinstance(value, tuple) and value:
-        return f"{len(value)}, see below"
-    if isinstance(value, tuple):
-        return "*" if value == ("/",) else ",".join(map(str, value)) or "none"
-    if isinstance(value, frozenset):
-        return ",".join(map(str, sorted(value))) or "none"
-    if isinstance(value, float):
-        return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
-    if isinstance(value, int) and field == "upstream_concurrency":
-        return str(value or "off")
-    if isinstance(value, int) and field == "listen_mode":
-        return f"{value:04o}"
-    if isinstance(value, int) and field.endswith("_bytes"):
-        return _shown_size(value)
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case None:
+            return "off" if field in _OFF else "none"
+        case Secret():
+            return "hidden"
+        case tuple() if field == "limits" and value:
+            return f"{len(value)}, see below"
+        case tuple() if value == ("/",):
+            return "*"
+        case tuple():
+            return ",".join(map(str, value)) or "none"
+        case frozenset():
+            return ",".join(map(str, sorted(value))) or "none"
+        case float():
+            return f"{value:g}s" if value >= 1 or value == 0 else f"{value * 1000:g}ms"
+        case int() if field == "upstream_concurrency":
+            return str(value or "off")
+        case int() if field == "listen_mode":
+            return f"{value:04o}"
+        case int() if field.endswith("_bytes"):
+            return _shown_size(value)
     return str(value)
 
 
@@ -161,27 +159,23 @@ def _rule_name(rule: LimitRule) -> str:
 
 def _filter(rule: LimitRule, names: Collection[str]) -> str:
     """Say which requests a rule counts."""
-    parts = [f"keys {shown_keys(rule.keys, names)}"] if rule.keys else []
-    parts += [f"models {', '.join(rule.models)}"] if rule.models else []
-    return f": {'; '.join(parts)}" if parts else ""
+    found = _listed(
+        f"keys {shown_keys(rule.keys, names)}" if rule.keys else "",
+        f"models {', '.join(rule.models)}" if rule.models else "",
+    )
+    return f": {found}" if found else ""
 
 
 def _amounts(rates: Rates) -> str:
-    parts = []
-    if rates.rpm:
-        parts.append(f"{rates.rpm:,} requests a minute, {rates.burst:,} at once")
-    if rates.tpm:
-        parts.append(f"{rates.tpm:,} tokens a minute, {rates.tpm_burst:,} at once")
-    if rates.concurrency:
-        parts.append(f"{rates.concurrency:,} running")
-    return "; ".join(parts)
+    return _listed(
+        f"{rates.rpm:,} requests a minute, {rates.burst:,} at once" if rates.rpm else "",
+        f"{rates.tpm:,} tokens a minute, {rates.tpm_burst:,} at once" if rates.tpm else "",
+        f"{rates.concurrency:,} running" if rates.concurrency else "",
+    )
 
 
 def _own(key: KeyEntry) -> str:
-    parts = [_amounts(key.rates)] if key.rates != NO_RATES else []
-    if key.priority is not None:
-        parts.append(f"priority {key.priority.name.lower()}")
-    return "; ".join(parts)
+    return _listed(_amounts(key.rates), f"priority {key.priority.name.lower()}" if key.priority is not None else "")
 
 
 def _rule_origin(settings: Settings, rule: LimitRule) -> str:
@@ -193,52 +187,46 @@ def _rule_origin(settings: Settings, rule: LimitRule) -> str:
 
 def _of_upstream(entry: UpstreamEntry) -> str:
     keys = ", ".join(map(str, entry.keys))
-    parts = [f"keys {keys}" if keys else "the client's own key", f"http2 {entry.http2}"]
-    if entry.weight != 1:
-        parts.append(f"weight {entry.weight}")
-    if entry.concurrency:
-        parts.append(f"concurrency {entry.concurrency}")
-    if entry.models:
-        parts.append(f"models {', '.join(entry.models)}")
-    if entry.headers:
-        parts.append(f"sets {_names(name for name, _ in entry.headers)}")
-    if entry.load != "off":
-        parts.append(f"load {entry.load}")
-    if entry.probe is not None:
-        parts.append(f"probe {entry.probe.path} every {entry.probe.every_s:g}s")
-    for name, path in (("ca", entry.ca_file), ("certificate", entry.cert_file)):
-        if path is not None:
-            parts.append(f"{name} {path}")
-    return "; ".join(parts)
+    probe = entry.probe
+    return _listed(
+        f"keys {keys}" if keys else "the client's own key",
+        f"http2 {entry.http2}",
+        f"weight {entry.weight}" if entry.weight != 1 else "",
+        f"concurrency {entry.concurrency}" if entry.concurrency else "",
+        f"models {', '.join(entry.models)}" if entry.models else "",
+        f"sets {_names(name for name, _ in entry.headers)}" if entry.headers else "",
+        f"load {entry.load}" if entry.load != "off" else "",
+        f"probe {probe.path} every {probe.every_s:g}s" if probe is not None else "",
+        f"ca {entry.ca_file}" if entry.ca_file is not None else "",
+        f"certificate {entry.cert_file}" if entry.cert_file is not None else "",
+    )
 
 
 def _of_route(route: RouteEntry) -> str:
-    parts = [f"to {_targets(route.to)}"]
-    if len(route.to) > 1:
-        parts[0] += f" by {route.balance}"
-    if route.hash_on is not None:
-        parts.append(f"hash on {route.hash_on}")
-    if route.fallback:
-        parts.append(f"then {_targets(route.fallback)}")
-    if route.hedge is not None:
-        parts.append(f"hedge after {route.hedge.after}, at most {route.hedge.at_most_percent:g}%")
-    if route.canary is not None:
-        parts.append(f"canary {route.canary.percent:g}% to {route.canary.to}")
-    if route.mirror is not None:
-        parts.append(f"mirror {route.mirror.percent:g}% to {route.mirror.to}")
-    for name, rules in (("request", route.request_headers), ("response", route.response_headers)):
-        if rules:
-            parts.append(f"{name} {_rules(rules)}")
-    return "; ".join(parts)
+    hedge, canary, mirror = route.hedge, route.canary, route.mirror
+    return _listed(
+        f"to {_targets(route.to)}" + (f" by {route.balance}" if len(route.to) > 1 else ""),
+        f"hash on {route.hash_on}" if route.hash_on is not None else "",
+        f"then {_targets(route.fallback)}" if route.fallback else "",
+        f"hedge after {hedge.after}, at most {hedge.at_most_percent:g}%" if hedge is not None else "",
+        f"canary {canary.percent:g}% to {canary.to}" if canary is not None else "",
+        f"mirror {mirror.percent:g}% to {mirror.to}" if mirror is not None else "",
+        f"request {_rules(route.request_headers)}" if route.request_headers else "",
+        f"response {_rules(route.response_headers)}" if route.response_headers else "",
+    )
 
 
 def _rules(rules: HeaderRules) -> str:
-    parts = []
-    if rules.set:
-        parts.append(f"sets {_names(name for name, _ in rules.set)}")
-    if rules.remove:
-        parts.append(f"removes {_names(rules.remove)}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{what} {_names(names)}"
+        for what, names in (("sets", [name for name, _ in rules.set]), ("removes", rules.remove))
+        if names
+    )
+
+
+def _listed(*parts: str) -> str:
+    """Return the parts that say something."""
+    return "; ".join(part for part in parts if part)
 
 
 def _targets(targets: Iterable[Target]) -> str:

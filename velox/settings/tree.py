@@ -7,16 +7,29 @@ as they are written (`off` stays `off`, `010` stays `010`): a field reads the sa
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import yaml
 
 from velox.settings.problems import Problem, quoted, unknown
 
-__all__ = ["Entry", "Section", "Tree", "compose", "list_items", "place", "read_file", "tree_of"]
+__all__ = [
+    "Entry",
+    "ListForm",
+    "Section",
+    "Tree",
+    "compose",
+    "list_items",
+    "place",
+    "read_file",
+    "read_regular_file",
+    "tree_of",
+]
 
 _LONGEST_FILE_BYTES: Final = 2**20
 # Routes have four levels: the list, its fields, `request_headers`, `set`.
@@ -27,6 +40,7 @@ _MOST_CHARS: Final = 2**21
 _NULL: Final = "tag:yaml.org,2002:null"
 
 T = TypeVar("T")
+N = TypeVar("N", bound="_Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,18 @@ def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], lis
             expected = f"expected once, but it stands at {first.where} too"
             problems.append(Problem(item.key, "", expected, where=item.where))
     return list(found.values()), problems
+
+
+def read_regular_file(path: str, most_bytes: int) -> bytes:
+    """Return what a file holds, one byte more than `most_bytes` at most. Raises OSError, or ValueError.
+
+    A pipe or a device is refused: it could block the caller, and gives its content only once.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return file.read(most_bytes + 1)
 
 
 def compose(content: bytes, path: str) -> tuple[yaml.Node | None, list[Problem]]:
@@ -247,6 +273,12 @@ class Section:
         """Add a problem with what is not there."""
         self._problems.append(Problem(self._kind, "", expected, where=self.where))
 
+    def needs(self, **examples: str) -> None:
+        """Add a problem for each field that is not there. examples: what it could be, by field."""
+        for name, example in examples.items():
+            if name not in self:
+                self.lacks(f"expected `{name}`, such as `{name}: {example}`")
+
     def one(self, name: str, parse: Callable[[str], T], default: T, *, shown: bool = True) -> T:
         """Return the value of a field that has one; the default where it is not given, or wrong.
 
@@ -300,10 +332,14 @@ class Section:
             self.refuse(name, "expected at least one value; leave the field out for none")
         return items
 
-    def section(self, name: str, kind: str, known: Sequence[str]) -> Section | None:
+    def section(self, name: str, known: Sequence[str]) -> Section | None:
         """Return the fields inside a field; None where it is not given."""
         tree = self._fields_of(name)
-        return None if tree is None else Section(tree, kind, known, self._problems, self._prefix + name)
+        return None if tree is None else Section(tree, f"`{name}`", known, self._problems, self._prefix + name)
+
+    def item_section(self, name: str, tree: Tree, known: Sequence[str]) -> Section:
+        """Return the fields of an item of a list, which stands in a field."""
+        return Section(tree, f"an item of `{name}`", known, self._problems, name)
 
     def pairs(self, name: str) -> Iterator[tuple[str, str, str]]:
         """Yield name, text and place of each field inside a field that may have any."""
@@ -322,3 +358,56 @@ class Section:
             self.refuse(name, "expected fields, such as `name: value`")
             return None
         return tree
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListForm:
+    """How a list of entries, each with a name of its own, is written.
+
+    name: the list's field, "routes". kind: what a problem calls an entry, "a route". example: of an entry.
+    item_example: what fields it has at least.
+    """
+
+    name: str
+    kind: str
+    fields: Sequence[str]
+    most: int
+    example: str
+    item_example: str
+
+    def read(self, tree: Tree, read_entry: Callable[[Section], N], problems: list[Problem]) -> tuple[N, ...]:
+        """Return the entries of a list; what is wrong with it is added to `problems`."""
+        items = tree.items or ()
+        expected, where = "", tree.where
+        if not items:
+            expected = f"expected a list of {self.name}, such as `- {self.example}`"
+        elif len(items) > self.most:
+            expected, where = f"expected at most {self.most}", items[self.most].where
+        if expected:
+            problems.append(Problem(self.name, "", expected, where=where))
+            return ()
+        entries = []
+        by_name: dict[str, N] = {}
+        for item in items:
+            if item.fields is None:
+                problems.append(
+                    Problem(self.kind, "", f"expected fields such as {self.item_example}", where=item.where)
+                )
+                continue
+            section = Section(item, self.kind, self.fields, problems)
+            entry = read_entry(section)
+            entries.append(entry)
+            first = by_name.setdefault(entry.name, entry)
+            if first is not entry and entry.name:
+                noun = self.name.removesuffix("s")
+                expected = f"expected each name once; the {noun} at {first.where} has it"
+                section.refuse("name", expected, quoted(entry.name))
+        return tuple(entries)

@@ -24,21 +24,27 @@ from velox.settings.certificates import ca_problem, client_certificate_problem
 from velox.settings.header_rules import plain_headers
 from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Section, Tree, read_file
+from velox.settings.tree import ListForm, Section, Tree, read_file
 from velox.types import Secret
 
 __all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "key_files", "key_files_of_bad", "parse_upstreams"]
 
 # The name of the one that VELOX_UPSTREAM_ORIGIN makes; a second origin there is "default-2".
 DEFAULT: Final = "default"
-# A label of metrics, and cells in memory that all workers share.
-_MOST_UPSTREAMS: Final = 256
 _MOST_ORIGINS: Final = 64
 _MOST_KEYS: Final = 64
 _MOST_WEIGHT: Final = 1000
 FIELDS: Final = (
     *("name", "origin", "keys", "http2", "ca_file", "cert_file", "key_file", "timeouts", "connections", "weight"),
     *("concurrency", "models", "headers", "load", "probe"),
+)
+_LIST: Final = ListForm(
+    "upstreams",
+    "an upstream",
+    FIELDS,
+    256,  # a label of metrics, and cells in memory that all workers share
+    "{name: openai, origin: https://api.openai.com}",
+    "`name: openai` and `origin: https://api.openai.com`",
 )
 _FORMS: Final = "expected env:NAME or file:PATH, and never a key itself"
 _FILE: Final = "file:"
@@ -80,26 +86,9 @@ def parse_upstreams(
 
     environ: where `env:NAME` is looked up.
     """
-    problems: list[Problem] = []
-    if not tree.items:
-        expected = "expected a list of upstreams, such as `- {name: openai, origin: https://api.openai.com}`"
-        return (), [Problem("upstreams", "", expected, where=tree.where)]
-    if len(tree.items) > _MOST_UPSTREAMS:
-        where = tree.items[_MOST_UPSTREAMS].where
-        return (), [Problem("upstreams", "", f"expected at most {_MOST_UPSTREAMS}", where=where)]
     (usual,) = implicit_upstreams({**values, "upstream_origins": (parse.origin("http://unused"),)})
-    entries: dict[str, UpstreamEntry] = {}
-    for item in tree.items:
-        if item.fields is None:
-            expected = "expected fields such as `name: openai` and `origin: https://api.openai.com`"
-            problems.append(Problem("an upstream", "", expected, where=item.where))
-            continue
-        section = Section(item, "an upstream", FIELDS, problems)
-        entry = _upstream(section, usual, environ)
-        first = entries.setdefault(entry.name, entry)
-        if first is not entry and entry.name:
-            section.refuse("name", f"expected each name once; the upstream at {first.where} has it", quoted(entry.name))
-    return tuple(entries.values()), problems
+    problems: list[Problem] = []
+    return _LIST.read(tree, lambda section: _upstream(section, usual, environ), problems), problems
 
 
 def key_files(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
@@ -118,9 +107,7 @@ def key_files_of_bad(path: str) -> frozenset[str]:
 
 
 def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]) -> UpstreamEntry:
-    for name, example in (("name", "name: openai"), ("origin", "origin: https://api.openai.com")):
-        if name not in section:
-            section.lacks(f"expected `{name}`, such as `{example}`")
+    section.needs(name="openai", origin="https://api.openai.com")
     origins = section.many("origin", parse.origin)
     keys = section.many("keys", _key_reader(environ), shown=False)
     if len({key.digest for key in keys}) < len(set(keys)):
@@ -152,7 +139,7 @@ def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]
 
 
 def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
-    inner = section.section("timeouts", "`timeouts`", _TIMEOUTS)
+    inner = section.section("timeouts", _TIMEOUTS)
     if inner is None:
         return usual
     found = {}
@@ -163,11 +150,10 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
 
 
 def _probe(section: Section) -> ProbeEntry | None:
-    inner = section.section("probe", "`probe`", ("path", "every"))
+    inner = section.section("probe", ("path", "every"))
     if inner is None:
         return None
-    if "path" not in inner:
-        inner.lacks("expected `path`, such as `path: /health`")
+    inner.needs(path="/health")
     return ProbeEntry(inner.one("path", parse.path, "/"), inner.one("every", parse.duration(0.1, 3600.0), 5.0))
 
 

@@ -6,6 +6,7 @@ Knows: what follows from the field's name and type. Does not know: which setting
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -16,7 +17,7 @@ from velox.settings.problems import Problem
 from velox.settings.tree import Tree
 from velox.types import Secret
 
-__all__ = ["CORES", "MEMORY_HARD", "MEMORY_SOFT", "Variable", "setting", "variables_of"]
+__all__ = ["CORES", "MEMORY_HARD", "MEMORY_SOFT", "Variable", "live_setting", "setting", "variables_of"]
 
 # A default that stands for the number of cores this process may use.
 CORES: Final = "number of cores"
@@ -31,7 +32,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     """One variable of the environment; the YAML file has it by its key.
 
     default: text for `parse`; "" is none, the field is then `empty`.  shown_default: what the table says instead.
-    plural: the file may give a list.  secret: the value is never shown.
+    plural: the file may give a list.  secret: the value is never shown.  is_live: a reload changes it; else a restart.
     parse_items: where the list may hold mappings too; what it returns is added to the problems.
     """
 
@@ -43,6 +44,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     shown_default: str = ""
     plural: bool = False
     secret: bool = False
+    is_live: bool = False
     empty: object = None
     parse_items: Callable[[Sequence[Tree]], tuple[object, list[Problem]]] | None = None
 
@@ -60,6 +62,7 @@ def setting(
     name: str = "",
     shown_default: str = "",
     secret: bool = False,
+    is_live: bool = False,
     parse_items: Callable[[Sequence[Tree]], tuple[object, list[Problem]]] | None = None,
 ) -> Any:
     """Return what stands as the default of a field that has a variable; `variables_of` completes it.
@@ -74,8 +77,13 @@ def setting(
         parse=parse or _unread,
         shown_default=shown_default,
         secret=secret,
+        is_live=is_live,
         parse_items=parse_items,
     )
+
+
+# Of a field that a reload changes.
+live_setting: Final = partial(setting, is_live=True)
 
 
 def variables_of(struct: type[msgspec.Struct]) -> tuple[Variable, ...]:
