@@ -23,7 +23,8 @@ from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.keys import parse_key
 from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
-from velox.sim import main as simulator
+from velox.sim import options as sim_options
+from velox.sim import server as simulator
 
 __all__ = ["main"]
 
@@ -204,7 +205,7 @@ def _key(arguments: argparse.Namespace) -> int:
 
 def _sim(arguments: argparse.Namespace) -> int:
     try:
-        options = simulator.read_options(arguments)
+        options = sim_options.read_options(arguments)
     except ValueError as exc:
         print(f"velox sim: {exc}", file=sys.stderr)
         return 2
@@ -273,5 +274,5 @@ def _parser() -> argparse.ArgumentParser:
     importer.add_argument("file", metavar="FILE", help="its configuration")
     importer.add_argument("-o", "--output", metavar="FILE", help="a new file; standard output if left out")
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
-    simulator.add_arguments(sim)
+    sim_options.add_arguments(sim)
     return parser

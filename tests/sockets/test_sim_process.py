@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from velox.sim.main import add_arguments, read_options, run
-from velox.sim.options import SimOptions
+from velox.sim.options import SimOptions, add_arguments, read_options
+from velox.sim.server import run
 
 STREAM = (
     b'POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 43\r\n\r\n{"model": "m", "prompt": "", "stream":true}'

@@ -31,7 +31,7 @@ from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
-from velox.sim import main as simulator
+from velox.sim import server as simulator
 from velox.sim.options import SimOptions
 from velox.types import Address
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, cast
+
+import uvloop
 
 from velox.sim.app import Simulator
 from velox.sim.engine import Engine, Outage
@@ -21,7 +24,7 @@ from velox.sim.http2 import Http2Connection
 from velox.sim.options import SimOptions
 from velox.sim.stage import Pace, Stage
 
-__all__ = ["Listener", "SimServer", "SimStatistics", "start"]
+__all__ = ["Listener", "SimServer", "SimStatistics", "run", "start"]
 
 _BACKLOG: Final = 4096  # a load test opens its connections all at once; the kernel caps it at somaxconn
 _TLS_HANDSHAKE_S: Final = 10.0
@@ -266,3 +269,25 @@ class _Front(asyncio.Protocol):
         connection.connection_made(self._transport)
         if self._begin:
             connection.data_received(self._begin)
+
+
+def run(options: SimOptions, announce: Callable[[str], None], *, sock: socket.socket | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then let running answers end; a second signal ends the process at once.
+
+    announce: gets one line once the listener is open. sock: see start(), whose errors this raises too.
+    """
+    uvloop.run(_serve(options, announce, sock))
+
+
+async def _serve(options: SimOptions, announce: Callable[[str], None], sock: socket.socket | None) -> None:
+    loop = asyncio.get_running_loop()
+    must_stop = asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for signum in signals:
+        loop.add_signal_handler(signum, must_stop.set)
+    server = await start(options, sock=sock)
+    announce(f"velox sim listening on {server.url}")
+    await must_stop.wait()
+    for signum in signals:
+        loop.remove_signal_handler(signum)
+    await server.close(options.grace_s)
