@@ -2,9 +2,10 @@
 
 Knows: where the head ends, interim replies, the body's end. Does not know: what a head says (http1_response_head.py),
 sockets, pools.
-One decoder is for one exchange. The head is held until it is whole, so that its limits are exact and no field is joined
-byte by byte. A body with a length is counted here; chunks are read by llhttp (strict, through httptools). It need not
-see a chunk that comes alone (lone_chunk()): it stands before the next one as it stood before that one.
+decode_first() takes the first read of a reply. Most replies are complete with it and need no decoder. A decoder is for
+one exchange. The head is held until it is whole, so that its limits are exact and no field is joined byte by byte. A
+body with a length is counted here; chunks are read by llhttp (strict, through httptools). It need not see a chunk that
+comes alone (lone_chunk()): it stands before the next one as it stood before that one.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Final
 
 import httptools
 
-from velox.protocol.http1_response_head import ReplyHeads, ResponseError, read_fields
+from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError, read_fields
 from velox.types import Headers, ReplyHead
 
-__all__ = ["LONE_CHUNK_BYTES", "ResponseDecoder", "ResponseError", "lone_chunk"]
+__all__ = ["LONE_CHUNK_BYTES", "ResponseDecoder", "ResponseError", "decode_first", "lone_chunk"]
 
 # Providers send under 4 KiB and 40 fields. HTTP/2's list limit is the same 64 KiB.
 _HEAD_BYTES: Final = 64 * 1024
@@ -47,6 +48,27 @@ def lone_chunk(data: bytes) -> int:
     line = b"%x\r\n" % size
     at = len(line)
     return at if at + size + 2 == n_bytes and data.startswith(line) and data.endswith(b"\r\n") else 0
+
+
+def decode_first(
+    data: bytes, heads: ReplyHeads, *, head_request: bool, upgrade: bool
+) -> tuple[ReplyHead, bytes] | ResponseDecoder:
+    """Take the first read of a reply: return head and body if it is the whole reply, else a decoder that has read it.
+
+    In the first case the upstream keeps the connection open. Raises ResponseError.
+    """
+    body_at = data.find(b"\r\n\r\n") + 4
+    if not 4 <= body_at <= _HEAD_BYTES or not data.startswith(_STARTS) or data[9] == _ONE:
+        decoder = ResponseDecoder(heads, head_request=head_request, upgrade=upgrade)
+        decoder.feed(data)
+        return decoder
+    framed = heads.read(data[:body_at])
+    head, length, keep_alive = framed
+    if length == len(data) - body_at and keep_alive and not head_request:
+        return head, data[body_at:]
+    decoder = ResponseDecoder(heads, head_request=head_request, upgrade=upgrade)
+    decoder.begin_body(framed, data[body_at:])
+    return decoder
 
 
 class _SurplusError(Exception):
@@ -170,7 +192,11 @@ class ResponseDecoder:
             self._skip_interim(data[:end])
             data = data[end:]
         self._early = b""
-        self.head, n_left, self.keep_alive = self._heads.read(data[:end])
+        self.begin_body(self._heads.read(data[:end]), data[end:])
+
+    def begin_body(self, framed: Framed, data: bytes) -> None:
+        """Take the final head, and the bytes after it."""
+        self.head, n_left, self.keep_alive = framed
         # A reply to HEAD ends with its head, whatever its fields say (RFC 9112 §6.3).
         self._n_left = 0 if self._head_request else n_left
         if self._n_left is not None:
@@ -181,8 +207,8 @@ class ResponseDecoder:
             self._collector = _ChunkCollector(self._parts)
             self._parser = httptools.HttpResponseParser(self._collector)
             self._parser.feed_data(_CHUNKED)
-        if len(data) > end:
-            self.feed(data[end:])
+        if data:
+            self.feed(data)
 
     def _check_partial(self, data: bytes) -> None:
         """Refuse what more bytes can't mend, so that a bad upstream is found now and not by a time-out."""

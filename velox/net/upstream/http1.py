@@ -22,7 +22,7 @@ from velox.net.upstream.interface import (
 )
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
-from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, lone_chunk
+from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.types import Headers
 
@@ -52,6 +52,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     ) -> None:
         """heads: of all connections to the same upstream; None: of this one only."""
         self.queued = False
+        self.has_room = False  # there is a transport, no exchange, and no reason to end
         self._owner: Final = owner
         self._view: Final = buffer.view
         self._host: Final = host
@@ -61,13 +62,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._is_tls = False
         self._passes_by = False  # reads come as bytes, not in the buffer
         self._sink: ReplySink | None = None
-        self._decoder: ResponseDecoder | None = None
+        self._is_head_request = False
+        self._offers_upgrade = False
+        self._decoder: ResponseDecoder | None = None  # from the first read of a reply on that holds only a part of it
         self._unsent: memoryview | None = None
         self._n_body = 0
         self._got_eof = False
         self._write_paused = False
-        self._n_served = 0
-        self._got_bytes = False
         self._sent_s = 0.0
         self.address: Address = ""
         self.end: ConnectionEnd | None = None
@@ -75,11 +76,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "busy" if self._sink else "idle"
-        return f"<Http1Connection {self._host.decode()} {state} served={self._n_served}>"
-
-    @property
-    def has_room(self) -> bool:
-        return self._sink is None and self._transport is not None and self.end is None
+        return f"<Http1Connection {self._host.decode()} {state} served={self.n_begun - self.n_streams}>"
 
     @property
     def is_closed(self) -> bool:
@@ -120,10 +117,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             request.method, request.target, self._host, request.lines, None if body is None else len(body)
         )
         self._sink = sink
+        self.has_room = False
         self.n_begun += 1
-        is_head, is_offer = request.method == b"HEAD", request.offer is not None
-        self._decoder = ResponseDecoder(self._heads, head_request=is_head, upgrade=is_offer)
-        self._got_bytes = False
+        self._is_head_request = request.method == b"HEAD"
+        self._offers_upgrade = request.offer is not None
         self._sent_s = self._loop.time()
         if body is None:
             transport.write(head)
@@ -168,6 +165,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.has_room = True
         self._is_tls = hasattr(transport, "set_read_buffer_limits")
         if self._is_tls:
             # While reading is paused uvloop's TLS reads on, up to 512 KiB; and when it comes to the end of the
@@ -179,41 +177,21 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         sink, decoder = self._sink, self._decoder
-        if sink is not None and decoder is not None and decoder.between and nbytes <= LONE_CHUNK_BYTES:
+        if sink is None:
+            # Unexpected bytes would be read as the reply to the next request.
+            self.abort(ConnectionEnd.EXTRA_DATA)
+            return
+        if decoder is None:
+            self._take_first(sink, self._view[:nbytes].tobytes())
+            return
+        if decoder.between and nbytes <= LONE_CHUNK_BYTES:
             # As most chunks of a model come: there is a way with fewer steps (docs/decisions/0027-a-chunks-way.md).
             chunk = self._view[:nbytes].tobytes()
             at = lone_chunk(chunk)
             if at and sink.on_chunk(chunk, at):
                 self._pass_by(sink, decoder)
                 return
-        self._take(self._view[:nbytes])
-
-    def _take(self, read: bytes | memoryview) -> None:
-        """Go through what one read has brought."""
-        sink, decoder = self._sink, self._decoder
-        if sink is None or decoder is None:
-            # Bytes that nobody asked for would be read as the answer to the next request.
-            self.abort(ConnectionEnd.EXTRA_DATA)
-            return
-        self._got_bytes = True
-        had_head = decoder.head is not None
-        try:
-            decoder.feed(read)
-        except ResponseError as exc:
-            self._fail(Reason.UPSTREAM_PROTOCOL, f"the upstream's reply broke HTTP/1.1: {exc}")
-            return
-        head = decoder.head
-        if head is None:
-            if decoder.switched is not None:
-                self._switch(decoder.switched, decoder.rest)
-            return
-        data = decoder.take_body()
-        if decoder.complete:
-            self._end_exchange(decoder)
-            sink.on_reply(None if had_head else head, data, True)
-            self._offer_room()
-        elif data or not had_head:
-            sink.on_reply(None if had_head else head, data, False)
+        self._take(sink, decoder, self._view[:nbytes])
 
     def eof_received(self) -> bool:
         # TCP's FIN, or TLS's close_notify: after a FIN without that, uvloop calls connection_lost() only.
@@ -229,21 +207,20 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._sink = None
         if self._transport is not None:
             self._ended(ConnectionEnd.CLOSED if sink is None else ConnectionEnd.LOST)
-        if sink is None or decoder is None:
+        if sink is None:
             return
         # A reply that ends with the connection is whole if somebody said that it ends here: anyone on the way can cut
         # a TLS connection, but only the upstream can say close_notify (RFC 9112 §9.8).
-        if decoder.eof() and exc is None and self._got_eof:
-            had_head = decoder.head
-            assert had_head is not None, "a reply can't end by close before its head"
+        if decoder is not None and decoder.eof() and exc is None and self._got_eof:
+            assert decoder.head is not None, "a reply can't end by close before its head"
             sink.on_reply(None, decoder.take_body(), True)
-        elif decoder.head is not None:
+        elif decoder is not None and decoder.head is not None:
             sink.on_failure(UpstreamFailure(self._lost_reason(), "the upstream cut its reply"))
         else:
             # RFC 9110 §9.2.2 asks not to repeat a POST unless it was surely not begun. A connection that had idled and
             # is closed as soon as we write to it was closed by the upstream before it saw the request (F-10).
             age_s = self._loop.time() - self._sent_s
-            stale = self._n_served > 0 and not self._got_bytes and age_s < STALE_WINDOW_S
+            stale = self.n_begun > 1 and decoder is None and age_s < STALE_WINDOW_S
             message = "the upstream closed the connection before it answered"
             sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE if stale else None))
 
@@ -253,6 +230,69 @@ class Http1Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self._pump()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _take_first(self, sink: ReplySink, data: bytes) -> None:
+        """Take the first read of a reply: most replies are complete with it."""
+        try:
+            first = decode_first(data, self._heads, head_request=self._is_head_request, upgrade=self._offers_upgrade)
+        except ResponseError as exc:
+            self._fail(exc)
+            return
+        if isinstance(first, ResponseDecoder):
+            self._decoder = first
+            self._deliver(sink, first, had_head=False)
+            return
+        head, body = first
+        self._end_exchange()
+        sink.on_reply(head, body, True)
+
+    def _take(self, sink: ReplySink, decoder: ResponseDecoder, read: bytes | memoryview) -> None:
+        """Take a further read of a reply."""
+        had_head = decoder.head is not None
+        try:
+            decoder.feed(read)
+        except ResponseError as exc:
+            self._fail(exc)
+            return
+        self._deliver(sink, decoder, had_head=had_head)
+
+    def _deliver(self, sink: ReplySink, decoder: ResponseDecoder, *, had_head: bool) -> None:
+        """Give the sink what the decoder has read."""
+        head = decoder.head
+        if head is None:
+            if decoder.switched is not None:
+                self._switch(decoder.switched, decoder.rest)
+            return
+        data = decoder.take_body()
+        if decoder.complete:
+            if decoder.surplus:
+                self._end_exchange(ConnectionEnd.EXTRA_DATA)
+            else:
+                self._end_exchange(None if decoder.keep_alive else ConnectionEnd.LAST)
+            sink.on_reply(None if had_head else head, data, True)
+        elif data or not had_head:
+            sink.on_reply(None if had_head else head, data, False)
+
+    def _end_exchange(self, cause: ConnectionEnd | None = None) -> None:
+        """Free the connection for the next exchange, before the sink hears of this one's end.
+
+        cause: why there can be no next one.
+        """
+        transport = self._transport
+        assert transport is not None, "it has just been read from"
+        # A reply that came before the whole request was sent leaves the upstream reading a body: not usable.
+        is_sent = self._unsent is None and not (self._n_body and transport.get_write_buffer_size())
+        self._sink = None
+        self._decoder = None
+        if cause is not None or self.end is not None or not is_sent:
+            self.abort(cause or ConnectionEnd.LAST)
+            return
+        if self._passes_by:
+            self._use_buffer()
+        self.has_room = True
+        self._owner.on_room(self)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -289,7 +329,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         """
         if len(read) > len(self._view):
             self._use_buffer()
-        self._take(read)
+        sink, decoder = self._sink, self._decoder
+        if sink is None or decoder is None:
+            self.abort(ConnectionEnd.EXTRA_DATA)
+        else:
+            self._take(sink, decoder, read)
 
     def _switch(self, fields: Headers, rest: bytes) -> None:
         """Give the connection away: it is a WebSocket's from here on."""
@@ -300,29 +344,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         # Only a request with an offer gets here, and that has such a sink.
         cast(UpgradeSink, sink).on_switch(fields, transport, rest)
 
-    def _end_exchange(self, decoder: ResponseDecoder) -> None:
-        n_unsent = self.n_unsent
-        self._sink = None
-        self._decoder = None
-        self._n_served += 1
-        if decoder.surplus:
-            self.abort(ConnectionEnd.EXTRA_DATA)
-        # An answer that came before the whole request was sent leaves the upstream reading a body: not usable.
-        elif not decoder.keep_alive or n_unsent or self.end is not None:
-            self.abort(ConnectionEnd.LAST)
-        elif self._passes_by:
-            self._use_buffer()
-
-    def _offer_room(self) -> None:
-        if self.has_room:
-            self._owner.on_room(self)
-
-    def _fail(self, reason: Reason, message: str) -> None:
+    def _fail(self, error: ResponseError) -> None:
         sink = self._sink
         self._sink = None
         self.abort(ConnectionEnd.PROTOCOL)
         if sink is not None:
-            sink.on_failure(UpstreamFailure(reason, message))
+            message = f"the upstream's reply broke HTTP/1.1: {error}"
+            sink.on_failure(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
 
     def _lost_reason(self) -> Reason:
         """Tell a reply that was cut from one that never began."""
@@ -331,6 +359,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _ended(self, cause: ConnectionEnd) -> None:
         self._transport = None
+        self.has_room = False
         self._unsent = None
         self._passes_by = False
         self._take_no_more(cause)
@@ -338,6 +367,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _take_no_more(self, cause: ConnectionEnd) -> None:
         if self.end is None:
             self.end = cause
+            self.has_room = False
             self._owner.on_closed(self)
 
 
