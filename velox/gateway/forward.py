@@ -96,10 +96,11 @@ class Forwarder:
         rules: for the client's headers.
         """
         is_plain = peek.stream or to_be_read
-        if head.shape.is_shared:
+        shape = head.shape
+        if shape.is_shared:
             # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
-            key = (head.shape, is_plain, None if rules is NO_RULES else rules)
-            built = self._built.get(key) or self._built.put(key, self._template(head.shape, rules, is_plain=is_plain))
+            key = (shape, is_plain, None if rules is NO_RULES else rules)
+            built = self._built.get(key) or self._built.put(key, self._template(shape, rules, is_plain=is_plain))
             target, values = built.target, head.values
             passes = built.id_at is None or _REQUEST_ID.fullmatch(values[built.id_at]) is not None
             template = built.template if passes else built.without_id
@@ -107,9 +108,9 @@ class Forwarder:
         else:
             target, headers = self._target(head.shape), self._headers(head, rules, is_plain=is_plain)
             lines = field_lines(headers)
-        if body is None and head.method in _WITH_CONTENT:
+        if body is None and shape.method in _WITH_CONTENT:
             body = b""
-        return UpstreamRequest(head.method, target, headers, lines, body)
+        return UpstreamRequest(shape.method, target, headers, lines, body)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES

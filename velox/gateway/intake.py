@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.endpoints import WITHOUT_CONTENT, has_content
+from velox.gateway.endpoints import has_content
 from velox.gateway.exchange import Exchange
 from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
@@ -52,8 +52,7 @@ class Gateway:
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
         self._active: set[Exchange] = set()
-        # What follows from heads that passed, by their shape and by whether a body followed (which more is asked of).
-        self._plans: Final[Memo[tuple[HeadShape, bool], RequestPlan]] = Memo(_KEPT_SHAPES)
+        self._plans: Final[Memo[HeadShape, RequestPlan]] = Memo(_KEPT_SHAPES)  # of heads that passed
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
@@ -85,17 +84,16 @@ class Gateway:
 
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
-        key = (head.shape, head.has_body)
-        plan = self._plans.get(key) if head.shape.is_shared else None
-        if plan is None:
-            parts = self.parts
-            if caller is None:
-                caller = parts.auth.check(head)
-                parts.endpoints.check(head)
-            plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
-            if head.shape.is_shared:
-                self._plans.put(key, plan)
-        return plan
+        shape = head.shape
+        plan = self._plans.get(shape) if shape.is_shared else None
+        if plan is not None and (plan.has_body or not head.has_body):
+            return plan
+        parts = self.parts
+        if caller is None:
+            caller = parts.auth.check(head)
+            parts.endpoints.check(head)
+        plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
+        return self._plans.put(shape, plan) if shape.is_shared else plan
 
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
@@ -106,10 +104,13 @@ class Gateway:
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
-        plan = self.plan(head, caller)
-        kind = Exchange if head.offer is None else TunnelExchange
+        shape = head.shape
+        plan = self._plans.get(shape)
+        if plan is None or not plan.has_body:
+            plan = self.plan(head, caller)
+        kind = Exchange if shape.offer is None else TunnelExchange
         exchange = kind(self, client, head, body, plan)
-        if body and head.method in WITHOUT_CONTENT:
+        if body and plan.forbids_body:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
         if plan.terms.timeout_s < self._timed_below_s:
@@ -322,7 +323,7 @@ class Gateway:
         self._active.discard(exchange)
         queue, lines = self.queue, self.routing.lines
         now_ns = time.monotonic_ns()
-        if exchange.n_attempts and exchange.head.offer is None:
+        if exchange.n_attempts and not exchange.lasts:
             # What was refused behind the gate took no server's time, and a tunnel's says nothing of a request's.
             queue.serviced(now_ns - exchange.taken_ns)
         if tokens != exchange.cost:

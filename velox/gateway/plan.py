@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from velox.gateway.endpoints import Routes, reads_body
+from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.types import Caller, Dialect, Endpoint, Priority, RequestHead
@@ -24,7 +24,8 @@ class RequestPlan(NamedTuple):
     """One kind of request.
 
     dialect: of the client. names_model: a body of this path names a model. reads_body: and it is JSON, which is read;
-    forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. terms: what
+    forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. has_body: the
+    head was checked as one that a body follows, of which more is asked. forbids_body: no body may follow. terms: what
     the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
     class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read.
     """
@@ -35,6 +36,8 @@ class RequestPlan(NamedTuple):
     names_model: bool
     reads_body: bool
     may_list_models: bool
+    has_body: bool
+    forbids_body: bool
     terms: ClientTerms
     timeout_ns: int
     priority: Priority
@@ -57,6 +60,8 @@ def plan_of(
         path.reads_body and head.method == b"POST",
         reads_body(path, head),
         head.method in _ASKING and b"/models" in head.path,
+        head.has_body,
+        head.method in WITHOUT_CONTENT,
         terms,
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),

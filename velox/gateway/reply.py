@@ -74,7 +74,7 @@ class Reply:
         self._client: Final = client
         self._request_id: Final = request_id
         self._loop: Final = loop
-        self._is_head: Final = request.method == b"HEAD"
+        self._is_head: Final = request.shape.method == b"HEAD"
         self._filters: Final = filters
         self._rates: Final = rates
         self._fields: Final = fields

@@ -134,11 +134,12 @@ class Routing:
 
     def way(self, head: RequestHead, model: str | None, caller: Caller) -> Way:
         """Return the way of a request's kind. Raises VeloxError if there is none."""
-        asked = None if self._table.header_names else (model, head.path, caller.name)
+        path = head.shape.path
+        asked = None if self._table.header_names else (model, path, caller.name)
         way = None if asked is None else self._ways.get(asked)
         if way is None:
             way = self._find_way(head, model, caller)
-            if asked is not None and len(head.path) <= _KEPT_PATH_BYTES:
+            if asked is not None and len(path) <= _KEPT_PATH_BYTES:
                 self._ways.put(asked, way)
         if not way.stages:
             message = "no upstream here serves this model; GET /v1/models lists those that are served"
