@@ -1,7 +1,7 @@
 """A bounded memory of results that are a pure function of their key.
 
-Knows: how many it may hold. Does not know: what they are. When it is full it starts over: a workload whose keys repeat
-never fills it, and one whose keys don't gains nothing from a cleverer choice of what to forget.
+Knows: how many it may hold. Does not know: what they are. What is in use stays: when it is full, all are put aside, and
+those that are found among them come back; the others go when it is full again.
 """
 
 from __future__ import annotations
@@ -15,28 +15,37 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """At most `limit` results."""
+    """At most twice `limit` results."""
 
-    __slots__ = ("_known", "_limit", "get")
+    __slots__ = ("_aside", "_known", "_limit", "get")
 
     def __init__(self, limit: int) -> None:
+        """limit: how many may be added before the older ones are put aside; as many may be there besides."""
         self._limit: Final = limit
-        self._known: dict[K, V] = {}
+        self._known: Final[dict[K, V]] = {}
+        self._aside: dict[K, V] = {}
         self.get = self._known.get  # without a Python frame: asked several times for each request
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._known) + len(self._aside)
 
     def __repr__(self) -> str:
-        return f"<Memo {len(self._known)} of {self._limit}>"
+        return f"<Memo {len(self)} of {2 * self._limit}>"
 
     def clear(self) -> None:
         """Forget everything: what the results were a function of has changed."""
         self._known.clear()
+        self._aside.clear()
+
+    def find(self, key: K) -> V | None:
+        """Return a result that get() did not find, because it was put aside; it is not from now on."""
+        value = self._aside.pop(key, None)
+        return None if value is None else self.put(key, value)
 
     def put(self, key: K, value: V) -> V:
         """Keep a result, and return it."""
         if len(self._known) >= self._limit:
+            self._aside = self._known.copy()
             self._known.clear()
         self._known[key] = value
         return value

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
@@ -81,7 +83,7 @@ async def nowhere(owner: ConnectionOwner) -> UpstreamConnection:
 def settings_with(**fields: Any) -> Settings:
     """Return settings with these fields; all others have their defaults, but that nothing is limited."""
     made = load({"VELOX_RATE_LIMIT_RPM": "0", "VELOX_UPSTREAM_ORIGIN": str(_ORIGIN)}, cores=1)
-    return replace(made, **fields)
+    return structs.replace(made, **fields)
 
 
 def upstream_of(

@@ -28,6 +28,7 @@ from tests.unit.local_quotas import LocalQuota, LocalTable
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
+from velox.gateway.tunnel import TunnelExchange
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
@@ -569,7 +570,7 @@ def test_tunnel_says_nothing_of_how_long_requests_take() -> None:
     async def main() -> None:
         with limited(never) as made:
             head = request_head(b"GET", b"/v1/realtime", offer=WebSocketOffer(b"x", (), b""))
-            tunnel = Exchange(made, FakeClient(), head, None, made.plan(head))
+            tunnel = TunnelExchange(made, FakeClient(), head, None, made.plan(head))
             tunnel.n_attempts, tunnel.taken_ns = 1, time.monotonic_ns() - 3600 * 10**9
             made.account(tunnel, None, 101, tunnel.cost)
             assert made.queue._standing.mean_ns == 0

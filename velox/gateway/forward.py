@@ -100,7 +100,9 @@ class Forwarder:
         if shape.is_shared:
             # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
             key = (shape, is_plain, None if rules is NO_RULES else rules)
-            built = self._built.get(key) or self._built.put(key, self._template(shape, rules, is_plain=is_plain))
+            built = self._built.get(key) or self._built.find(key)
+            if built is None:
+                built = self._built.put(key, self._template(shape, rules, is_plain=is_plain))
             target, values = built.target, head.values
             passes = built.id_at is None or _REQUEST_ID.fullmatch(values[built.id_at]) is not None
             template = built.template if passes else built.without_id

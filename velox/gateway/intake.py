@@ -85,7 +85,7 @@ class Gateway:
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
         shape = head.shape
-        plan = self._plans.get(shape) if shape.is_shared else None
+        plan = (self._plans.get(shape) or self._plans.find(shape)) if shape.is_shared else None
         if plan is not None and (plan.has_body or not head.has_body):
             return plan
         parts = self.parts

@@ -62,7 +62,8 @@ class ReplyFields:
         if head.key is None:
             return _passed(head, dropped)
         asked = (head.key, dropped)
-        return self._known.get(asked) or self._known.put(asked, _passed(head, dropped))
+        found = self._known.get(asked) or self._known.find(asked)
+        return self._known.put(asked, _passed(head, dropped)) if found is None else found
 
 
 def _passed(head: ReplyHead, dropped: frozenset[bytes]) -> PassedFields:

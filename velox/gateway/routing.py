@@ -136,7 +136,7 @@ class Routing:
         """Return the way of a request's kind. Raises VeloxError if there is none."""
         path = head.shape.path
         asked = None if self._table.header_names else (model, path, caller.name)
-        way = None if asked is None else self._ways.get(asked)
+        way = None if asked is None else self._ways.get(asked) or self._ways.find(asked)
         if way is None:
             way = self._find_way(head, model, caller)
             if asked is not None and len(path) <= _KEPT_PATH_BYTES:
