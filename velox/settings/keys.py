@@ -81,7 +81,10 @@ def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Probl
 
 def read_key_file(path: str) -> bytes:
     """Return what a file of keys holds. Raises OSError, or ValueError when it can't be one."""
-    content = read_regular_file(path, _FILE_BYTES)
+    try:
+        content = read_regular_file(path, _FILE_BYTES)
+    except IsADirectoryError:
+        raise ValueError("it is no regular file") from None
     if len(content) > _FILE_BYTES:
         raise ValueError(f"it is over {_FILE_BYTES} bytes")
     return content

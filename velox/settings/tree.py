@@ -101,10 +101,13 @@ def read_regular_file(path: str, most_bytes: int) -> bytes:
     A pipe or a device is refused: it could block the caller, and gives its content only once.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
-        return file.read(most_bytes + 1)
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("it is no regular file")
+            return file.read(most_bytes + 1)
+    finally:
+        os.close(descriptor)
 
 
 def compose(content: bytes, path: str) -> tuple[yaml.Node | None, list[Problem]]:
