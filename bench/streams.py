@@ -33,18 +33,24 @@ __all__ = ["Scanner", "Seen", "figures", "read"]
 # A gateway may write the JSON anew, with a space after the colon.
 _STAMP: Final = re.compile(rb'"content": ?" (\d+)"')
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
+_DONE: Final = b"[DONE]\n\n"
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:", re.IGNORECASE)
 _EVENT_BYTES: Final = 1024  # more than an event has, however it is written anew
 _READ_BYTES: Final = 262_144
 _PATIENCE_S: Final = 10.0
 
 
 class Scanner:
-    """Finds the events of one answer in its pieces, wherever they are cut."""
+    """Finds the events of one answer in its pieces, wherever they are cut.
 
-    __slots__ = ("_rest", "ended", "status")
+    A gateway that has a whole answer in one read may send it with its length instead of chunked.
+    """
+
+    __slots__ = ("_end", "_rest", "ended", "status")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._end = b""
         self.status = 0
         self.ended = False
 
@@ -53,8 +59,14 @@ class Scanner:
         held = self._rest + piece
         if not self.status and len(held) >= 12:
             self.status = int(held[9:12])
+        if not self._end:
+            head, is_whole, _ = held.partition(b"\r\n\r\n")
+            if not is_whole:
+                self._rest = held
+                return []
+            self._end = _DONE if _LENGTH.search(head) else _LAST_CHUNK
         found = list(_STAMP.finditer(held))
-        self.ended = held.endswith(_LAST_CHUNK) and b"[DONE]" in held[-_EVENT_BYTES:]
+        self.ended = held.endswith(self._end) and b"[DONE]" in held[-_EVENT_BYTES:]
         begin = found[-1].end() if found else 0
         self._rest = held[max(begin, len(held) - _EVENT_BYTES) :]
         return [int(each[1]) for each in found]

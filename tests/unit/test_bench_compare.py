@@ -216,6 +216,15 @@ def test_scanner_finds_events_wherever_they_are_cut() -> None:
         assert (found, scanner.status, scanner.ended) == ([11, 22, 33], 200, True)
 
 
+def test_scanner_answer_with_its_length_ends_with_done() -> None:
+    """A gateway that has a short stream whole may send it so; "[DONE]" alone ends no chunked one."""
+    event = sse_chunk(11) + b"data: [DONE]\n\n"
+    for head, ended in ((b"content-length: %d" % len(event), True), (b"transfer-encoding: chunked", False)):
+        scanner = Scanner()
+        scanner.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + event)
+        assert scanner.ended is ended
+
+
 def test_scanner_event_written_anew_by_a_gateway_counts() -> None:
     """With spaces, as Python's json writes it."""
     assert Scanner().feed(b'HTTP/1.1 200 OK\r\n\r\ndata: {"delta": {"content": " 4711"}}\n\n') == [4711]
