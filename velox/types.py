@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 __all__ = [
     "ANYONE",
     "NO_BODY_STATUSES",
@@ -215,8 +217,7 @@ class ReplyHead:
     key: bytes | None = field(default=None, compare=False)
 
 
-@dataclass(slots=True)  # not frozen: that would double the cost of making one, 0.5 µs of each request
-class BodyFields:
+class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much
     """What Velox reads of a request's body: plain values only, never a parser's object.
 
     n: answers asked for. include_usage: what its stream_options ask for; None: it has none.

@@ -37,12 +37,12 @@ _USER_CHARS: Final = 256
 _INT_DIGITS: Final = 1000
 
 # The first one that is present counts.
-_IN_ORDER: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-_MAX_TOKENS: Final = frozenset(_IN_ORDER)
+_MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
 _OPTIONS: Final = "stream_options"
-_FIELDS: Final = frozenset({"model", "stream", "user", _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+_RARE: Final = frozenset({"user", _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+_FIELDS: Final = _RARE | {"model", "stream"}
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
 # Control characters (C0, DEL, C1), and surrogates, which UTF-8 can't carry.
@@ -69,27 +69,23 @@ class BodyReader:
     def read_in_steps(self, body: bytes | bytearray) -> Generator[None, None, BodyFields]:
         """Do what `read` does; yields between slices of the work. For bodies from LARGE_BYTES on."""
         skimmed = yield from skim(body, self._check_content)
-        return self._read(skimmed.data, skimmed)
+        return self.read(skimmed.data, skimmed)
 
-    def read(self, body: bytes | bytearray) -> BodyFields:
-        """Return what Velox acts on. The body is not changed.
+    def read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> BodyFields:
+        """Return what Velox acts on. The body is not changed. skimmed: what of a larger one it is; None: it is all.
 
         Raises VeloxError: INVALID_JSON (says where), DUPLICATE_KEY and BAD_REQUEST (with the field as param).
         A body that simdjson refuses and most upstreams accept (lone surrogates, huge numbers) is read too.
         """
-        return self._read(body)
-
-    def _read(self, body: bytes | bytearray, skimmed: Skimmed | None = None) -> BodyFields:
-        """Read what is in `body`. skimmed: what of a larger one this is; None: it is all."""
         parser = self._parser if len(body) <= _KEPT_BYTES else simdjson.Parser()
         try:
-            fields = _scan(parser, body)
+            found = _scan(parser, body)
         # ValueError: not strict JSON, not UTF-8. RuntimeError: too deep, or an integer of over 64 bits.
         except (ValueError, RuntimeError):
-            fields = _scan_tolerantly(skimmed or Skimmed(body))
-        if fields is None:
+            found = _scan_tolerantly(skimmed or Skimmed(body))
+        if found is None:
             raise _invalid("body is JSON but not an object")
-        return _peek(*fields)
+        return _fields(*found)
 
     def _check_content(self, data: bytes, offset: int) -> None:
         """Raise INVALID_JSON if `data` may not stand between two quotes. offset: where in the body it begins."""
@@ -184,57 +180,48 @@ def _read_int(digits: str) -> int | float:
 _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant, parse_int=_read_int)
 
 
-def _peek(values: dict[str, object], repeated: str | None) -> BodyFields:
+def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
+    """Check the fields that are there. Most bodies have a model, perhaps `stream`, and none of the rare ones."""
     if repeated is not None:
         raise VeloxError(Reason.DUPLICATE_KEY, f"body has the field {repeated} twice", param=repeated)
     stream = values.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream", "must be true, false or null")
-    peek = BodyFields(_model(values["model"]) if "model" in values else None, stream or False)
-    # Looked up only where there may be more: most bodies have none of these.
-    if not _MAX_TOKENS.isdisjoint(values):
-        peek.max_tokens = _max_tokens(values)
+    model = values.get("model")
+    if isinstance(model, str):
+        # What is printable is fit, and quicker to see; some that is not printable is fit too, as a no-break space.
+        if not 1 <= len(model) <= _MODEL_CHARS or not (model.isprintable() or not _UNFIT.search(model)):
+            raise _bad("model", f"must have 1 to {_MODEL_CHARS} characters, none of them a control character")
+    elif "model" in values:
+        raise _bad("model", "must be a string")
+    else:
+        model = None
+    fields = BodyFields(model, stream or False)
+    if not _RARE.isdisjoint(values):
+        _add_rare(fields, values)
+    return fields
+
+
+def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
+    for name in _MAX_TOKENS:
+        value = values.get(name)
+        if value is not None:
+            # bool is an int to Python, and not to JSON.
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise _bad(name, "must be an integer of 0 or more, or null")
+            if fields.max_tokens is None:
+                fields.max_tokens = value
     user = values.get("user")
     # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
     if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:
-        peek.user = user.encode(errors="replace").decode()
-    if "n" in values or "best_of" in values:
-        peek.n = _n_answers(values)
-    if _OPTIONS in values:
-        peek.include_usage = values[_OPTIONS] is _ASKS
-    return peek
-
-
-def _n_answers(values: dict[str, object]) -> int:
-    """Return how many answers are asked for. What is no count is for the upstream to refuse, and counts as one."""
-    n = 1
+        fields.user = user.encode(errors="replace").decode()
     for name in _CHOICES:
         value = values.get(name)
+        # What is no count is for the upstream to refuse, and counts as one.
         if isinstance(value, int) and not isinstance(value, bool):
-            n = max(n, value)
-    return n
-
-
-def _model(value: object) -> str:
-    if not isinstance(value, str):
-        raise _bad("model", "must be a string")
-    # What is printable is fit, and quicker to see; unprintable are also fit ones, such as a no-break space.
-    if not 1 <= len(value) <= _MODEL_CHARS or not (value.isprintable() or not _UNFIT.search(value)):
-        raise _bad("model", f"must have 1 to {_MODEL_CHARS} characters, none of them a control character")
-    return value
-
-
-def _max_tokens(values: dict[str, object]) -> int | None:
-    first = None
-    for name in _IN_ORDER:
-        value = values.get(name)
-        if value is None:
-            continue
-        # bool is an int to Python, and not to JSON.
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise _bad(name, "must be an integer of 0 or more, or null")
-        first = value if first is None else first
-    return first
+            fields.n = max(fields.n, value)
+    if _OPTIONS in values:
+        fields.include_usage = values[_OPTIONS] is _ASKS
 
 
 def _invalid(message: str) -> VeloxError:
