@@ -23,6 +23,7 @@ __all__ = [
     "Retry",
     "RetryDenied",
     "StreamEnd",
+    "TlsFailure",
     "TokenCount",
     "Unit",
 ]
@@ -169,3 +170,18 @@ SHED_REASONS: Final = (
     Reason.DRAINING,
     Reason.OVERLOAD_MEMORY,
 )
+
+
+class TlsFailure(enum.IntEnum):
+    """Why a TLS handshake with a client did not end well."""
+
+    PLAIN_HTTP = 0  # a request in plain text
+    NOT_TLS = 1  # neither that nor a handshake
+    VERSION = 2  # the client knows no TLS as new as 1.2
+    CIPHER = 3  # no cipher, group or signature in common
+    CLIENT_CERTIFICATE = 4  # none, or none that VELOX_TLS_CLIENT_CA signed
+    REFUSED = 5  # by the client; mostly it does not trust our certificate
+    TIMEOUT = 6
+    CLOSED = 7  # by the client, in the middle
+    LIMIT = 8  # too many connections
+    OTHER = 9

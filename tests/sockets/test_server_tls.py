@@ -18,7 +18,7 @@ from tests.sockets.core_ingress import App, Exchange, eventually
 from tests.sockets.tls_ingress import TlsClient, TlsServer, certificate_of, serve_tls
 from velox.net.client.tls import TlsConnection
 from velox.net.client.tls_context import ServerCertificate, renewed_context
-from velox.observe.series import TlsFailure
+from velox.outcomes import TlsFailure
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 OLD_GET = b"GET /v1/models HTTP/1.0\r\nHost: a\r\n\r\n"

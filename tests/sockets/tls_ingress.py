@@ -17,7 +17,7 @@ import trustme
 from tests.sockets.core_ingress import App, Server, listening
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import ServerCertificate, server_context
-from velox.observe.series import TlsFailure
+from velox.outcomes import TlsFailure
 
 __all__ = ["TlsClient", "TlsServer", "certificate_of", "serve_tls"]
 

@@ -88,9 +88,10 @@ def test_metrics_page_and_documentation_name_the_same_metrics() -> None:
 
 def test_metrics_documentation_names_the_labels_of_the_code() -> None:
     """Each family of series.py has just the labels that the table says."""
-    labels = {f"{counter.name}_total": {name for name, _ in counter.labels} for counter in series.COUNTERS}
-    labels |= {each.name: {each.label[0]} if each.label else set() for each in series.GAUGES}
-    labels |= {each.name: {each.label[0]} if each.label else set() for each in series.HISTOGRAMS}
+    labels = {
+        each.name + ("_total" if each.kind == "counter" else ""): {name for name, _ in each.labels}
+        for each in series.FAMILIES
+    }
     found = documented()
 
     assert {name: found[name][1] for name in labels} == labels
@@ -98,7 +99,7 @@ def test_metrics_documentation_names_the_labels_of_the_code() -> None:
 
 def test_metrics_documentation_names_every_label_value() -> None:
     """The values of short closed lists are all there, and the routes."""
-    short = [counter for counter in series.COUNTERS if counter is not series.REQUESTS]
+    short = [each for each in series.FAMILIES if each.kind == "counter" and each is not series.REQUESTS]
     values = {value for counter in short for _, names in counter.labels for value in names}
     values |= {phase.name.lower() for phase in outcomes.Phase} | {route.name.lower() for route in Endpoint}
 

@@ -14,7 +14,6 @@ from velox.admin.metrics_page import CONTENT_TYPE, render
 from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import TlsFailure
 from velox.outcomes import (
     AttemptOutcome,
     ConnectionEnd,
@@ -27,6 +26,7 @@ from velox.outcomes import (
     Retry,
     RetryDenied,
     StreamEnd,
+    TlsFailure,
     TokenCount,
     Unit,
 )
@@ -194,7 +194,7 @@ def test_histogram_buckets_are_those_of_the_conventions() -> None:
     assert series.DURATION.bounds_ns[-1] == 81_920_000_000
     assert [bound / 1e9 for bound in series.TTFT.bounds_ns[:4]] == [0.001, 0.005, 0.01, 0.02]
     assert series.OVERHEAD.bounds_ns[0] == 50_000
-    assert all(list(h.bounds_ns) == sorted(set(h.bounds_ns)) for h in series.HISTOGRAMS)
+    assert all(list(h.bounds_ns) == sorted(set(h.bounds_ns)) for h in series.FAMILIES)
 
 
 def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:

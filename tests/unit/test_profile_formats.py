@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from velox.profiling import flamegraph, pprof
-from velox.profiling.flamegraph_assets import SCRIPT
+from velox.profiling.flamegraph import SCRIPT
 from velox.profiling.samples import Cost, Frame, Profile, Stack
 
 SVG = "{http://www.w3.org/2000/svg}"

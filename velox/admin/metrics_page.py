@@ -12,24 +12,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import add
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from velox import __version__
 from velox.observe import series
-from velox.observe.series import Counter, Gauge, Histogram
+from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
 from velox.policy.health.member import State
 from velox.shm.quota_table import QuotaMemory
@@ -49,90 +44,42 @@ from velox.shm.upstream_table import (
 
 __all__ = ["CONTENT_TYPE", "render", "upstream_families"]
 
-_BOUNDS: Final = (*(repr(bound / 1e9) for bound in FIRST_BYTE_NS), "+Inf")
-
-
-def upstream_families(members: Sequence[RowTotals]) -> Iterator[Metric]:
-    """Yield every family; without members they are empty."""
-    by_name: dict[str, list[int]] = {}
-    keys: dict[str, tuple[int, int]] = {}
-    for member in members:
-        cells = by_name.get(member.upstream)
-        by_name[member.upstream] = member.cells if cells is None else list(map(add, cells, member.cells))
-        # The members of an upstream share its keys: each tells of the same ones.
-        out, resting = keys.get(member.upstream, (0, 0))
-        keys[member.upstream] = max(out, member.cells[KEYS_OUT]), max(resting, member.cells[KEYS_RESTING])
-    yield _attempts(by_name)
-    yield _ejections(by_name)
-    yield from _members(members)
-    yield _keys(keys)
-    yield _first_bytes(by_name)
-
-
-def _attempts(by_name: dict[str, list[int]]) -> Metric:
-    metric = CounterMetricFamily(
-        "velox_upstream_requests", "Attempts, by upstream and outcome.", labels=["upstream", "outcome"]
-    )
-    for name, cells in by_name.items():
-        for outcome in AttemptOutcome:
-            if cells[ATTEMPTS + outcome]:
-                metric.add_metric([name, outcome.name.lower()], cells[ATTEMPTS + outcome])
-    return metric
-
-
-def _ejections(by_name: dict[str, list[int]]) -> Metric:
-    metric = CounterMetricFamily(
-        "velox_upstream_ejections", "Times that a worker put a member out because it fails.", labels=["upstream"]
-    )
-    for name, cells in by_name.items():
-        metric.add_metric([name], cells[EJECTIONS])
-    return metric
-
-
-def _members(members: Iterable[RowTotals]) -> Iterator[Metric]:
-    labels = ["upstream", "origin"]
-    inflight = GaugeMetricFamily(
-        "velox_upstream_inflight_requests", "Attempts that have begun and not ended, by member.", labels=labels
-    )
-    states = GaugeMetricFamily(
-        "velox_upstream_state", "Workers that have the member in a state.", labels=[*labels, "state"]
-    )
-    for upstream, origin, n_inflight, cells in members:
-        inflight.add_metric([upstream, origin], n_inflight)
-        for state in State:
-            states.add_metric([upstream, origin, state.name.lower()], cells[STATES + state])
-    yield from (inflight, states)
-
-
-def _keys(keys: dict[str, tuple[int, int]]) -> Metric:
-    metric = GaugeMetricFamily(
-        "velox_upstream_keys_unused",
-        "Keys that are not used now, counted in each worker.",
-        labels=["upstream", "state"],
-    )
-    for name, (n_out, n_resting) in keys.items():
-        metric.add_metric([name, "out"], n_out)
-        metric.add_metric([name, "resting"], n_resting)
-    return metric
-
-
-def _first_bytes(by_name: dict[str, list[int]]) -> Metric:
-    metric = HistogramMetricFamily(
-        "velox_upstream_time_to_first_byte_seconds",
-        "Time from the start of an attempt to the first byte of its reply.",
-        labels=["upstream"],
-    )
-    for name, cells in by_name.items():
-        *counts, sum_ns = cells[TTFB : TTFB + len(_BOUNDS) + 1]
-        if any(counts):
-            metric.add_metric([name], list(zip(_BOUNDS, accumulate(counts), strict=True)), sum_ns / 1e9)
-    return metric
-
-
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+# Label values, and the number.
+_Sample: TypeAlias = tuple[Sequence[str], float]
+
+_WORKER_GAUGES: Final[Sequence[tuple[str, str, Callable[[WorkerStatus], float | None]]]] = (
+    ("velox_worker_up", "1 while the worker takes requests.", lambda status: status.state is WorkerState.READY),
+    (
+        "velox_worker_upstream_ready",
+        "1 while the worker has a warm upstream connection.",
+        lambda status: status.upstream_ready,
+    ),
+    (
+        "velox_worker_configuration",
+        "Number of the configuration that the worker works with.",
+        lambda status: status.configuration,
+    ),
+    (
+        "velox_worker_heartbeat_age_seconds",
+        "Time since the worker's last heartbeat.",
+        lambda status: max(0, time.monotonic_ns() - status.heartbeat_ns) / 1e9 if status.heartbeat_ns else None,
+    ),
+    (
+        "velox_worker_resident_bytes",
+        "Resident memory, as the worker itself sees it.",
+        lambda status: status.resident_bytes,
+    ),
+    (
+        "velox_worker_short_of_memory",
+        "1 while the worker refuses new requests because it is short of memory.",
+        lambda status: status.refuses,
+    ),
+)
 
 
 def render(
@@ -162,12 +109,8 @@ class _GatewayCollector:
         slabs = [self._segment.metrics(block).tolist() for block in range(self._segment.blocks)]
         slabs.append(self._segment.keeper_metrics().tolist())
         cells = [sum(column) for column in zip(*slabs, strict=True)]
-        for counter in series.COUNTERS:
-            yield _counter(counter, cells)
-        for gauge in series.GAUGES:
-            yield _gauge(gauge, cells)
-        for histogram in series.HISTOGRAMS:
-            yield _histogram(histogram, cells)
+        for family in series.FAMILIES:
+            yield _family(family, cells)
         yield from upstream_families([] if self._upstreams is None else self._upstreams.totals())
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
@@ -188,94 +131,136 @@ class _GatewayCollector:
         return {name: pid for name, pid in pids.items() if pid}
 
 
-def _counter(family: Counter, cells: list[int]) -> Metric:
-    metric = CounterMetricFamily(family.name, family.help, labels=[name for name, _ in family.labels])
-    for value, labels in zip(cells[family.first : family.end], family.series(), strict=True):
-        if value or not family.sparse:
-            metric.add_metric(labels, value)
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[_Sample]) -> Metric:
+    metric = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        metric.add_metric(values, value)
     return metric
 
 
-def _gauge(family: Gauge, cells: list[int]) -> Metric:
-    name, values = family.label or ("", ("",))
-    metric = GaugeMetricFamily(family.name, family.help, labels=[name] if name else [])
-    for value, cell in zip(values, cells[family.first : family.end], strict=True):
-        metric.add_metric([value] if name else [], cell)
+def _counter(name: str, text: str, labels: Sequence[str], samples: Iterable[_Sample]) -> Metric:
+    metric = CounterMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        metric.add_metric(values, value)
     return metric
 
 
-def _histogram(family: Histogram, cells: list[int]) -> Metric:
-    name, values = family.label or ("", ("",))
-    metric = HistogramMetricFamily(family.name, family.help, labels=[name] if name else [])
-    bounds = [*(repr(bound / 1e9) for bound in family.bounds_ns), "+Inf"]
-    for index, value in enumerate(values):
-        first = family.first + index * family.stride
-        *counts, sum_ns = cells[first : first + family.stride]
-        if family.sparse and not any(counts):
-            continue
-        total = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip(bounds, counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        metric.add_metric([value] if name else [], buckets, sum_ns / 1e9)
+def _histogram(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    bounds_ns: Sequence[int],
+    samples: Iterable[tuple[Sequence[str], list[int]]],
+) -> Metric:
+    """samples: the cells of each series: its buckets, not cumulative, and its sum in nanoseconds."""
+    metric = HistogramMetricFamily(name, text, labels=labels)
+    bounds = [*(repr(bound / 1e9) for bound in bounds_ns), "+Inf"]
+    for values, (*counts, sum_ns) in samples:
+        metric.add_metric(values, list(zip(bounds, accumulate(counts), strict=True)), sum_ns / 1e9)
     return metric
+
+
+def _family(family: Family, cells: list[int]) -> Metric:
+    """Return what the workers have counted in a family, by its part of the slabs."""
+    labels = [name for name, _ in family.labels]
+    starts = range(family.first, family.end, family.stride)
+    found = [
+        (values, cells[first : first + family.stride]) for values, first in zip(family.series(), starts, strict=True)
+    ]
+    if family.sparse:
+        found = [(values, own) for values, own in found if any(own)]
+    if family.kind == "histogram":
+        return _histogram(family.name, family.help, labels, family.bounds_ns, found)
+    make = _counter if family.kind == "counter" else _gauge
+    return make(family.name, family.help, labels, ((values, own[0]) for values, own in found))
+
+
+# -- upstreams ------------------------------------------------------------------------------------
+
+
+def upstream_families(members: Sequence[RowTotals]) -> Iterator[Metric]:
+    """Yield every family of upstreams; without members they are empty."""
+    by_name: dict[str, list[int]] = {}
+    keys: dict[str, tuple[int, int]] = {}
+    for member in members:
+        cells = by_name.get(member.upstream)
+        by_name[member.upstream] = member.cells if cells is None else list(map(add, cells, member.cells))
+        # The members of an upstream share its keys: each counts the same ones.
+        out, resting = keys.get(member.upstream, (0, 0))
+        keys[member.upstream] = max(out, member.cells[KEYS_OUT]), max(resting, member.cells[KEYS_RESTING])
+    yield _counter(
+        "velox_upstream_requests",
+        "Attempts, by upstream and outcome.",
+        ["upstream", "outcome"],
+        (
+            ((name, outcome.name.lower()), cells[ATTEMPTS + outcome])
+            for name, cells in by_name.items()
+            for outcome in AttemptOutcome
+            if cells[ATTEMPTS + outcome]
+        ),
+    )
+    yield _counter(
+        "velox_upstream_ejections",
+        "Ejections of a member by a worker, because it fails.",
+        ["upstream"],
+        (((name,), cells[EJECTIONS]) for name, cells in by_name.items()),
+    )
+    yield _gauge(
+        "velox_upstream_inflight_requests",
+        "Attempts that have begun and not ended, by member.",
+        ["upstream", "origin"],
+        (((member.upstream, member.origin), member.inflight) for member in members),
+    )
+    yield _gauge(
+        "velox_upstream_state",
+        "Workers that have the member in a state.",
+        ["upstream", "origin", "state"],
+        (
+            ((member.upstream, member.origin, state.name.lower()), member.cells[STATES + state])
+            for member in members
+            for state in State
+        ),
+    )
+    yield _gauge(
+        "velox_upstream_keys_unused",
+        "Keys that are not used now, counted in each worker.",
+        ["upstream", "state"],
+        (
+            ((name, state), n)
+            for name, numbers in keys.items()
+            for state, n in zip(("out", "resting"), numbers, strict=True)
+        ),
+    )
+    times = ((name, cells[TTFB : TTFB + len(FIRST_BYTE_NS) + 2]) for name, cells in by_name.items())
+    yield _histogram(
+        "velox_upstream_time_to_first_byte_seconds",
+        "Time from the start of an attempt to the first byte of its reply.",
+        ["upstream"],
+        FIRST_BYTE_NS,
+        (((name,), cells) for name, cells in times if any(cells[:-1])),
+    )
+
+
+# -- processes ------------------------------------------------------------------------------------
 
 
 def _workers(segment: Segment) -> Iterator[Metric]:
     """Yield what the supervisor and the workers say of themselves: the only families with a worker label."""
-    up = GaugeMetricFamily("velox_worker_up", "1 while the worker takes requests.", labels=["worker"])
-    ready = GaugeMetricFamily(
-        "velox_worker_upstream_ready", "1 while the worker has a warm upstream connection.", labels=["worker"]
-    )
-    configuration = GaugeMetricFamily(
-        "velox_worker_configuration", "Number of the configuration that the worker works with.", labels=["worker"]
-    )
-    age = GaugeMetricFamily(
-        "velox_worker_heartbeat_age_seconds", "Time since the worker's last sign of life.", labels=["worker"]
-    )
-    resident = GaugeMetricFamily(
-        "velox_worker_resident_bytes", "Resident memory, as the worker itself sees it.", labels=["worker"]
-    )
-    refuses = GaugeMetricFamily(
-        "velox_worker_short_of_memory", "1 while the worker refuses new requests for its memory.", labels=["worker"]
-    )
-    restarts = CounterMetricFamily("velox_worker_restarts", "Workers replaced, by cause.", labels=["worker", "cause"])
-    now_ns = time.monotonic_ns()
+    statuses = [serving(segment, worker) for worker in range(segment.workers)]
+    for name, text, read in _WORKER_GAUGES:
+        found = ((str(worker), read(status)) for worker, status in enumerate(statuses))
+        yield _gauge(name, text, ["worker"], (([label], value) for label, value in found if value is not None))
+    restarts = []
     for worker in range(segment.workers):
-        status, label = serving(segment, worker), str(worker)
         blocks = [WorkerStatus(segment, block) for block in segment.blocks_of(worker)]
-        up.add_metric([label], status.state is WorkerState.READY)
-        ready.add_metric([label], status.upstream_ready)
-        if status.heartbeat_ns:
-            age.add_metric([label], max(0, now_ns - status.heartbeat_ns) / 1e9)
         for cause in RestartCause:
-            restarts.add_metric([label, cause.name.lower()], sum(block.restarts(cause) for block in blocks))
-        resident.add_metric([label], status.resident_bytes)
-        refuses.add_metric([label], status.refuses)
-        configuration.add_metric([label], status.configuration)
-    yield from (up, ready, configuration, age, resident, refuses, restarts)
-
-
-def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
-    """Yield what the table of limits has room for."""
-    rows = GaugeMetricFamily("velox_limit_rows", "Rows of the table of limits, by state.", labels=["state"])
-    overflow = CounterMetricFamily(
-        "velox_limit_rows_overflow", "Questions to limits that found no row of their own, and shared one."
-    )
-    if quotas is not None:
-        found = quotas.statistics()
-        rows.add_metric(["used"], found.in_use)
-        rows.add_metric(["free"], found.rows - found.in_use)
-        overflow.add_metric([], found.overflowed)
-    yield from (rows, overflow)
+            restarts.append(((str(worker), cause.name.lower()), sum(block.restarts(cause) for block in blocks)))
+    yield _counter("velox_worker_restarts", "Workers replaced, by cause.", ["worker", "cause"], restarts)
 
 
 def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
     """Yield the usual process_* families for each process of the gateway that still lives."""
-    cpu = CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", labels=["process"])
-    memory = GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", labels=["process"])
-    fds = GaugeMetricFamily("process_open_fds", "Open file descriptors.", labels=["process"])
+    found: list[tuple[str, float, int, int]] = []
     for name, pid in pids.items():
         folder = proc / str(pid)
         try:
@@ -284,50 +269,45 @@ def _processes(pids: dict[str, int], proc: Path) -> Iterator[Metric]:
             n_fds = sum(1 for _ in (folder / "fd").iterdir())
         except OSError:
             continue  # it died since its pid was read, or is another user's
-        cpu.add_metric([name], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
-        memory.add_metric([name], int(fields[21]) * _PAGE_BYTES)
-        fds.add_metric([name], n_fds)
-    yield from (cpu, memory, fds)
+        cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        found.append((name, cpu_s, int(fields[21]) * _PAGE_BYTES, n_fds))
+    yield _counter(
+        "process_cpu_seconds", "User and system CPU time.", ["process"], (([name], cpu_s) for name, cpu_s, *_ in found)
+    )
+    yield _gauge(
+        "process_resident_memory_bytes", "Resident memory.", ["process"], (([name], n) for name, _, n, _ in found)
+    )
+    yield _gauge("process_open_fds", "Open file descriptors.", ["process"], (([name], n) for name, *_, n in found))
+
+
+# -- the gateway ----------------------------------------------------------------------------------
+
+
+def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
+    """Yield the use of the table of limits."""
+    found = None if quotas is None else quotas.statistics()
+    rows = [] if found is None else [(["used"], found.in_use), (["free"], found.rows - found.in_use)]
+    yield _gauge("velox_limit_rows", "Rows of the table of limits, by state.", ["state"], rows)
+    yield _counter(
+        "velox_limit_rows_overflow",
+        "Checks of limits that found no row of their own, and shared one.",
+        [],
+        [] if found is None else [([], found.overflowed)],
+    )
 
 
 def _gateway(status: GatewayStatus) -> Iterator[Metric]:
+    def results(count: Callable[..., int], taken: str, refused: str) -> list[_Sample]:
+        return [([taken], count(taken=True)), ([refused], count(taken=False))]
+
     uptime_ns = time.monotonic_ns() - status.started_ns if status.started_ns else 0
     yield GaugeMetricFamily("velox_uptime_seconds", "Time since the supervisor started.", uptime_ns / 1e9)
     yield GaugeMetricFamily("velox_draining", "1 once the gateway takes no new work.", status.draining)
-    build = GaugeMetricFamily("velox_build_info", "The version, as a label.", labels=["version"])
-    build.add_metric([__version__], 1)
-    yield build
-    yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is asked for.", status.n_keys)
+    yield _gauge("velox_build_info", "The version, as a label.", ["version"], [([__version__], 1)])
+    yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is required.", status.n_keys)
     yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)
-    changes = CounterMetricFamily(
-        "velox_key_file_changes", "Changes of VELOX_API_KEYS_FILE, by result.", labels=["result"]
-    )
-    for result, taken in (("taken", True), ("refused", False)):
-        changes.add_metric([result], status.key_file_changes(taken=taken))
-    yield changes
-    yield from _configuration(status)
-    redis = GaugeMetricFamily("velox_redis_up", "1 while Redis can be asked for permits (VELOX_REDIS_URL).")
-    replicas = GaugeMetricFamily("velox_replicas", "Gateways that share the limits, as Redis last told.")
-    if status.redis is not RedisLink.NONE:  # without Redis a 0 would look like one that is down
-        redis.add_metric([], status.redis_is_up)
-        replicas.add_metric([], status.replicas)
-    yield from (redis, replicas)
-    not_after = GaugeMetricFamily(
-        "velox_tls_certificate_not_after_seconds",
-        "When the certificate that clients are shown ends, in seconds since 1970.",
-    )
-    if status.tls_not_after_s:  # without TLS a 0 would look like one that ended long ago
-        not_after.add_metric([], status.tls_not_after_s)
-    reloads = CounterMetricFamily(
-        "velox_tls_certificate_reloads", "Changes of the certificate's files, by result.", labels=["result"]
-    )
-    for result, taken in (("taken", True), ("refused", False)):
-        reloads.add_metric([result], status.tls_reloads(taken=taken))
-    yield from (not_after, reloads)
-
-
-def _configuration(status: GatewayStatus) -> Iterator[Metric]:
-    """Yield what holds of the configuration, and what came of reading it again."""
+    changes = results(status.key_file_changes, "taken", "refused")
+    yield _counter("velox_key_file_changes", "Changes of VELOX_API_KEYS_FILE, by result.", ["result"], changes)
     yield GaugeMetricFamily(
         "velox_config_generation", "Number of the configuration that holds; 1 at the start.", status.configuration
     )
@@ -336,9 +316,29 @@ def _configuration(status: GatewayStatus) -> Iterator[Metric]:
         "1 while the configuration that was last read can't be used, and the one before holds.",
         status.configuration_is_bad,
     )
-    reloads = CounterMetricFamily(
-        "velox_config_reloads", "Readings of the configuration since the start, by result.", labels=["result"]
+    reloads = results(status.reloads, "ok", "bad")
+    yield _counter(
+        "velox_config_reloads", "Reloads of the configuration since the start, by result.", ["result"], reloads
     )
-    for result, taken in (("ok", True), ("bad", False)):
-        reloads.add_metric([result], status.reloads(taken=taken))
-    yield reloads
+    # Without Redis, or without TLS, a 0 would look like an outage, or like a certificate that expired long ago.
+    has_redis = status.redis is not RedisLink.NONE
+    yield _gauge(
+        "velox_redis_up",
+        "1 while Redis can be asked for permits (VELOX_REDIS_URL).",
+        [],
+        [([], status.redis_is_up)] if has_redis else [],
+    )
+    yield _gauge(
+        "velox_replicas",
+        "Gateways that share the limits, by Redis' last answer.",
+        [],
+        [([], status.replicas)] if has_redis else [],
+    )
+    yield _gauge(
+        "velox_tls_certificate_not_after_seconds",
+        "When the gateway's certificate expires, in seconds since 1970.",
+        [],
+        [([], status.tls_not_after_s)] if status.tls_not_after_s else [],
+    )
+    reloads = results(status.tls_reloads, "taken", "refused")
+    yield _counter("velox_tls_certificate_reloads", "Changes of the TLS files, by result.", ["result"], reloads)

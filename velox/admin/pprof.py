@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 
 from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply
 from velox.profiling import flamegraph, pprof
-from velox.profiling.flamegraph_assets import SCRIPT
+from velox.profiling.flamegraph import SCRIPT
 from velox.profiling.samples import Profile
 
 __all__ = ["Collect", "ProfilePage", "index_page"]

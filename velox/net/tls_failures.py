@@ -9,7 +9,7 @@ import re
 import ssl
 from typing import Final
 
-from velox.observe.series import TlsFailure
+from velox.outcomes import TlsFailure
 from velox.protocol import http1_write
 
 __all__ = ["PLAIN_HTTP_REPLY", "cause_of", "is_http"]

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from velox.observe.metrics import WorkerMetrics
-from velox.observe.series import TlsFailure
+from velox.outcomes import TlsFailure
 
 __all__ = ["HandshakeLog"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.observe import series
-from velox.observe.series import Histogram, TlsFailure
+from velox.observe.series import Family
 from velox.outcomes import (
     SHED_REASONS,
     AttemptOutcome,
@@ -27,6 +27,7 @@ from velox.outcomes import (
     Retry,
     RetryDenied,
     StreamEnd,
+    TlsFailure,
     TokenCount,
     Unit,
 )
@@ -73,7 +74,7 @@ class Times:
 
     __slots__ = ("_bounds_ns", "_cells", "_first", "_sum")
 
-    def __init__(self, cells: memoryview[int], histogram: Histogram, index: int = 0) -> None:
+    def __init__(self, cells: memoryview[int], histogram: Family, index: int = 0) -> None:
         """index: of its label."""
         self._cells: Final = cells
         self._bounds_ns: Final = histogram.bounds_ns

@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from velox.errors import Reason
 from velox.outcomes import (
@@ -30,25 +30,14 @@ from velox.outcomes import (
     Retry,
     RetryDenied,
     StreamEnd,
+    TlsFailure,
     TokenCount,
     Unit,
 )
 from velox.shm.upstream_table import FIRST_BYTE_NS
 from velox.types import Endpoint, Priority, Scope
 
-__all__ = [
-    "CELLS",
-    "COUNTERS",
-    "DURATION_NS",
-    "GAUGES",
-    "HISTOGRAMS",
-    "OVERHEAD_NS",
-    "Counter",
-    "Gauge",
-    "Histogram",
-    "Label",
-    "TlsFailure",
-]
+__all__ = ["CELLS", "DURATION_NS", "FAMILIES", "GAUGES", "OVERHEAD_NS", "Family"]
 
 
 def _ns(*seconds: float) -> tuple[int, ...]:
@@ -64,290 +53,192 @@ OVERHEAD_NS: Final = _ns(
 )
 
 
-class TlsFailure(enum.IntEnum):
-    """Why a TLS handshake with a client did not end well."""
-
-    PLAIN_HTTP = 0  # a request in plain text
-    NOT_TLS = 1  # neither that nor a handshake
-    VERSION = 2  # the client knows no TLS as new as 1.2
-    CIPHER = 3  # no cipher, group or signature in common
-    CLIENT_CERTIFICATE = 4  # none, or none that VELOX_TLS_CLIENT_CA signed
-    REFUSED = 5  # by the client; mostly it does not trust our certificate
-    TIMEOUT = 6
-    CLOSED = 7  # by the client, in the middle
-    LIMIT = 8  # too many connections
-    OTHER = 9
-
-
 # A label and all the values that it can have.
 Label: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
-    """A family of counters: a cell for each combination of label values, the last label changes fastest.
+class Family:
+    """Counters, gauges or histograms of times: one for each combination of label values, the last label changes first.
 
-    sparse: most combinations never happen; a series is shown from its first event on.
+    first: its first cell. bounds_ns: upper bounds of a histogram, inclusive as in Prometheus. A histogram is its
+    buckets (not cumulative, +Inf last), then its sum in nanoseconds; a counter or a gauge is one cell. A gauge is
+    summed over the workers. sparse: most combinations never happen; a series is shown from its first event on.
     """
 
+    kind: Literal["counter", "gauge", "histogram"]
     name: str
     help: str
     first: int
     labels: tuple[Label, ...] = ()
-    sparse: bool = False
-
-    @property
-    def end(self) -> int:
-        """Return the cell after the last one."""
-        return self.first + prod(len(values) for _, values in self.labels)
-
-    def series(self) -> list[tuple[str, ...]]:
-        """Return the label values of each cell, in the order of the cells."""
-        return list(product(*(values for _, values in self.labels)))
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A gauge, or one for each value of a label; the gateway's value is the sum over its workers."""
-
-    name: str
-    help: str
-    first: int
-    label: Label | None = None
-
-    @property
-    def end(self) -> int:
-        """Return the cell after the last one."""
-        return self.first + (len(self.label[1]) if self.label else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """A family of histograms of times.
-
-    A series is its buckets (not cumulative, +Inf last), then its sum in nanoseconds.
-    bounds_ns: upper bounds, inclusive as Prometheus has them. label: at most one.
-    """
-
-    name: str
-    help: str
-    first: int
-    bounds_ns: tuple[int, ...]
-    label: Label | None = None
+    bounds_ns: tuple[int, ...] = ()
     sparse: bool = False
 
     @property
     def stride(self) -> int:
         """Return the number of cells of one series."""
-        return len(self.bounds_ns) + 2
+        return len(self.bounds_ns) + 2 if self.kind == "histogram" else 1
 
     @property
     def end(self) -> int:
         """Return the cell after the last one."""
-        return self.first + self.stride * (len(self.label[1]) if self.label else 1)
+        return self.first + self.stride * prod(len(values) for _, values in self.labels)
+
+    def series(self) -> list[tuple[str, ...]]:
+        """Return the label values of each series, in the order of the cells."""
+        return list(product(*(values for _, values in self.labels)))
 
 
-def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
-    """Return the label values of an enum whose members count from 0."""
-    return tuple(member.name.lower() for member in members)
+class _Layout:
+    """Places the families one after the other."""
+
+    def __init__(self) -> None:
+        self.families: Final[list[Family]] = []
+
+    @property
+    def end(self) -> int:
+        return self.families[-1].end if self.families else 0
+
+    def counter(self, name: str, text: str, *labels: Label, sparse: bool = False) -> Family:
+        return self._add(Family("counter", name, text, self.end, labels, sparse=sparse))
+
+    def gauge(self, name: str, text: str, *labels: Label) -> Family:
+        return self._add(Family("gauge", name, text, self.end, labels))
+
+    def times(self, name: str, text: str, bounds_ns: tuple[int, ...], *labels: Label, sparse: bool = False) -> Family:
+        return self._add(Family("histogram", name, text, self.end, labels, bounds_ns, sparse))
+
+    def _add(self, family: Family) -> Family:
+        self.families.append(family)
+        return family
 
 
-_PRIORITY: Final[Label] = ("class", _names(Priority))
-_ROUTE: Final[Label] = ("route", _names(Endpoint))
+def _label(name: str, members: type[enum.IntEnum]) -> Label:
+    """Return the label whose values are the members of an enum that counts from 0."""
+    return name, tuple(member.name.lower() for member in members)
+
+
+_PRIORITY: Final = _label("class", Priority)
+_ROUTE: Final = _label("route", Endpoint)
 _CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
 _REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
-
 _SHED: Final[Label] = ("reason", tuple(reason.code for reason in SHED_REASONS))
 
-REQUESTS: Final = Counter(
-    "velox_requests",
-    "Requests answered, by route, status class and reason.",
-    0,
-    (_ROUTE, _CLASS, _REASON),
-    True,
+_layout: Final = _Layout()
+
+REQUESTS: Final = _layout.counter(
+    "velox_requests", "Requests answered, by route, status class and reason.", _ROUTE, _CLASS, _REASON, sparse=True
 )
-ATTEMPTS: Final = Counter(
-    "velox_upstream_attempts",
-    "Attempts at the upstream, by outcome.",
-    REQUESTS.end,
-    (("outcome", _names(AttemptOutcome)),),
+ATTEMPTS: Final = _layout.counter(
+    "velox_upstream_attempts", "Attempts at the upstream, by outcome.", _label("outcome", AttemptOutcome)
 )
-STREAM_ENDS: Final = Counter(
-    "velox_stream_end", "Streamed replies, by how they ended.", ATTEMPTS.end, (("reason", _names(StreamEnd)),)
+STREAM_ENDS: Final = _layout.counter(
+    "velox_stream_end", "Streamed replies, by how they ended.", _label("reason", StreamEnd)
 )
-SHED: Final = Counter("velox_shed", "Requests and connections refused under load.", STREAM_ENDS.end, (_SHED,))
-LIMIT: Final = Counter(
+SHED: Final = _layout.counter("velox_shed", "Requests and connections refused under load.", _SHED)
+LIMIT: Final = _layout.counter(
     "velox_limit_decisions",
-    "What the limits said of requests, by what they are counted for and what they count.",
-    SHED.end,
-    (("scope", _names(Scope)), ("unit", _names(Unit)), ("decision", _names(Decision))),
+    "Decisions of the limits on requests, by scope and unit.",
+    _label("scope", Scope),
+    _label("unit", Unit),
+    _label("decision", Decision),
 )
-TOKENS: Final = Counter(
-    "velox_tokens",
-    "Tokens of models, of requests whose tokens a limit counts.",
-    LIMIT.end,
-    (("kind", _names(TokenCount)),),
+TOKENS: Final = _layout.counter(
+    "velox_tokens", "Model tokens of requests under a token limit.", _label("kind", TokenCount)
 )
-WARM_FAILURES: Final = Counter("velox_upstream_warm_failures", "Warm-ups of a connection that failed.", TOKENS.end)
-LOG_DROPPED: Final = Counter("velox_log_dropped", "Log lines dropped.", WARM_FAILURES.end)
-RETRIES: Final = Counter(
-    "velox_retries",
-    "Further attempts at a request, by what the one before ended in.",
-    LOG_DROPPED.end,
-    (("cause", _names(Retry)),),
+WARM_FAILURES: Final = _layout.counter("velox_upstream_warm_failures", "Connection warm-ups that failed.")
+LOG_DROPPED: Final = _layout.counter("velox_log_dropped", "Log lines dropped.")
+RETRIES: Final = _layout.counter("velox_retries", "Retries, by how the attempt before failed.", _label("cause", Retry))
+RETRIES_DENIED: Final = _layout.counter(
+    "velox_retries_denied", "Requests that were not retried, by what forbade it.", _label("by", RetryDenied)
 )
-RETRIES_DENIED: Final = Counter(
-    "velox_retries_denied",
-    "Requests that could have been tried again and were not, by what forbade it.",
-    RETRIES.end,
-    (("by", _names(RetryDenied)),),
-)
-CONNECTION_ENDS: Final = Counter(
+CONNECTION_ENDS: Final = _layout.counter(
     "velox_upstream_connections_ended",
-    "Upstream connections that take no more requests, by why.",
-    RETRIES_DENIED.end,
-    (("cause", _names(ConnectionEnd)),),
+    "Upstream connections that were closed or retired, by cause.",
+    _label("cause", ConnectionEnd),
 )
-DNS_REFRESH: Final = Counter(
-    "velox_dns_refresh",
-    "Look-ups of an upstream's name, by result.",
-    CONNECTION_ENDS.end,
-    (("result", _names(DnsResult)),),
+DNS_REFRESH: Final = _layout.counter(
+    "velox_dns_refresh", "DNS lookups of an upstream's name, by result.", _label("result", DnsResult)
 )
-STREAM_ERRORS: Final = Counter(
-    "velox_stream_error_events", "Error events of upstreams inside streams, passed on unchanged.", DNS_REFRESH.end
+STREAM_ERRORS: Final = _layout.counter(
+    "velox_stream_error_events", "Error events of upstreams inside streams, passed on unchanged."
 )
-AUTH_FAILURES: Final = Counter(
-    "velox_upstream_auth_failures", "Replies 401 and 403 of upstreams: look at their key.", STREAM_ERRORS.end
+AUTH_FAILURES: Final = _layout.counter(
+    "velox_upstream_auth_failures", "Replies of upstreams with status 401 or 403: check the upstream's key."
 )
-
-TLS_HANDSHAKES: Final = Counter(
+TLS_HANDSHAKES: Final = _layout.counter(
     "velox_tls_handshakes",
-    "TLS handshakes with clients that ended well, by whether they resumed a session.",
-    AUTH_FAILURES.end,
-    (("resumed", ("no", "yes")),),
+    "Successful TLS handshakes with clients, by whether they resumed a session.",
+    ("resumed", ("no", "yes")),
 )
-TLS_FAILURES: Final = Counter(
-    "velox_tls_handshake_failures",
-    "TLS handshakes with clients that failed, by cause.",
-    TLS_HANDSHAKES.end,
-    (("cause", _names(TlsFailure)),),
+TLS_FAILURES: Final = _layout.counter(
+    "velox_tls_handshake_failures", "Failed TLS handshakes with clients, by cause.", _label("cause", TlsFailure)
 )
-
-TUNNEL_BYTES: Final = Counter(
-    "velox_tunnel_bytes",
-    "Bytes that went through WebSockets.",
-    TLS_FAILURES.end,
-    (("to", ("upstream", "client")),),
+TUNNEL_BYTES: Final = _layout.counter(
+    "velox_tunnel_bytes", "Bytes sent through WebSockets.", ("to", ("upstream", "client"))
 )
-
-LEASES: Final = Counter(
+LEASES: Final = _layout.counter(
     "velox_leases",
-    "What came of permits that were asked for in Redis, by limit, or brought back there; failed: by question.",
-    TUNNEL_BYTES.end,
-    (("result", _names(LeaseResult)),),
+    "Permits requested from Redis or returned to it, by result, one per limit; failed: one per question.",
+    _label("result", LeaseResult),
 )
+HEDGES: Final = _layout.counter(
+    "velox_hedges", "Hedged requests: second attempts before the first had answered.", _label("outcome", Hedged)
+)
+MIRRORED: Final = _layout.counter(
+    "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", Mirrored)
+)
+CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
 
-HEDGES: Final = Counter(
-    "velox_hedges", "Second tries while the first had not answered.", LEASES.end, (("outcome", _names(Hedged)),)
+QUEUE_DEPTH: Final = _layout.gauge("velox_queue_depth", "Requests in the admission queues, by priority.", _PRIORITY)
+INFLIGHT: Final = _layout.gauge("velox_inflight_requests", "Requests admitted and not yet answered.")
+CONNECTIONS: Final = _layout.gauge("velox_client_connections", "Open client connections.")
+HTTP2_CONNECTIONS: Final = _layout.gauge("velox_client_http2_connections", "Open client connections over HTTP/2.")
+POOL_READY: Final = _layout.gauge("velox_upstream_connections", "Upstream connections ready for use.")
+POOL_STREAMS: Final = _layout.gauge("velox_upstream_streams", "Exchanges on upstream connections.")
+UPSTREAMS_OUT: Final = _layout.gauge(
+    "velox_upstreams_out", "Upstreams skipped because they fail, counted in each worker."
 )
-MIRRORED: Final = Counter(
-    "velox_mirrored_requests", "Copies of requests.", HEDGES.end, (("outcome", _names(Mirrored)),)
-)
-CANARY: Final = Counter("velox_canary_requests", "Requests that went to a canary.", MIRRORED.end)
-
-QUEUE_DEPTH: Final = Gauge("velox_queue_depth", "Requests in the admission queues, by priority.", CANARY.end, _PRIORITY)
-INFLIGHT: Final = Gauge("velox_inflight_requests", "Requests admitted and not yet answered.", QUEUE_DEPTH.end)
-CONNECTIONS: Final = Gauge("velox_client_connections", "Open connections of clients.", INFLIGHT.end)
-HTTP2_CONNECTIONS: Final = Gauge(
-    "velox_client_http2_connections", "Open connections of clients that speak HTTP/2.", CONNECTIONS.end
-)
-POOL_READY: Final = Gauge("velox_upstream_connections", "Upstream connections ready for use.", HTTP2_CONNECTIONS.end)
-POOL_STREAMS: Final = Gauge("velox_upstream_streams", "Exchanges on upstream connections.", POOL_READY.end)
-UPSTREAMS_OUT: Final = Gauge(
-    "velox_upstreams_out", "Upstreams passed over because they fail, counted in each worker.", POOL_STREAMS.end
-)
-TUNNELS: Final = Gauge("velox_tunnels", "Open WebSockets.", UPSTREAMS_OUT.end)
-UPSTREAM_LIMIT: Final = Gauge(
+TUNNELS: Final = _layout.gauge("velox_tunnels", "Open WebSockets.")
+UPSTREAM_LIMIT: Final = _layout.gauge(
     "velox_upstream_concurrency_limit",
-    "Requests that may run on the upstreams at once, over all of them; 0: any number.",
-    TUNNELS.end,
+    "Requests that may run on the upstreams at once, over all of them; 0: unlimited.",
 )
-UPSTREAM_INFLIGHT: Final = Gauge(
-    "velox_upstream_inflight", "Requests that count for that limit; 0 while there is none.", UPSTREAM_LIMIT.end
+UPSTREAM_INFLIGHT: Final = _layout.gauge(
+    "velox_upstream_inflight", "Requests that count towards that limit; 0 while there is none."
 )
 
-DURATION: Final = Histogram(
+DURATION: Final = _layout.times(
     "gen_ai_server_request_duration_seconds",
-    "Time from the moment a request is whole to the end of its reply.",
-    UPSTREAM_INFLIGHT.end,
+    "Time from the complete request to the end of its reply.",
     DURATION_NS,
     _ROUTE,
     sparse=True,
 )
-TTFT: Final = Histogram(
+TTFT: Final = _layout.times(
     "gen_ai_server_time_to_first_token_seconds",
-    "Time from the moment a request is whole to the first bytes of its reply, streamed or not.",
-    DURATION.end,
+    "Time from the complete request to the first bytes of its reply, streamed or not.",
     FIRST_BYTE_NS,
     _ROUTE,
     sparse=True,
 )
-OVERHEAD: Final = Histogram(
+OVERHEAD: Final = _layout.times(
     "velox_overhead_seconds",
-    "Time that Velox itself adds, by phase; the queue's is velox_queue_wait_seconds.",
-    TTFT.end,
+    "Time that Velox itself adds, by phase; for the queue see velox_queue_wait_seconds.",
     OVERHEAD_NS,
-    ("phase", _names(Phase)),
+    _label("phase", Phase),
 )
-LOOP_LAG: Final = Histogram(
-    "velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD.end, OVERHEAD_NS
-)
-QUEUE_WAIT: Final = Histogram(
+LOOP_LAG: Final = _layout.times("velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD_NS)
+QUEUE_WAIT: Final = _layout.times(
     "velox_queue_wait_seconds",
     "Time in the admission queue, by priority, of requests that left it to be sent.",
-    LOOP_LAG.end,
     OVERHEAD_NS,
     _PRIORITY,
 )
-LEASE_ROUND_TRIP: Final = Histogram(
-    "velox_lease_round_trip_seconds", "Time for one question to Redis, about many limits.", QUEUE_WAIT.end, OVERHEAD_NS
+LEASE_ROUND_TRIP: Final = _layout.times(
+    "velox_lease_round_trip_seconds", "Time of one question to Redis, about many limits.", OVERHEAD_NS
 )
 
-COUNTERS: Final = (
-    REQUESTS,
-    ATTEMPTS,
-    STREAM_ENDS,
-    SHED,
-    LIMIT,
-    TOKENS,
-    WARM_FAILURES,
-    LOG_DROPPED,
-    RETRIES,
-    RETRIES_DENIED,
-    CONNECTION_ENDS,
-    DNS_REFRESH,
-    STREAM_ERRORS,
-    AUTH_FAILURES,
-    TLS_HANDSHAKES,
-    TLS_FAILURES,
-    TUNNEL_BYTES,
-    LEASES,
-    HEDGES,
-    MIRRORED,
-    CANARY,
-)
-GAUGES: Final = (
-    QUEUE_DEPTH,
-    INFLIGHT,
-    CONNECTIONS,
-    HTTP2_CONNECTIONS,
-    POOL_READY,
-    POOL_STREAMS,
-    UPSTREAMS_OUT,
-    TUNNELS,
-    UPSTREAM_LIMIT,
-    UPSTREAM_INFLIGHT,
-)
-HISTOGRAMS: Final = (DURATION, TTFT, OVERHEAD, LOOP_LAG, QUEUE_WAIT, LEASE_ROUND_TRIP)
-CELLS: Final = LEASE_ROUND_TRIP.end
+FAMILIES: Final = tuple(_layout.families)
+GAUGES: Final = tuple(family for family in FAMILIES if family.kind == "gauge")
+CELLS: Final = _layout.end

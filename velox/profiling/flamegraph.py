@@ -16,13 +16,18 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from velox.profiling.flamegraph_assets import SCRIPT, STYLE
 from velox.profiling.samples import Frame, Profile, is_stdlib
 
-__all__ = ["folded", "render"]
+__all__ = ["SCRIPT", "folded", "render"]
+
+# Constants, so that a server can name the script's digest in its Content-Security-Policy. The script reads the ids,
+# classes and data-* attributes that are written here.
+STYLE: Final = Path(__file__).with_suffix(".css").read_text("utf-8")
+SCRIPT: Final = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 WIDTH: Final = 1200  # px; the script changes it to the window's
 PAD: Final = 16

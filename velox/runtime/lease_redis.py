@@ -7,8 +7,8 @@ It blocks on purpose: one question is out at a time. Demands that arrive meanwhi
 next question takes all of them. A question that fails may still have been processed by Redis: its permits are lost,
 and the connection is closed.
 
-The script holds the buckets of all gateways, in Redis' own time. It is GCRA, as in policy.token_bucket, for many
-buckets at once:
+The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It is GCRA, as in policy.token_bucket, for
+many buckets at once:
 
     KEYS   the clock's offset, the gateways' last signs of life, then one per bucket
     ARGV   what the caller takes the time for (0: unknown) and by how much it may err, its name, for how long a
@@ -41,6 +41,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from hashlib import sha1
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -52,78 +53,7 @@ __all__ = ["SCRIPT", "UNIT_NS", "Ask", "LeaseRedis", "RedisDownError", "Told", "
 
 UNIT_NS: Final = 100
 
-SCRIPT: Final = """
-local time = redis.call('TIME')
-local now = (tonumber(time[1]) - 1700000000) * 10000000 + tonumber(time[2]) * 10
-local offset = tonumber(redis.call('GET', KEYS[1]) or '0')
-local expected = tonumber(ARGV[1])
-now = now + offset
-if expected > 0 and math.abs(now - expected) > tonumber(ARGV[2]) then
-  offset = offset + expected - now
-  now = expected
-  redis.call('SET', KEYS[1], string.format('%.0f', offset), 'PX', 604800000)
-end
-
-local replicas = -1
-if ARGV[3] ~= '' then
-  local counts_for = tonumber(ARGV[4])
-  if counts_for > 0 then
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now), ARGV[3])
-  else
-    redis.call('ZREM', KEYS[2], ARGV[3])
-  end
-  counts_for = math.abs(counts_for)
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - counts_for))
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], string.format('%.0f', now + counts_for), '+inf')
-  redis.call('PEXPIRE', KEYS[2], math.ceil(counts_for / 10000))
-  replicas = redis.call('ZCARD', KEYS[2])
-  if offset ~= 0 then redis.call('PEXPIRE', KEYS[1], 604800000) end
-end
-
-local reply = {now, replicas}
-local at = 5
-for i = 3, #KEYS do
-  local interval, burst, max_wait = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local ahead, recover, back = tonumber(ARGV[at + 3]), ARGV[at + 4] == '1', tonumber(ARGV[at + 5])
-  local debt, since = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])
-  local want, pairs = tonumber(ARGV[at + 8]), tonumber(ARGV[at + 9])
-  at = at + 10
-  local function cost(n) return math.ceil(n * interval / 100) end
-  local full = cost(burst)
-  local stored = tonumber(redis.call('GET', KEYS[i]) or '0')
-  local tat = stored
-  if stored == 0 or recover then tat = math.max(tat, now + ahead) end
-  tat = tat - math.floor(back * interval / 100)
-  tat = math.max(math.max(tat, now - since) + cost(debt), now)
-
-  local granted, ready = 0, 0
-  for _ = 1, pairs do
-    local n, times = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-    at = at + 2
-    times = math.min(times, math.floor((now + full + max_wait - tat) / cost(n)))
-    if n <= burst and times > 0 then
-      granted = granted + n * times
-      tat = tat + cost(n) * times
-    end
-  end
-  if granted > 0 then ready = math.max(0, tat - full - now) end
-  local spare = math.min(want, math.floor((now + full - tat) * 100 / interval))
-  while spare > 0 and tat + cost(spare) > now + full do spare = spare - 1 end
-  if spare > 0 then
-    granted = granted + spare
-    tat = tat + cost(spare)
-  end
-
-  if stored > 0 or tat > now then
-    local ms = math.ceil((math.max(tat - now, stored - now, full + max_wait)) / 10000) + 60000
-    redis.call('SET', KEYS[i], string.format('%.0f', tat), 'PX', string.format('%.0f', ms))
-  end
-  reply[#reply + 1] = granted
-  reply[#reply + 1] = tat - now
-  reply[#reply + 1] = ready
-end
-return reply
-"""
+SCRIPT: Final = Path(__file__).with_name("lease.lua").read_text("utf-8")
 
 
 # A connection may take longer than a request would wait: none waits for it.

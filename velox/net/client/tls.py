@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from velox.net.client.ingress import Ingress
 from velox.net.client.layered_transport import LayeredTransport
 from velox.net.tls_failures import PLAIN_HTTP_REPLY, cause_of, is_http
-from velox.observe.series import TlsFailure
+from velox.outcomes import TlsFailure
 
 __all__ = ["TlsConnection", "TlsIngress"]
 

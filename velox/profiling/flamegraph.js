@@ -1,45 +1,3 @@
-"""The style and the script inside the flame graph's SVG.
-
-Knows: the ids, classes and data-* attributes that flamegraph.py writes. Does not know: Python; both are
-constants, so that a server can name the script's digest in its Content-Security-Policy.
-"""
-
-from __future__ import annotations
-
-from typing import Final
-
-__all__ = ["SCRIPT", "STYLE"]
-
-STYLE: Final = """
-svg { background: #fbfaf8 }
-#ground { fill: #fbfaf8 }
-text { font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #2b2320 }
-#heading { font: 600 21px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
-.fact, .idle, .warning, #matched, #reset {
-  font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #6b625c }
-.idle { font-size: 15px }
-.warning { fill: #b3261e; font-weight: 600 }
-#detail { fill: #4a423d }
-#controls, .hidden { display: none }
-.live #controls { display: inline }
-#matched, #reset { text-anchor: end }
-#reset { fill: #b4530f; cursor: pointer; visibility: hidden }
-.zoomed #reset { visibility: visible }
-#query { box-sizing: border-box; width: 100%; height: 30px; padding: 0 10px;
-  border: 1px solid #cfc7c0; border-radius: 6px;
-  font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: #2b2320; background: #fff }
-#query:focus { outline: 2px solid #e8833a; border-color: transparent }
-.f text { pointer-events: none }
-.live .f { cursor: pointer }
-.f:hover rect { stroke: #2b2320; stroke-width: 1 }
-.f.above { opacity: .45 }
-.searching .f rect { fill-opacity: .3 }
-.searching .f text { fill-opacity: .55 }
-.searching .f.hit rect { fill: #c2379a; fill-opacity: 1 }
-.searching .f.hit text { fill: #fff; fill-opacity: 1 }
-"""
-
-SCRIPT: Final = r"""
 (() => {
   const svg = document.documentElement;
   const pad = +svg.dataset.pad, charWidth = +svg.dataset.char, total = +svg.dataset.total;
@@ -135,4 +93,3 @@ SCRIPT: Final = r"""
   svg.classList.add("live");
   layout();
 })();
-"""
