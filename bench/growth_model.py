@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from bench.pictures import DOCS
 from velox.gateway.upkeep import load_every_s
-from velox.policy.health.active import ActiveRules
+from velox.policy.health.member import ActiveRules
 from velox.shm.upstream_table import MOST_ROWS
 
 __all__ = ["ASSUMPTIONS", "Assumptions", "Fleet", "Measured", "fleet_of", "measured", "tables"]

@@ -15,8 +15,7 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
-from velox.policy.health.member import EJECTION, MemberHealth, State
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.member import EJECTION, MemberHealth, State, Verdict
 from velox.policy.retry import RetryRules
 from velox.types import ANYONE, Header, ReplyHead
 

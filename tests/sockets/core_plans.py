@@ -15,8 +15,7 @@ from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
-from velox.policy.health.member import MemberHealth, MemberRules
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.member import MemberHealth, MemberRules, Verdict
 from velox.policy.routes import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
 from velox.types import ANYONE, BodyFields, Caller, Headers
 
@@ -48,6 +47,9 @@ class NotedHealth(MemberHealth):
     def answers(self, began_s: float, now_s: float) -> None:
         self.told.append("answers")
         super().answers(began_s, now_s)
+
+    def succeeded(self, began_s: float, now_s: float, *, answered: bool = True) -> None:
+        self.ended(Verdict.WELL, began_s, now_s, answered=answered)
 
     def ended(
         self,

@@ -14,8 +14,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
-from velox.policy.health.member import State
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.member import State, Verdict
 from velox.policy.routes import Delay
 from velox.types import ReplyHead
 

@@ -17,7 +17,7 @@ from velox.gateway.group import Attempt
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
-from velox.policy.health.verdict import SILENT_S
+from velox.policy.health.member import SILENT_S
 from velox.types import ReplyHead
 
 Way = Callable[[Attempt, float], None]

@@ -15,7 +15,7 @@ from velox.gateway.group import Attempt
 from velox.gateway.member import Member
 from velox.gateway.routing import Routing
 from velox.policy.concurrency import FixedLimit
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.member import Verdict
 from velox.policy.routes import Match
 
 LONG_S: Final = 60.0

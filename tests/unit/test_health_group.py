@@ -6,8 +6,7 @@ import pytest
 
 from velox.policy.health.group import GroupHealth, GroupRules, at_least
 from velox.policy.health.keys import Keys
-from velox.policy.health.member import EJECTION, MemberHealth, MemberRules
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.member import EJECTION, MemberHealth, MemberRules, Verdict
 
 
 def new(n: int = 4, weight: float = 2.0) -> GroupHealth:

@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.policy.health.active import ActiveRules, ProbeSchedule
-from velox.policy.health.changes import Changes
 from velox.policy.health.group import GroupHealth
-from velox.policy.health.keys import Keys
-from velox.policy.health.member import MemberHealth, MemberRules
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.keys import Changes, Keys
+from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, Verdict
 
 N = 4
 # Longer than what is looked at again and again while somebody is quiet or warms up.

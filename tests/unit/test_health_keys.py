@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from velox.policy.health.keys import Keys
-from velox.policy.health.told import quota_told, rest_told_s
+from velox.policy.health.keys import Keys, quota_of, rest_s_of
 from velox.types import Headers
 
 DAY_S = 86_400.0
@@ -168,7 +167,7 @@ def test_what_is_not_about_the_key_leaves_it(status: int) -> None:
 )
 def test_reset_is_read_in_all_its_forms(value: bytes, seconds: float | None) -> None:
     """What is none is not guessed."""
-    found = quota_told([(b"x-ratelimit-reset-requests", value)], 1_700_000_000.0)
+    found = quota_of([(b"x-ratelimit-reset-requests", value)], 1_700_000_000.0)
     assert found.requests.reset_s == (None if seconds is None else pytest.approx(seconds))
 
 
@@ -180,11 +179,11 @@ def test_rest_is_of_what_is_used_up() -> None:
         (b"x-ratelimit-remaining-tokens", b"5000"),
         (b"x-ratelimit-reset-tokens", b"1h0m0s"),
     ]
-    assert rest_told_s(headers, 0.0) == 2.0
+    assert rest_s_of(headers, 0.0) == 2.0
     headers[0] = (b"x-ratelimit-remaining-requests", b"3")
-    assert rest_told_s(headers, 0.0) == 2.0, "neither is: the first that is whole again"
+    assert rest_s_of(headers, 0.0) == 2.0, "neither is: the first that is whole again"
     headers[0] = (b"x-ratelimit-remaining-requests", b"0")
     headers[2] = (b"x-ratelimit-remaining-tokens", b"0")
-    assert rest_told_s(headers, 0.0) == 3600.0, "both are: the last that is whole again"
-    assert rest_told_s([], 0.0) is None
-    assert rest_told_s([(b"retry-after", b"999999999")], 0.0) == DAY_S
+    assert rest_s_of(headers, 0.0) == 3600.0, "both are: the last that is whole again"
+    assert rest_s_of([], 0.0) is None
+    assert rest_s_of([(b"retry-after", b"999999999")], 0.0) == DAY_S

@@ -8,9 +8,19 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason
 from velox.policy.breaker import PROBE_EVERY_S, PROBE_PENDING_S, Breaker, BreakerRules
-from velox.policy.health.active import ActiveRules, ProbeSchedule
-from velox.policy.health.member import EJECTION, MemberHealth, MemberRules, State
-from velox.policy.health.verdict import SILENT_S, Verdict, of_failure, of_giving_up, of_status
+from velox.policy.health.member import (
+    EJECTION,
+    SILENT_S,
+    ActiveRules,
+    MemberHealth,
+    MemberRules,
+    ProbeSchedule,
+    State,
+    Verdict,
+    of_failure,
+    of_giving_up,
+    of_status,
+)
 
 
 def new() -> MemberHealth:
@@ -333,3 +343,33 @@ def test_member_that_is_out_is_always_asked_again(steps: list[tuple[Verdict | No
         now_s = until_probe(member, now_s)
         tell(member, Verdict.WELL, now_s)
     assert now_s < until_s
+
+
+_ENDS = st.tuples(
+    st.sampled_from([Verdict.WELL] * 4 + list(Verdict)), st.floats(0.0, 3.0), st.floats(0.0, 0.5), st.booleans()
+)
+
+
+@given(ends=st.lists(_ENDS, max_size=60))
+def test_succeeded_leaves_a_member_as_ended_does(ends: list[tuple[Verdict, float, float, bool]]) -> None:
+    members = [new(), new()]
+    now_s = 0.0
+    for verdict, pause_s, took_s, answered in ends:
+        now_s += pause_s
+        began_s = now_s
+        answered |= verdict is Verdict.CUT
+        for member in members:
+            member.begin(began_s)
+            if answered:
+                member.answers(began_s, began_s + took_s)
+        now_s += took_s
+        members[0].ended(verdict, began_s, now_s, answered=answered)
+        if verdict is Verdict.WELL:
+            members[1].succeeded(began_s, now_s, answered=answered)
+        else:
+            members[1].ended(verdict, began_s, now_s, answered=answered)
+
+        first, second = (
+            {**vars(member), "_breaker": vars(member._breaker), "changes": member.changes.n} for member in members
+        )
+        assert first == second

@@ -18,8 +18,7 @@ from velox.gateway.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.policy.balance.scraped import ScrapedLoad
-from velox.policy.health.active import ActiveRules, ProbeSchedule
-from velox.policy.health.member import MemberHealth, MemberRules, State
+from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry
 
 VLLM: Final = b"vllm:num_requests_running 7\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.9\n"

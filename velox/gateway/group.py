@@ -32,8 +32,7 @@ from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, Up
 from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
-from velox.policy.health.member import State
-from velox.policy.health.verdict import Verdict, of_failure, of_giving_up, of_status
+from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.model_rewrite import with_model
@@ -566,7 +565,7 @@ class Attempt:
             self._tell_key(status, now_s)
         if status < 400:
             group, member = self._group, self.member
-            member.health.ended(_WELL, self._began_s, now_s, answered=self._answers)
+            member.health.succeeded(self._began_s, now_s, answered=self._answers)
             if group.learns and not self._has_first:
                 self._tell_balancer(_WELL, now_s)
             member.counts.ended(member.row)

@@ -4,7 +4,7 @@
     replace()   at a reload: a member that stays goes on as it was
 
 Knows: when which member is asked what, and who is told of the answer. Does not know: how a question is sent (aside.py),
-how many bad answers it takes (policy/health/active.py), or what a load is for (policy/balance/scraped.py).
+how many bad answers it takes (policy/health/member.py), or what a load is for (policy/balance/scraped.py).
 
 A member is asked one thing at a time. Who could not be asked, as all its connections were busy, has not answered badly:
 then nobody is told. Each worker asks for itself: it is the way from there that counts.

@@ -51,21 +51,6 @@ STEADY: Final = BreakerRules()  # one probe a second, one that is well is enough
 class Breaker:
     """The breaker of one upstream. All times are monotonic seconds and never decrease."""
 
-    __slots__ = (
-        "_cuts",
-        "_is_heard",
-        "_n_held",
-        "_n_well",
-        "_n_well_wanted",
-        "_next_s",
-        "_pending",
-        "_probe_s",
-        "_rules",
-        "_since_s",
-        "is_open",
-        "n_faults",
-    )
-
     def __init__(self, rules: BreakerRules = STEADY) -> None:
         self._rules: Final = rules
         self.n_faults = 0  # in a row; 0 once something was well

@@ -22,18 +22,6 @@ class RetryBudget:
     percent: retries per hundred requests of the last 10 seconds. spare_per_s: allowed besides; may be less than one.
     """
 
-    __slots__ = (
-        "_n_requests",
-        "_n_retries",
-        "_percent",
-        "_requests",
-        "_retries",
-        "_second",
-        "_spare",
-        "_spare_per_s",
-        "_spare_s",
-    )
-
     def __init__(self, percent: int, spare_per_s: float) -> None:
         self._percent: Final = percent
         self._spare_per_s: Final = spare_per_s

@@ -27,10 +27,8 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import crash_text
 from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit, Unlimited
-from velox.policy.health.active import ActiveRules, ProbeSchedule
-from velox.policy.health.changes import Changes
-from velox.policy.health.keys import Keys
-from velox.policy.health.member import MemberHealth, MemberRules, State
+from velox.policy.health.keys import Changes, Keys
+from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.openai import OPENAI

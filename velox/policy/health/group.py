@@ -24,8 +24,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from velox.policy.health.member import MemberHealth, State
-from velox.policy.health.verdict import SILENT_S, Verdict
+from velox.policy.health.member import SILENT_S, MemberHealth, State, Verdict
 
 __all__ = ["GroupHealth", "GroupRules", "at_least"]
 
@@ -52,20 +51,6 @@ class GroupRules:
 
 class GroupHealth:
     """The members of one group in one worker. All times are monotonic seconds and never decrease."""
-
-    __slots__ = (
-        "_changes",
-        "_configured",
-        "_effective",
-        "_holds_until_s",
-        "_members",
-        "_n_changes",
-        "_out",
-        "_rules",
-        "even",
-        "is_panicking",
-        "n_in",
-    )
 
     def __init__(
         self, members: Sequence[MemberHealth], weights: Sequence[float], rules: GroupRules | None = None

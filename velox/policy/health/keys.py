@@ -1,49 +1,95 @@
 """The keys of one upstream: which one a request carries, and which rest or are out.
 
-Knows: what each key has left, as the upstream told, until when it rests, whether it was refused. Does not know: the
-keys themselves (they are numbered), a clock, chance, or other workers, which use the same keys.
+Knows: what each key has left, as replies say in x-ratelimit-*, until when it rests, whether it was refused. Does not
+know: the keys themselves (they are numbered), a clock, chance, or other workers, which use the same keys.
 
 A key is drawn by chance, in proportion to what is left of it. The best one for certain would be the same for all
-workers, until one of them is told better: chance keeps them apart and needs no word between them. What is left is the
+workers, until one of them hears otherwise: chance keeps them apart without a word between them. What is left is the
 least of its units, each as a part of what the best key has of it; it grows from reply to reply, as a token bucket of
 the upstream does, and this worker's own requests are taken off at once.
 
 A 429 rests the key for exactly as long as it says. 401 and 403 are answers to the key, not faults of the member: the
 first 401, or three 403 in a row (one may be about a model), put the key out, and a probe now and then finds it back.
+
+The fields, as OpenAI and those who follow it write them:
+
+    x-ratelimit-limit-requests: 500          x-ratelimit-limit-tokens: 200000
+    x-ratelimit-remaining-requests: 499      x-ratelimit-remaining-tokens: 199000
+    x-ratelimit-reset-requests: 120ms        x-ratelimit-reset-tokens: 6m0s
+
+A reset is the time until all of it is there again: a duration; a number of seconds; or, by others, a Unix time in
+seconds or milliseconds. The same without a unit (x-ratelimit-remaining) is about requests.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from velox.policy.breaker import Breaker, BreakerRules
-from velox.policy.health.changes import Changes
-from velox.policy.health.told import Told, UnitTold, quota_told, rest_told_s
+from velox.policy.retry import retry_after_s
 from velox.types import Headers
 
-__all__ = ["REFUSED", "Keys"]
+__all__ = ["REFUSED", "Changes", "Keys", "quota_of", "rest_s_of"]
 
 # A key that was revoked stays so; one whose account was paid comes back within minutes.
 REFUSED: Final = BreakerRules(faults=3, hold_s=10.0, most_hold_s=300.0, calm_s=600.0, jitter=0.2)
 _FIRST_REST_S: Final = 1.0  # where a 429 does not say for how long; doubled while they go on. Arbitrary
 _MOST_REST_S: Final = 30.0
 _LEAST_SHARE: Final = 1e-3  # of what the best has: what was told may be old
+# A limit of a day is the longest there is; what asks for more is a mistake, and nobody would ever find out.
+_LONGEST_REST_S: Final = 86_400.0
+_PREFIX: Final = b"x-ratelimit-"
+_DURATION: Final = re.compile(
+    rb"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9})ms)?"
+)
+_NUMBER: Final = re.compile(rb"\d{1,15}(\.\d{1,9})?")
+_UNIX_S: Final = 1e9  # a number above is a time of day, not a duration: 2001 on one side, 31 years on the other
+_UNIX_MS: Final = 1e12
+
+
+@dataclass(slots=True)
+class Changes:
+    """How many changes of health there were in one worker: whoever keeps what it found looks again after one."""
+
+    n: int = 0
+
+
+@dataclass(slots=True)
+class UnitQuota:
+    """What a reply says of one unit. None: nothing. reset_s: seconds until all is there again."""
+
+    limit: float | None = None
+    remaining: float | None = None
+    reset_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a reply says of a key."""
+
+    requests: UnitQuota
+    tokens: UnitQuota
+
+
+NO_QUOTA: Final = Quota(UnitQuota(), UnitQuota())
 
 
 class _Unit:
     """What is left of one unit of one key."""
 
-    __slots__ = ("_since_s", "_told", "_used")
+    __slots__ = ("_quota", "_since_s", "_used")
 
     def __init__(self) -> None:
-        self._told = UnitTold()
+        self._quota = UnitQuota()
         self._since_s = 0.0
         self._used = 0.0  # by this worker since
 
-    def tell(self, told: UnitTold, now_s: float) -> None:
-        if told.remaining is not None:
-            self._told = told
+    def update(self, quota: UnitQuota, now_s: float) -> None:
+        if quota.remaining is not None:
+            self._quota = quota
             self._since_s = now_s
             self._used = 0.0
 
@@ -52,15 +98,15 @@ class _Unit:
 
     def left(self, now_s: float) -> float | None:
         """Return what is left now; None if nothing is known of it."""
-        told = self._told
-        if told.remaining is None:
+        quota = self._quota
+        if quota.remaining is None:
             return None
-        left = told.remaining - self._used
-        if told.reset_s is not None:
-            part = 1.0 if told.reset_s <= 0.0 else (now_s - self._since_s) / told.reset_s
-            if told.limit is None:
+        left = quota.remaining - self._used
+        if quota.reset_s is not None:
+            part = 1.0 if quota.reset_s <= 0.0 else (now_s - self._since_s) / quota.reset_s
+            if quota.limit is None:
                 return None if part >= 1.0 else max(0.0, left)
-            left = min(told.limit, left + max(0.0, told.limit - told.remaining) * part)
+            left = min(quota.limit, left + max(0.0, quota.limit - quota.remaining) * part)
         return max(0.0, left)
 
 
@@ -151,13 +197,13 @@ class Keys:
         found = self._keys[key]
         if status == 429:
             found.breaker.gave_up(began_s)
-            told_s = rest_told_s(headers, unix_s)
-            if told_s is None:
-                told_s = 0.0
+            rest_s = rest_s_of(headers, unix_s)
+            if rest_s is None:
+                rest_s = 0.0
                 if began_s >= found.rests_s:  # those that were under way together are one refusal
-                    told_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**found.n_refused) * (0.8 + 0.4 * random)
+                    rest_s = min(_MOST_REST_S, _FIRST_REST_S * 2.0**found.n_refused) * (0.8 + 0.4 * random)
                     found.n_refused += 1
-            found.rests_s = max(found.rests_s, now_s + told_s)
+            found.rests_s = max(found.rests_s, now_s + rest_s)
             self.changes.n += 1
         elif status in (401, 403):
             self.changes.n += 1
@@ -170,15 +216,13 @@ class Keys:
             found.n_refused = 0
             found.breaker.succeeded(began_s)
         if len(self._keys) > 1:
-            self._tell(found, quota_told(headers, unix_s), now_s)
+            quota = quota_of(headers, unix_s)
+            found.requests.update(quota.requests, now_s)
+            found.tokens.update(quota.tokens, now_s)
 
     def gave_up(self, key: int, began_s: float) -> None:
         """An attempt with `key` ended without a reply."""
         self._keys[key].breaker.gave_up(began_s)
-
-    def _tell(self, key: _Key, told: Told, now_s: float) -> None:
-        key.requests.tell(told.requests, now_s)
-        key.tokens.tell(told.tokens, now_s)
 
     def _shares(self, usable: Collection[int], now_s: float) -> list[float]:
         """Return what each has left, as a part of what the best has. Of what nothing is known all have the most."""
@@ -194,3 +238,61 @@ class Keys:
                 if left is not None:
                     shares[at] = min(shares[at], max(_LEAST_SHARE, left / most))
         return shares
+
+
+def quota_of(headers: Headers, unix_s: float) -> Quota:
+    """Read the quota from a reply. Of a field that comes twice the last counts. unix_s: the time of day."""
+    found: Quota | None = None
+    for name, value in headers:
+        if not name.startswith(_PREFIX):
+            continue
+        what, _, unit = name[len(_PREFIX) :].partition(b"-")
+        if found is None:
+            found = Quota(UnitQuota(), UnitQuota())
+        if unit in (b"requests", b""):
+            _set(found.requests, what, value.strip(), unix_s)
+        elif unit == b"tokens":
+            _set(found.tokens, what, value.strip(), unix_s)
+    return NO_QUOTA if found is None else found
+
+
+def rest_s_of(headers: Headers, unix_s: float) -> float | None:
+    """Return how long a refused key is to rest; None if the reply does not say.
+
+    Retry-After counts first. Else the units that are used up say when they are back; the others do not matter. If none
+    is used up (the request asked for more tokens than are left), then the first of them that is whole again.
+    """
+    asked_s = retry_after_s(headers, unix_s)
+    if asked_s is None:
+        quota = quota_of(headers, unix_s)
+        units = [unit for unit in (quota.requests, quota.tokens) if unit.reset_s is not None]
+        used_up = [unit.reset_s or 0.0 for unit in units if unit.remaining is not None and unit.remaining < 1.0]
+        if used_up:
+            asked_s = max(used_up)
+        elif units:
+            asked_s = min(unit.reset_s or 0.0 for unit in units)
+    return None if asked_s is None else min(asked_s, _LONGEST_REST_S)
+
+
+def _set(unit: UnitQuota, what: bytes, value: bytes, unix_s: float) -> None:
+    if what == b"reset":
+        unit.reset_s = _seconds(value, unix_s)
+    elif _NUMBER.fullmatch(value):
+        if what == b"remaining":
+            unit.remaining = float(value)
+        elif what == b"limit":
+            unit.limit = float(value)
+
+
+def _seconds(value: bytes, unix_s: float) -> float | None:
+    """Read a reset in any of its forms; None if it is none."""
+    if _NUMBER.fullmatch(value):
+        number = float(value)
+        if number >= _UNIX_MS:
+            number /= 1000.0
+        return max(0.0, number - unix_s) if number >= _UNIX_S else number
+    found = _DURATION.fullmatch(value)
+    if found is None or not value:
+        return None
+    days, hours, minutes, seconds, ms = (float(part or 0.0) for part in found.groups())
+    return days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds + ms / 1000.0

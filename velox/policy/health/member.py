@@ -1,7 +1,7 @@
 """The health of one member: whether it is out, rests, is due for a probe, and how much it may take.
 
-Knows: the ends of this worker's attempts there, what active probes found, whether its upstream's keys may be used. Does
-not know: the other members (group.py), a clock, chance, or what a fault is (verdict.py).
+Knows: the ends of this worker's attempts there, what active probes found, whether its upstream's keys may be used.
+Does not know: the other members (group.py), a clock, or chance.
 
     in     faults in a row                          -> out   (breaker.py)
     in     more faults than its peers               -> out   (group.py decides)
@@ -20,6 +20,19 @@ One 503 among good answers is a server that sheds what is too much: to send it n
 the load to the next. Only a row of them, with nothing good in between, makes it rest.
 
 An active probe does not bring back a member that requests found out: a health page answers while completions fail.
+
+Verdict, what the end of an attempt says of its member and of the key that it carried:
+
+    4xx                               the request was wrong: the member is well
+    401, 403                          the same, and the key may be no good
+    429                               the account has had enough for now: nothing of the member; the key rests
+    503                               the member is busy: no fault; three in a row and it rests
+    other 5xx, transport, time-outs   faults
+    cut replies                       faults of a kind that begins well
+    given up from this side           nothing; after a long silence as good as a fault
+
+ProbeSchedule, when a member is actively probed: until the first answer the member counts as well, and the first answer
+decides alone. From then on `fall` bad ones in a row turn it, and `rise` good ones turn it back.
 """
 
 from __future__ import annotations
@@ -29,13 +42,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from velox.errors import Reason
 from velox.policy.breaker import Breaker, BreakerRules
-from velox.policy.health.active import ProbeSchedule
-from velox.policy.health.changes import Changes
-from velox.policy.health.keys import Keys
-from velox.policy.health.verdict import Verdict
+from velox.policy.health.keys import Changes, Keys
 
-__all__ = ["EJECTION", "MemberHealth", "MemberRules", "State"]
+__all__ = [
+    "EJECTION",
+    "SILENT_S",
+    "ActiveRules",
+    "MemberHealth",
+    "MemberRules",
+    "ProbeSchedule",
+    "State",
+    "Verdict",
+    "of_failure",
+    "of_giving_up",
+    "of_status",
+]
 
 EJECTION: Final = BreakerRules(faults=5, probes=2, hold_s=1.0, most_hold_s=12.0, calm_s=30.0, jitter=0.2)
 _WARM_FROM: Final = 0.1  # of its weight, a member begins with: enough to be asked at all (Envoy's default)
@@ -53,7 +76,28 @@ _FIRST_REST_S: Final = 1.0  # where it does not say for how long; doubled while 
 _MOST_REST_S: Final = 15.0
 _MEMORY_S: Final = 60.0  # requests and faults are forgotten by time: 1/e of them after this
 _FADED_EVERY_S: Final = 0.1  # 0.2 % of what fades
+# Who waits longer for a first byte is hardly impatient. Arbitrary; models that think first take 5 to 30 s, but then a
+# run of these without one answer in between is rare, and a mistake costs one probe.
+SILENT_S: Final = 10.0
+_JITTER: Final = 0.1  # of the time between two, either way: members must not be asked all at once for ever
+
+
+class Verdict(IntEnum):
+    """What the end of an attempt says; the table above."""
+
+    WELL = 0
+    NOTHING = 1
+    KEY = 2
+    QUOTA = 3
+    BUSY = 4
+    FAULT = 5
+    CUT = 6
+    SILENT = 7
+
+
 _HEARD: Final = frozenset({Verdict.WELL, Verdict.KEY, Verdict.QUOTA, Verdict.BUSY})
+_OF_STATUS: Final = {401: Verdict.KEY, 403: Verdict.KEY, 429: Verdict.QUOTA, 503: Verdict.BUSY}
+_CUTS: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_IDLE_TIMEOUT})
 
 
 class State(IntEnum):
@@ -72,29 +116,71 @@ class MemberRules:
     warm_s: float = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveRules:
+    """every_s: from one probe to the next. timeout_s: one that takes longer is a bad answer, and lost if untold."""
+
+    every_s: float = 5.0
+    timeout_s: float = 2.0
+    rise: int = 2  # HAProxy's defaults for both
+    fall: int = 3
+
+
+class ProbeSchedule:
+    """The probes of one member by one worker. All times are monotonic seconds."""
+
+    __slots__ = ("_began_s", "_is_asking", "_is_known", "_n_against", "_next_s", "_rules", "is_up")
+
+    def __init__(self, rules: ActiveRules, now_s: float, random: float) -> None:
+        """random: in [0, 1); the first probes of several members are spread over the time between two."""
+        self._rules: Final = rules
+        self._next_s = now_s + rules.every_s * random
+        self._began_s = 0.0
+        self._is_asking = False
+        self._is_known = False
+        self._n_against = 0  # answers in a row that speak against the belief
+        self.is_up = True
+
+    def __repr__(self) -> str:
+        return f"<ProbeSchedule {'up' if self.is_up else 'down'}, {self._n_against} against>"
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a probe may take."""
+        return self._rules.timeout_s
+
+    def next_s(self) -> float:
+        """Return when the next probe is due. One whose end was never told is due again after its time-out."""
+        return self._began_s + self._rules.timeout_s + self._rules.every_s if self._is_asking else self._next_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Say whether a probe is to be sent now."""
+        return now_s >= self.next_s()
+
+    def begin(self, now_s: float, random: float) -> None:
+        """A probe is sent. The time to the next one counts from here, however long this one takes."""
+        self._is_asking = True
+        self._began_s = now_s
+        self._next_s = now_s + self._rules.every_s * (1.0 + _JITTER * (2.0 * random - 1.0))
+
+    def ended(self, is_good: bool) -> bool:
+        """The answer to the last probe, or its failure; True if the belief turns by it."""
+        self._is_asking = False
+        if is_good is self.is_up:
+            self._n_against = 0
+            self._is_known = True
+            return False
+        self._n_against += 1
+        if self._is_known and self._n_against < (self._rules.rise if is_good else self._rules.fall):
+            return False
+        self._is_known = True
+        self._n_against = 0
+        self.is_up = is_good
+        return True
+
+
 class MemberHealth:
     """One member in one worker. All times are monotonic seconds and never decrease."""
-
-    __slots__ = (
-        "_at_s",
-        "_breaker",
-        "_faults",
-        "_heard_s",
-        "_is_reachable",
-        "_n_busy",
-        "_n_rests",
-        "_n_waiting",
-        "_requests",
-        "_rests_s",
-        "_rules",
-        "_slow_at_s",
-        "_slowest_s",
-        "_warm_s",
-        "active",
-        "changes",
-        "is_suspected",
-        "keys",
-    )
 
     def __init__(
         self,
@@ -199,7 +285,9 @@ class MemberHealth:
         """A good reply begins: told at most once of an attempt, and before its end."""
         self._n_busy = self._n_rests = 0
         self._n_waiting -= 1
-        self._hear(now_s)
+        self._heard_s = now_s
+        if self.is_suspected:
+            self._clear()
         waited_s = now_s - began_s
         # Faded now and then, not for each request.
         if waited_s > self._slowest_s or now_s - self._slow_at_s > _FADED_EVERY_S:
@@ -210,6 +298,16 @@ class MemberHealth:
             self._breaker.answers()
             if was_open:
                 self._may_return(now_s)
+
+    def succeeded(self, began_s: float, now_s: float, *, answered: bool = True) -> None:
+        """An attempt ended well: the same as ended() with Verdict.WELL, and cheap while there was no fault."""
+        if self._breaker.n_faults or not answered:
+            self.ended(Verdict.WELL, began_s, now_s, answered=answered)
+            return
+        self._n_busy = self._n_rests = 0
+        if now_s - self._at_s > _FADED_EVERY_S:
+            self._fade(now_s)
+        self._requests += 1.0
 
     def ended(
         self,
@@ -226,8 +324,8 @@ class MemberHealth:
         if not answered:
             self._n_waiting -= 1
             if verdict in _HEARD:
-                self._hear(now_s)
-            elif self.is_suspected:
+                self._heard_s = now_s
+            if self.is_suspected:
                 self._clear()
         if verdict is Verdict.WELL or verdict is Verdict.KEY:
             self._n_busy = self._n_rests = 0
@@ -316,21 +414,48 @@ class MemberHealth:
         if self._breaker.is_open:
             return  # probes are judged by the breaker
         if now_s - self._at_s > _FADED_EVERY_S:
-            self._requests, self._faults = self.counts(now_s)
-            self._at_s = now_s
+            self._fade(now_s)
         self._requests += 1.0
         self._faults += faults
+
+    def _fade(self, now_s: float) -> None:
+        self._requests, self._faults = self.counts(now_s)
+        self._at_s = now_s
 
     def _may_return(self, now_s: float) -> None:
         if not self._breaker.is_open:
             self._warm_s = now_s + self._rules.warm_s
             self.changes.n += 1
 
-    def _hear(self, now_s: float) -> None:
-        self._heard_s = now_s
-        if self.is_suspected:
-            self._clear()
-
     def _clear(self) -> None:
         self.is_suspected = False
         self.changes.n += 1
+
+
+def of_status(status: int) -> Verdict:
+    """Judge a whole reply."""
+    found = _OF_STATUS.get(status)
+    if found is not None:
+        return found
+    return Verdict.FAULT if status >= 500 else Verdict.WELL
+
+
+def of_failure(reason: Reason, *, unprocessed: bool = False) -> Verdict:
+    """Judge an attempt without a whole reply. reason: not UPSTREAM_STATUS, which has a status to judge by.
+
+    unprocessed: the member surely did no work and can be reached: it refused the stream, or closed an idle connection.
+    """
+    if reason is Reason.UPSTREAM_REDIRECT:
+        return Verdict.WELL
+    if unprocessed or reason is Reason.UPSTREAM_TOTAL_TIMEOUT:  # a reply may be long
+        return Verdict.NOTHING
+    return Verdict.CUT if reason in _CUTS else Verdict.FAULT
+
+
+def of_giving_up(waited_s: float, *, answered: bool) -> Verdict:
+    """Judge an attempt that was ended from this side: the client left, or a hedge was faster.
+
+    answered: a byte had come. A member that stalls would else never be found out by clients who leave before the
+    time-out: only their silence tells of it.
+    """
+    return Verdict.SILENT if waited_s >= SILENT_S and not answered else Verdict.NOTHING
