@@ -82,9 +82,10 @@ def request_head(
     *,
     media: Header = JSON_BODY,
     offer: WebSocketOffer | None = None,
+    http_1_0: bool = False,
 ) -> RequestHead:
     """Return the head of a request. more: fields beside the media type."""
-    return RequestHead.of(method, path, [media, *more], offer=offer)
+    return RequestHead.of(method, path, [media, *more], offer=offer, http_1_0=http_1_0)
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
 
 
 def reply_for(client: FakeClient, method: bytes = b"GET", *, http_1_0: bool = False) -> Reply:
-    request = request_head(method)
-    request.http_1_0 = client.is_http_1_0 = http_1_0
+    request = request_head(method, http_1_0=http_1_0)
+    client.is_http_1_0 = http_1_0
     reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields())
     reply.begin(None, [])
     return reply

@@ -60,8 +60,8 @@ def reply_for(
     http_1_0: bool = False,
     filters: Sequence[ReplyFilter] = (),
 ) -> Reply:
-    request = request_head(method)
-    request.http_1_0 = client.is_http_1_0 = http_1_0
+    request = request_head(method, http_1_0=http_1_0)
+    client.is_http_1_0 = http_1_0
     reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters, dialect=dialect)
     reply.begin(Listener(), [])
     return reply
