@@ -30,6 +30,7 @@ __all__ = [
     "Priority",
     "Rates",
     "ReplyHead",
+    "ReplyShape",
     "RequestHead",
     "Scope",
     "Secret",
@@ -202,19 +203,65 @@ class RequestHead:
         return None
 
 
-@dataclass(slots=True)
-class ReplyHead:
-    """The head of an upstream's reply. content_length is None when the upstream stated none.
+@dataclass(slots=True, eq=False)
+class ReplyShape:
+    """What many heads of an upstream's replies have in common, as HeadShape is for requests. Nobody changes it.
 
     until_close: only the end of the connection ends it (RFC 9112 §6.3, rule 8), so that it may as well have been cut.
-    key: heads with the same key have the same status and headers, which nobody changes; None: nothing is known of that.
+    keep_alive: the upstream means to keep the connection open after it.
     """
 
     status: int
-    headers: Headers
-    content_length: int | None
+    fields: tuple[ShapeField, ...]
     until_close: bool = False
-    key: bytes | None = field(default=None, compare=False)
+    keep_alive: bool = True
+    is_shared: bool = False
+
+
+class ReplyHead:
+    """The head of an upstream's reply.
+
+    values: of the volatile fields of its shape, in their order. content_length: None when the upstream stated none.
+    """
+
+    __slots__ = ("content_length", "shape", "values")
+
+    def __init__(self, shape: ReplyShape, values: tuple[bytes, ...], content_length: int | None) -> None:
+        self.shape: Final = shape
+        self.values: Final = values
+        self.content_length: Final = content_length
+
+    @classmethod
+    def of(
+        cls, status: int, headers: Iterable[Header], content_length: int | None, until_close: bool = False
+    ) -> ReplyHead:
+        """Return a head with a shape of its own."""
+        return cls(ReplyShape(status, tuple(headers), until_close), (), content_length)
+
+    def __repr__(self) -> str:
+        return f"<ReplyHead {self.status} length={self.content_length}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what two heads say, however they were read."""
+        return self._said() == other._said() if isinstance(other, ReplyHead) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _said(self) -> tuple[object, ...]:
+        return self.status, self.until_close, self.content_length, self.headers
+
+    @property
+    def status(self) -> int:
+        return self.shape.status
+
+    @property
+    def until_close(self) -> bool:
+        return self.shape.until_close
+
+    @property
+    def headers(self) -> Headers:
+        """A new list of all fields, in the order in which they came."""
+        return filled(self.shape.fields, self.values)
 
 
 class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much

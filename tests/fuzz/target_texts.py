@@ -37,7 +37,7 @@ def run_error_body(data: bytes) -> None:
 
 
 def _pass(body: bytes, pieces: Pieces) -> None:
-    error = ErrorRedaction(ReplyHead(401, [(b"x-echo", body[:200])], len(body)), _KEY)
+    error = ErrorRedaction(ReplyHead.of(401, [(b"x-echo", body[:200])], len(body)), _KEY)
     passed = b""
     for n, piece in enumerate(pieces, 1):
         got = error.feed(piece, n == len(pieces))

@@ -52,7 +52,7 @@ def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 def whole(status: int = 200, body: bytes = b"ok", *headers: Header) -> list[Step]:
-    return [(ReplyHead(status, list(headers), len(body)), body, True)]
+    return [(ReplyHead.of(status, list(headers), len(body)), body, True)]
 
 
 def broken(reason: Reason = Reason.UPSTREAM_RESET, unprocessed: Retry | None = None) -> list[Step]:

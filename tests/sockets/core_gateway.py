@@ -180,7 +180,7 @@ class ScriptedUpstream:
         loop = asyncio.get_running_loop()
         if request.method == b"HEAD":  # the pool's warm-up
             stream = ScriptedStream(self, sink)
-            stream.play((ReplyHead(200, [], 0), b"", True))
+            stream.play((ReplyHead.of(200, [], 0), b"", True))
             return stream
         script = self._scripts[min(len(self.opened_s), len(self._scripts) - 1)]
         self.opened_s.append(loop.time())

@@ -45,7 +45,7 @@ _STREAM: Final = b'{"model":"m","messages":[],"stream":true}'
 
 def event_head(*more: Header) -> ReplyHead:
     """Return the head of an event stream."""
-    return ReplyHead(200, [(b"content-type", b"text/event-stream"), *more], None)
+    return ReplyHead.of(200, [(b"content-type", b"text/event-stream"), *more], None)
 
 
 class _Stream(ScriptedStream):

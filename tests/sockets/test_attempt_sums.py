@@ -28,7 +28,7 @@ STREAMED: Final = b'{"model":"m","stream":true,"messages":[]}'
 
 
 def stream(*pieces: bytes, end: bool = False) -> list[Step]:
-    head: Step = (ReplyHead(200, EVENTS, None), b"", False)
+    head: Step = (ReplyHead.of(200, EVENTS, None), b"", False)
     return [head, *[(None, piece, False) for piece in pieces], *([(None, b"", True)] if end else [])]
 
 
@@ -40,8 +40,8 @@ SCRIPTS: Final[list[list[Step]]] = [
     stream(),
     [*stream(b"data: 1\n\n"), *CUT],
     [*stream(), *CUT],
-    [(ReplyHead(204, [], None), b"", True)],
-    [(ReplyHead(302, [(b"location", b"/")], 0), b"", True)],
+    [(ReplyHead.of(204, [], None), b"", True)],
+    [(ReplyHead.of(302, [(b"location", b"/")], 0), b"", True)],
     *(whole(status) for status in (400, 401, 403, 429, 500, 503)),
     whole(429, b"no", (b"retry-after", b"0.01")),
     whole(503, b"no", (b"retry-after", b"0.01")),

@@ -85,7 +85,7 @@ def failure() -> UpstreamFailure:
 
 
 def head(status: int = 200, *headers: Header, length: int | None = None) -> ReplyHead:
-    return ReplyHead(status, list(headers), length)
+    return ReplyHead.of(status, list(headers), length)
 
 
 @pytest.mark.parametrize("ends", ["whole", "cut", "refused", "redirect", "gone"])
@@ -235,7 +235,7 @@ def test_chunk_that_comes_in_the_turn_in_which_its_client_left_is_not_written() 
     async def main() -> None:
         event = b'data: {"id":"1","choices":[]}\n\n'
         chunk = http1_write.chunk(event)
-        sse = ReplyHead(200, [(b"content-type", b"text/event-stream")], None)
+        sse = ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None)
         with gateway(Upstream((sse, event, False)).dial) as made:
             client = FakeClient()
             exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), ANYONE)

@@ -158,7 +158,7 @@ def test_body_is_let_go_of_at_the_end_without_the_collector(how: str) -> None:
         upstream = {
             "whole": ScriptedUpstream(whole()),
             "refused": ScriptedUpstream(whole(503, b"", (b"retry-after", b"0")), whole()),
-            "cut": ScriptedUpstream([(ReplyHead(200, [], None), b"x", False), *broken()]),
+            "cut": ScriptedUpstream([(ReplyHead.of(200, [], None), b"x", False), *broken()]),
             "not opened": Closed(SILENT),
         }[how]
         with gateway(upstream.dial, rules=RULES) as made:

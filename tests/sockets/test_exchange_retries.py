@@ -179,7 +179,7 @@ def test_refused_reply_is_never_mixed_into_the_next() -> None:
 
     async def main() -> None:
         late: list[Step] = [
-            (ReplyHead(500, [(b"x-first", b"1")], None), b"first", False),
+            (ReplyHead.of(500, [(b"x-first", b"1")], None), b"first", False),
             (None, b"more of the first", False),
         ]
         first, second = ScriptedUpstream(late), ScriptedUpstream(whole(200, b"second"))
@@ -280,7 +280,7 @@ def test_nothing_is_tried_again_once_the_client_has_a_byte() -> None:
     """A reset inside the reply cuts it, though the next upstream is there."""
 
     async def main() -> None:
-        cut: list[Step] = [(ReplyHead(200, [], None), b"some", False), *broken()]
+        cut: list[Step] = [(ReplyHead.of(200, [], None), b"some", False), *broken()]
         first, second = ScriptedUpstream(cut), ScriptedUpstream(whole())
         with gateway(first.dial, second.dial, rules=RULES) as made:
             client = await ask(made)

@@ -122,7 +122,7 @@ def test_reply_without_a_body_wins_when_it_is_whole() -> None:
     async def main() -> None:
         with race() as both:
             await both.both_asked()
-            both.second.says((ReplyHead(204, [], 0), b"", True))
+            both.second.says((ReplyHead.of(204, [], 0), b"", True))
             assert status_of(await both.answer()) == 204
             assert both.hedges() == {"WON": 1}
 
@@ -192,7 +192,7 @@ def test_error_that_waited_is_passed_on_when_the_other_fails() -> None:
     async def main() -> None:
         with race() as both:
             await both.both_asked()
-            both.first.says((ReplyHead(400, [], None), b"wrong ", False))
+            both.first.says((ReplyHead.of(400, [], None), b"wrong ", False))
             both.second.says(*broken())
             await turns()
             both.first.says((None, b"field", True))

@@ -64,7 +64,7 @@ async def at_held_head(both: Race) -> Exchange:
 
 async def at_held_error(both: Race) -> Exchange:
     exchange = await both.both_asked()
-    both.first.says((ReplyHead(500, [], None), b"x" * 10, False))
+    both.first.says((ReplyHead.of(500, [], None), b"x" * 10, False))
     return exchange
 
 
@@ -293,7 +293,7 @@ def test_large_error_that_waits_is_held_up() -> None:
     async def main() -> None:
         with race() as both:
             await both.both_asked()
-            both.first.says((ReplyHead(400, [], None), b"x" * 70_000, False))
+            both.first.says((ReplyHead.of(400, [], None), b"x" * 70_000, False))
             assert both.first.streams[0].is_paused
             both.second.says(*broken())
             await turns()
@@ -510,7 +510,7 @@ def _speak(upstream, text: bytes, rng: random.Random) -> None:  # type: ignore[n
             [(event_head(), COMMENT, False)],
             [(event_head(), text, rng.random() < 0.5)],
             [(event_head(), b"", True)],
-            [(ReplyHead(rng.choice([400, 401, 429, 500, 302]), [], None), b"e", rng.random() < 0.5)],
+            [(ReplyHead.of(rng.choice([400, 401, 429, 500, 302]), [], None), b"e", rng.random() < 0.5)],
             whole(200, text),
             broken(),
         ]

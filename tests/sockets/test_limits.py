@@ -98,7 +98,10 @@ async def never(_owner: object) -> NoReturn:
         (broken(Reason.UPSTREAM_TTFB_TIMEOUT), (1, 0)),
         (broken(Reason.UPSTREAM_RESET, Retry.REFUSED), (0, 0)),
         (broken(Reason.UPSTREAM_CONNECT, Retry.CONNECT), (0, 0)),
-        ([(ReplyHead(200, [JSON], 99), USAGE[:40], False), *broken(Reason.UPSTREAM_TRUNCATED)], (1, PROMPT + ANSWER)),
+        (
+            [(ReplyHead.of(200, [JSON], 99), USAGE[:40], False), *broken(Reason.UPSTREAM_TRUNCATED)],
+            (1, PROMPT + ANSWER),
+        ),
     ],
     ids=["usage", "no usage", "unreadable", "error", "429", "redirect", "reset", "timeout", "refused", "dial", "cut"],
 )
@@ -116,7 +119,7 @@ def test_reply_settles_what_was_estimated(script: list[Step], costs: tuple[int, 
 def events(*texts: str) -> list[Step]:
     """Return a stream of chat events, without an end."""
     chunks = [b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % text.encode() for text in texts]
-    return [(ReplyHead(200, [SSE], None), chunks[0], False), *((None, chunk, False) for chunk in chunks[1:])]
+    return [(ReplyHead.of(200, [SSE], None), chunks[0], False), *((None, chunk, False) for chunk in chunks[1:])]
 
 
 def test_client_that_leaves_a_stream_pays_for_what_was_produced() -> None:

@@ -27,7 +27,7 @@ def answer(status: int, *, body: bool = True) -> Way:
     """Return the way of a whole reply."""
 
     def way(pick: Attempt, now_s: float) -> None:
-        pick.answers(ReplyHead(status, [], None), now_s)
+        pick.answers(ReplyHead.of(status, [], None), now_s)
         if body and status < 400:
             pick.has_first(0.1, now_s)
         pick.answered(status, now_s)
@@ -40,7 +40,7 @@ def breaks(reason: Reason, *, after: int = 0, unprocessed: Retry | None = None, 
 
     def way(pick: Attempt, now_s: float) -> None:
         if after:
-            pick.answers(ReplyHead(status or 200, [], None), now_s)
+            pick.answers(ReplyHead.of(status or 200, [], None), now_s)
         if after > 1:
             pick.has_first(0.1, now_s)
         pick.broke(UpstreamFailure(reason, "broken", unprocessed=unprocessed, status=status), now_s)
@@ -53,7 +53,7 @@ def leaves(after: int, *, late_s: float = 0.0, status: int = 200) -> Way:
 
     def way(pick: Attempt, now_s: float) -> None:
         if after:
-            pick.answers(ReplyHead(status, [], None), now_s)
+            pick.answers(ReplyHead.of(status, [], None), now_s)
         if after > 1:
             pick.has_first(0.1, now_s)
         pick.gave_up(now_s + late_s)
@@ -157,7 +157,7 @@ def test_tunnel_is_no_slow_reply() -> None:
         group = group_of([member("a")], PeakEwma([latency, other]))
         pick = group.take(0, now_s)
         pick.begin(now_s)
-        pick.answers(ReplyHead(101, [], None), now_s + 0.02)
+        pick.answers(ReplyHead.of(101, [], None), now_s + 0.02)
 
         assert latency.cost_s(now_s + 3600.0) <= 0.02
 
@@ -176,7 +176,7 @@ def test_busy_member_rests_for_minutes_at_most() -> None:
         for _ in range(3):
             pick = group.take(0, now_s)
             pick.begin(now_s)
-            pick.answers(ReplyHead(503, [(b"retry-after", b"999999999")], None), now_s)
+            pick.answers(ReplyHead.of(503, [(b"retry-after", b"999999999")], None), now_s)
             pick.answered(503, now_s)
         assert busy.health.state(now_s + 60.0).name == "RESTING"
 

@@ -49,7 +49,7 @@ class Listener:
 
 
 def head(status: int = 200, *headers: Header, length: int | None = None) -> ReplyHead:
-    return ReplyHead(status, list(headers), length)
+    return ReplyHead.of(status, list(headers), length)
 
 
 def reply_for(

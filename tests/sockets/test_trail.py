@@ -27,7 +27,7 @@ def told(written: bytes) -> dict[str, str]:
     return dict(found)
 
 
-REFUSED = [(ReplyHead(500, [], 2), b"no", True)]
+REFUSED = [(ReplyHead.of(500, [], 2), b"no", True)]
 
 
 @pytest.mark.parametrize(

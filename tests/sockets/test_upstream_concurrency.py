@@ -47,7 +47,7 @@ class Noted(FixedLimit):
 
 def stream(*pieces: bytes) -> list[Step]:
     """Return a stream that does not end: the head, then each piece."""
-    return [(ReplyHead(200, EVENTS, None), b"", False), *[(None, piece, False) for piece in pieces]]
+    return [(ReplyHead.of(200, EVENTS, None), b"", False), *[(None, piece, False) for piece in pieces]]
 
 
 async def turns() -> None:

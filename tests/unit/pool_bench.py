@@ -28,7 +28,7 @@ __all__ = [
 
 WARMUP: Final = UpstreamRequest(b"HEAD", b"/v1/models", [], b"", None)
 REQUEST: Final = UpstreamRequest(b"GET", b"/", [], b"", None)
-OK: Final = ReplyHead(200, [], 0)
+OK: Final = ReplyHead.of(200, [], 0)
 
 
 class FakeConnection:

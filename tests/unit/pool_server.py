@@ -74,6 +74,6 @@ class Stream:
         assert sink is not None, "the timer is cancelled with it"
         server.n_open -= 1
         if server.status:
-            sink.on_reply(ReplyHead(server.status, server.headers, len(server.body)), server.body, True)
+            sink.on_reply(ReplyHead.of(server.status, server.headers, len(server.body)), server.body, True)
         else:
             sink.on_failure(UpstreamFailure(Reason.UPSTREAM_RESET, "gone"))

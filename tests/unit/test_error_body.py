@@ -27,7 +27,7 @@ def redaction(head: ReplyHead) -> ErrorRedaction:
 
 def feed(body: bytes, places: list[int], *headers: Header) -> tuple[ErrorRedaction, bytes, bool]:
     """Feed a body cut at `places`; return what passed on of it, and whether all of it did."""
-    error = redaction(ReplyHead(401, list(headers), len(body)))
+    error = redaction(ReplyHead.of(401, list(headers), len(body)))
     cuts = sorted({0, len(body), *(place for place in places if place < len(body))})
     passed = b""
     for start, end in itertools.pairwise(cuts):
@@ -82,7 +82,7 @@ def test_no_part_of_a_key_that_is_cut_passes(n_bytes: int) -> None:
 
 def test_long_error_passes_whole_and_is_not_hoarded() -> None:
     """An error of megabytes holds 64 KiB and a piece at most."""
-    error = redaction(ReplyHead(500, [], None))
+    error = redaction(ReplyHead.of(500, [], None))
     pieces = [bytes([65 + number % 26]) * 10_000 for number in range(300)]
     passed, given, held = b"", 0, 0
     for piece in pieces:
@@ -103,7 +103,7 @@ def test_replacement_says_what_happened_and_shows_nothing() -> None:
         (b"etag", b'"1"'),
         JSON,
     ]
-    error = redaction(ReplyHead(401, headers, 100))
+    error = redaction(ReplyHead.of(401, headers, 100))
 
     body = error.feed(b'{"error":{"message":"bad key ' + KEY + b'"}}', True)
 

@@ -33,7 +33,7 @@ def play(pieces: list[bytes], *, head_request: bool = False, closed: bool = Fals
 
 def head(*fields: bytes, status: int = 200, length: int | None = None, until_close: bool = False) -> ReplyHead:
     pairs = [tuple(field.split(b": ", 1)) for field in fields]
-    return ReplyHead(status, [(name, value) for name, value in pairs], length, until_close)
+    return ReplyHead.of(status, [(name, value) for name, value in pairs], length, until_close)
 
 
 COUNTED = OK + b"Content-Type: a/b \r\nX-Request-ID: r1\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello"

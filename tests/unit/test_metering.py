@@ -64,7 +64,7 @@ class Client:
 
 
 def head(status: int, *headers: Header, length: int | None = None, until_close: bool = False) -> ReplyHead:
-    return ReplyHead(status, list(headers), length, until_close)
+    return ReplyHead.of(status, list(headers), length, until_close)
 
 
 def replying(test: Callable[[Reply, Client], Awaitable[None]], *filters: ReplyFilter) -> None:

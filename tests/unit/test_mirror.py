@@ -335,7 +335,7 @@ def test_answer_that_is_long_is_read_for_a_bounded_time() -> None:
                     sink.on_reply(head, b"data: x\n\n", False)
                     loop.call_later(1.0, go_on, None)
 
-            loop.call_later(1.0, go_on, ReplyHead(200, [(b"content-type", b"text/event-stream")], None))
+            loop.call_later(1.0, go_on, ReplyHead.of(200, [(b"content-type", b"text/event-stream")], None))
             return stream
 
     async def talk() -> Setup:

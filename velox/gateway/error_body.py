@@ -40,7 +40,7 @@ class ErrorRedaction(ReplyFilter):
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
         """Hold the head back."""
         headers = [header for header in head.headers if self._secret not in header[1]]
-        self._head = ReplyHead(head.status, headers, head.content_length)
+        self._head = ReplyHead.of(head.status, headers, head.content_length)
         return None
 
     def feed(self, data: bytes, end: bool) -> bytes:
@@ -71,6 +71,6 @@ class ErrorRedaction(ReplyFilter):
         message = "the upstream's error showed the key that the gateway had sent; its text was replaced"
         body = error_body(VeloxError(Reason.UPSTREAM_STATUS, message, status=self._head.status))
         headers = [header for header in self._head.headers if header[0] not in _OF_THE_BODY]
-        self.released = ReplyHead(self._head.status, [_JSON, *headers], len(body))
+        self.released = ReplyHead.of(self._head.status, [_JSON, *headers], len(body))
         self.is_over = True
         return body

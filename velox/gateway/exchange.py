@@ -278,7 +278,7 @@ class Exchange:
         status, headers, body = await models.answer(self.head, caller, routing)
         self.was_sent = True  # its place in the limits is used
         self.reply = self._make_reply()
-        self.reply.on_reply(ReplyHead(status, headers, len(body)), body, True)
+        self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
 
     def _choose(self) -> Attempt | None:

@@ -272,7 +272,7 @@ class Reply:
         if secret or self._filters:
             filters = (ErrorRedaction(secret), *self._filters) if secret else self._filters
             chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=is_plain)
-            chain.begin(ReplyHead(status, headers, length))
+            chain.begin(ReplyHead.of(status, headers, length))
             self._on_filtered(chain, data, end)
         elif self._write_head(status, headers, length, data, end) and end:
             self.done.set_result(None)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.gateway.filters import ReplyFilter
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
-from velox.types import Headers, ReplyHead
+from velox.protocol.head_template import HeadTemplate
+from velox.types import Headers, ReplyHead, ReplyShape, ShapeField
 
 __all__ = ["DROPPED", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
 
@@ -34,7 +35,7 @@ DROPPED: Final = frozenset(
 
 _KEPT_HEADS: Final = 512
 _SSE: Final = b"text/event-stream"
-_Asked: TypeAlias = tuple[bytes, frozenset[bytes]]
+_Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
 
 
 class PassedFields(NamedTuple):
@@ -46,40 +47,55 @@ class PassedFields(NamedTuple):
     is_dated: bool
 
 
+class _Passed(NamedTuple):
+    """The same of all heads of a shape."""
+
+    template: HeadTemplate
+    is_sse: bool
+    is_plain: bool
+    is_dated: bool
+
+    def of(self, head: ReplyHead) -> PassedFields:
+        return PassedFields(self.template.headers(head.values), self.is_sse, self.is_plain, self.is_dated)
+
+
 class ReplyFields:
     """The heads of one worker's replies."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: Final[Memo[_Asked, PassedFields]] = Memo(_KEPT_HEADS)
+        self._known: Final[Memo[_Asked, _Passed]] = Memo(_KEPT_HEADS)
 
     def __repr__(self) -> str:
         return f"<ReplyFields {self._known!r}>"
 
     def passed(self, head: ReplyHead, dropped: frozenset[bytes]) -> PassedFields:
         """Return the fields of a head without those that are dropped."""
-        if head.key is None:
-            return _passed(head, dropped)
-        asked = (head.key, dropped)
+        shape = head.shape
+        if not shape.is_shared:
+            return _passed(shape, dropped).of(head)
+        asked = (shape, dropped)
         found = self._known.get(asked) or self._known.find(asked)
-        return self._known.put(asked, _passed(head, dropped)) if found is None else found
+        if found is None:
+            found = self._known.put(asked, _passed(shape, dropped))
+        return found.of(head)
 
 
-def _passed(head: ReplyHead, dropped: frozenset[bytes]) -> PassedFields:
+def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> _Passed:
     is_sse, is_plain, is_dated = False, True, False
-    headers: Headers = []
-    for header in head.headers:
-        name = header[0]
+    chosen: list[ShapeField] = []
+    for field in shape.fields:
+        name, value = field
         if name not in dropped:
-            if name == b"content-type":
-                is_sse = header[1].lower().startswith(_SSE)
-            elif name == b"content-encoding":
-                is_plain = header[1].lower() == b"identity"
+            if name == b"content-type" and value is not None:
+                is_sse = value.lower().startswith(_SSE)
+            elif name == b"content-encoding" and value is not None:
+                is_plain = value.lower() == b"identity"
             elif name == b"date":
                 is_dated = True
-            headers.append(header)
-    return PassedFields(headers, is_sse, is_plain, is_dated)
+            chosen.append(field)
+    return _Passed(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated)
 
 
 class HeaderRuleFilter(ReplyFilter):
@@ -94,7 +110,7 @@ class HeaderRuleFilter(ReplyFilter):
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         """Return the head with its fields changed."""
-        return ReplyHead(head.status, changed(head.headers, self._rules), head.content_length)
+        return ReplyHead.of(head.status, changed(head.headers, self._rules), head.content_length)
 
 
 def changed(headers: Headers, rules: HeaderRules) -> Headers:

@@ -204,7 +204,7 @@ class TunnelReply(Reply):
         assert self.offer is not None, "set with the request"
         switched, others = check_accepted(fields, self.offer)
         if self._listener is not None:
-            self._listener.refuses(ReplyHead(_SWITCHED, others, None))  # its health hears that it answers
+            self._listener.refuses(ReplyHead.of(_SWITCHED, others, None))  # its health hears that it answers
         fields = [field for field in others if self._may_pass(field)]
         headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
         headers.append((b"x-velox-request-id", self._request_id))

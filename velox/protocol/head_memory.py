@@ -106,14 +106,18 @@ class LineMemory(Generic[K, S]):
     """The lines and plans of one caller, or of one upstream.
 
     start: what a line is told to be volatile by, such as `Name: ` as it is spelled; None for a line that never is.
+    repeats: names that may be volatile though they come several times in a head. Others are not then.
     plans: by marks; several where volatile fields of different names stand in the same place. used: a plan was found
     since this was last cleared.
     """
 
-    __slots__ = ("_n_bytes", "_n_new", "_named", "_seen", "_start", "_volatile", "marks", "plans", "used")
+    __slots__ = ("_n_bytes", "_n_new", "_named", "_repeats", "_seen", "_start", "_volatile", "marks", "plans", "used")
 
-    def __init__(self, start: Callable[[K, Header], bytes | None], *, named: bool) -> None:
+    def __init__(
+        self, start: Callable[[K, Header], bytes | None], *, named: bool, repeats: frozenset[bytes] = frozenset()
+    ) -> None:
         self._start: Final = start
+        self._repeats: Final = repeats
         self._named: Final = named
         self.marks: Final[dict[K, _Mark]] = {}
         self.plans: Final[dict[_Marks, tuple[Plan[K, S], ...]]] = {}
@@ -172,7 +176,9 @@ class LineMemory(Generic[K, S]):
 
     def _starts(self, head: HeadLines[K]) -> list[bytes | None]:
         names = [field[0] for field in head.fields if field is not None]
-        several = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+        several: set[bytes] = set()
+        if len(set(names)) < len(names):
+            several = {name for name in names if names.count(name) > 1} - self._repeats
         return [
             None if field is None or field[0] in several else self._start(line, field)
             for line, field in zip(head.lines, head.fields, strict=True)

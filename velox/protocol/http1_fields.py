@@ -7,23 +7,26 @@ Does not know: heads, bodies.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.types import Headers
+from velox.types import Header, Headers
 
 __all__ = [
     "CREDENTIALS",
     "HANDSHAKE",
     "HOP_BY_HOP",
+    "LENGTH_DIGITS",
     "NEVER_VOLATILE",
     "NEVER_VOLATILE_STARTS",
     "TOKEN",
     "FieldCollector",
     "connection_members",
-    "cut_length",
     "field_values",
     "framing_error",
+    "length_line",
+    "line_start",
 ]
 
 # RFC 9110 §5.6.2.
@@ -56,6 +59,8 @@ HANDSHAKE: Final = frozenset(
     }
 )
 
+
+LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 
 # Whose request it is.
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
@@ -102,16 +107,23 @@ def connection_members(value: bytes) -> frozenset[bytes]:
     return frozenset(member.strip(b" \t") for member in value.lower().split(b",")) - {b""}
 
 
-def cut_length(head: bytes) -> tuple[bytes, bytes | None]:
-    """Return a head without its last Content-Length line, and that line's value (None: there is none)."""
-    at = head.rfind(b"\r\nContent-Length: ")
-    if at < 0:
-        at = head.rfind(b"\r\ncontent-length: ")
-        if at < 0:
-            return head, None
-    end = head.find(b"\r\n", at + 18)
-    digits = head[at + 18 : end]
-    return (head[:at] + head[end:], digits) if digits.isdigit() else (head, None)
+def line_start(line: bytes, field: Header) -> bytes | None:
+    """Return `Name: ` of the line of a field, as it is spelled; None where its value is not all that follows."""
+    name, value = field
+    start = line[: len(name) + 2]
+    return start if start.endswith(b": ") and len(line) == len(start) + len(value) and value else None
+
+
+def length_line(lines: Sequence[bytes], fields: Headers) -> tuple[int, bytes]:
+    """Return where the line of the Content-Length is, and its line_start(); (-1, b"") where it is none or unusual.
+
+    lines: of a head; fields: of these lines without the first one.
+    """
+    for at, field in enumerate(fields, 1):
+        if field[0] == b"content-length":
+            start = line_start(lines[at], field)
+            return (-1, b"") if start is None else (at, start)
+    return -1, b""
 
 
 def framing_error(message: str, *, status: int = 400) -> VeloxError:

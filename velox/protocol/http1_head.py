@@ -23,6 +23,7 @@ from velox.protocol.http1_fields import (
     CREDENTIALS,
     HANDSHAKE,
     HOP_BY_HOP,
+    LENGTH_DIGITS,
     NEVER_VOLATILE,
     NEVER_VOLATILE_STARTS,
     TOKEN,
@@ -30,13 +31,14 @@ from velox.protocol.http1_fields import (
     connection_members,
     field_values,
     framing_error,
+    length_line,
+    line_start,
 )
 from velox.protocol.http1_target import split_target
 from velox.protocol.websocket_handshake import read_offer
 from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
-    "LENGTH_DIGITS",
     "METHODS",
     "REQUEST_LINE_EXTRA",
     "HeadReader",
@@ -73,7 +75,6 @@ _VERSION: Final = re.compile(rb"HTTP/[1-9]\.[0-9]")
 
 # A reg-name without the characters that attacks use (R-H1-2), IPv4 or [IPv6]; then a port.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
-LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 _ZERO: Final = ord("0")
 # RFC 9110 §5.5 allows more space around a value; a server in front of us that does not strip it sees another body.
 _FRAMING_LINE: Final = re.compile(rb"\r\n(?:content-length: ?[0-9]+|transfer-encoding: ?chunked)\r\n", re.IGNORECASE)
@@ -156,7 +157,7 @@ class HeadReader:
         memory = self._memories.of(None if credential is None else lines[credential])
         if memory is None:
             return
-        length_at, length_start = _length_line(lines, fields)
+        length_at, length_start = length_line(lines, fields)
         if request.content_length is not None and length_at < 0:
             return
         passed = {name for name, _ in request.shape.fields}
@@ -173,21 +174,9 @@ def _shared(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
 
 
 def _start(line: bytes, field: Header) -> bytes | None:
-    """Return `Name: ` of a line as it is spelled; None where nothing but that may begin it, or it must not change."""
-    name, value = field
-    if name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS):
-        return None
-    start = line[: len(name) + 2]
-    return start if start.endswith(b": ") and len(line) == len(start) + len(value) and value else None
-
-
-def _length_line(lines: list[bytes], fields: Headers) -> tuple[int, bytes]:
-    """Return where the line of the Content-Length is and how it begins, if it is spelled as usual; (-1, b"") if not."""
-    for at, (name, value) in enumerate(fields, 1):
-        if name == b"content-length":
-            start = lines[at][: len(name) + 2]
-            return (at, start) if lines[at][len(name) :] == b": " + value else (-1, b"")
-    return -1, b""
+    """See LineMemory."""
+    name = field[0]
+    return None if name in NEVER_VOLATILE or name.startswith(NEVER_VOLATILE_STARTS) else line_start(line, field)
 
 
 def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:

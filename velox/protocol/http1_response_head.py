@@ -6,22 +6,32 @@ know: how the bytes came (http1_response.py), bodies, pools.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import httptools
 
-from velox.memo import Memo
-from velox.protocol.http1_fields import HOP_BY_HOP, FieldCollector, connection_members, cut_length, field_values
-from velox.types import NO_BODY_STATUSES, Headers, ReplyHead
+from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
+from velox.protocol.http1_fields import (
+    HOP_BY_HOP,
+    LENGTH_DIGITS,
+    FieldCollector,
+    connection_members,
+    field_values,
+    length_line,
+    line_start,
+)
+from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead, ReplyShape, ShapeField
 
 __all__ = ["Framed", "ReplyHeads", "ResponseError", "read_fields"]
 
 _HEADER_COUNT: Final = 200
-# 128 KiB of heads at most. Model servers send 150 to 300 bytes, and the same ones for a second.
-_KEPT_HEADS: Final = 64
-_KEPT_FIELDS: Final = 60
-_KEPT_HEAD_BYTES: Final = 2048
-_LENGTH_DIGITS: Final = 18  # what fits 64 bits whatever its digits are
+# What the reply of two kinds differs in (gateway/).
+_NEVER_VOLATILE: Final = frozenset(
+    {b"content-type", b"content-encoding", b"retry-after", b"retry-after-ms", b"location"}
+)
+_REPEATS: Final = frozenset({b"set-cookie"})
 _REMOVED: Final = HOP_BY_HOP | {b"content-length"}
 
 
@@ -37,45 +47,76 @@ Framed: TypeAlias = tuple[ReplyHead, int | None, bool]
 class ReplyHeads:
     """Reads the heads of one upstream's connections, so that what one of them taught helps the next.
 
-    A server sends the same head again and again, but for its Content-Length and, once a second, its Date. As with
-    requests (http1_head.py) what a head says is a pure function of its bytes, so the result is kept by the head without
-    that length. Only heads that passed every check are kept.
+    A server sends the same lines again and again, but for its dates, ids and counts. As with requests (http1_head.py)
+    what it says beside those is found by its lines (head_memory.py). Only heads that passed every check are remembered.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_memory",)
 
     def __init__(self) -> None:
-        self._known: Final[Memo[bytes, Framed]] = Memo(_KEPT_HEADS)
+        self._memory: Final = LineMemory[bytes, ReplyShape](_start, named=True, repeats=_REPEATS)
 
     def __repr__(self) -> str:
-        return f"<ReplyHeads {self._known!r}>"
+        return f"<ReplyHeads {self._memory!r}>"
 
     def read(self, data: bytes) -> Framed:
         """Read a whole head, from its first byte to the empty line, that is no interim reply. Raises ResponseError."""
-        if len(data) > _KEPT_HEAD_BYTES:
-            return _read(data)
-        key, digits = cut_length(data)
-        known = self._known.get(key)
-        # Without the line that was cut out the same fields say that the body ends in another way.
-        if known is None or (known[1] is None) != (digits is None):
-            return self._learn(key, _read(data), digits)
-        if digits is None:
-            return known
-        if len(digits) > _LENGTH_DIGITS:
-            return _read(data)
-        head, _, keep_alive = known
-        length = int(digits)
-        return ReplyHead(head.status, head.headers, length, False, head.key), length, keep_alive
-
-    def _learn(self, key: bytes, framed: Framed, digits: bytes | None) -> Framed:
-        """Keep a head that was read, unless it tells of a length in another line than the one that was cut out."""
-        head = framed[0]
-        told_by_it = (head.content_length is None) == (digits is None)
-        # So few fields that the line which was cut out makes no difference to the limit on their number.
-        if told_by_it and head.status not in NO_BODY_STATUSES and key.count(b"\n") < _KEPT_FIELDS:
-            head.key = key
-            self._known.put(key, framed)
+        if len(data) > MOST_HEAD_BYTES:
+            return _read(data)[0]
+        lines = data.split(b"\r\n")
+        memory = self._memory
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+            framed = _by_plan(plan, lines)
+            if framed is not None:
+                return framed
+        framed, fields = _read(data)
+        self._learn(framed[0], lines, fields)
         return framed
+
+    def _learn(self, head: ReplyHead, lines: list[bytes], fields: Headers) -> None:
+        length_at, length_start = length_line(lines, fields)
+        # Whose body is not framed by its fields, or in an unusual way, is read each time.
+        if head.status in NO_BODY_STATUSES or (head.content_length is not None and length_at < 0):
+            return
+        passed = {name for name, _ in head.shape.fields}
+        if len(lines) != len(fields) + 3:
+            return
+        said = [None, *(field if field[0] in passed else None for field in fields), None, None]
+        learnt = HeadLines(lines, said, length_at, length_start)
+        marks = self._memory.learn(learnt)
+        if marks is not None:
+            self._memory.keep(marks, learnt, partial(_shared, head.shape))
+
+
+def _by_plan(plan: Plan[bytes, ReplyShape], lines: list[bytes]) -> Framed | None:
+    """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
+    shape = plan.shape
+    if plan.pick is None:
+        return ReplyHead(shape, (), None), None, shape.keep_alive
+    new = plan.check(b"\n".join(plan.pick(lines)))
+    if new is None:
+        return None
+    texts = new.groups()
+    if texts[::2] != plan.starts:
+        return None
+    values = texts[1::2]
+    if not plan.has_length:
+        return ReplyHead(shape, values, None), None, shape.keep_alive
+    digits = values[-1]
+    if not digits.isdigit() or len(digits) > LENGTH_DIGITS:
+        return None
+    length = int(digits)
+    return ReplyHead(shape, values[:-1], length), length, shape.keep_alive
+
+
+def _shared(shape: ReplyShape, fields: tuple[ShapeField, ...]) -> ReplyShape:
+    """Return the shape of heads like one that was read, with these fields."""
+    return replace(shape, fields=fields, is_shared=True)
+
+
+def _start(line: bytes, field: Header) -> bytes | None:
+    """See LineMemory."""
+    return None if field[0] in _NEVER_VOLATILE else line_start(line, field)
 
 
 def read_fields(data: bytes, what: str = "reply") -> tuple[int, Headers]:
@@ -91,8 +132,8 @@ def read_fields(data: bytes, what: str = "reply") -> tuple[int, Headers]:
     return parser.get_status_code(), collector.fields
 
 
-def _read(data: bytes) -> Framed:
-    """Build the head, find how the body ends; llhttp has refused two lengths, and length with coding."""
+def _read(data: bytes) -> tuple[Framed, Headers]:
+    """Return the head, how its body ends, and all fields; llhttp has refused two lengths, and length with coding."""
     status, fields = read_fields(data)
     if len(fields) > _HEADER_COUNT:
         raise ResponseError("reply has over 200 header fields")
@@ -112,6 +153,6 @@ def _read(data: bytes) -> Framed:
         removed = _REMOVED | members
         keep_alive = keep_alive and b"close" not in members
     is_bare = status in NO_BODY_STATUSES
-    headers = [field for field in fields if field[0] not in removed]
-    head = ReplyHead(status, headers, length, coding is None and length is None and not is_bare)
-    return head, 0 if is_bare else length, keep_alive
+    headers = tuple([field for field in fields if field[0] not in removed])
+    shape = ReplyShape(status, headers, coding is None and length is None and not is_bare, keep_alive)
+    return (ReplyHead(shape, (), length), 0 if is_bare else length, keep_alive), fields

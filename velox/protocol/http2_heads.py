@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from velox.protocol.head_memory import MOST_HEAD_BYTES, CallerMemories, HeadLines, LineMemory, Plan
-from velox.protocol.http1_fields import CREDENTIALS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
-from velox.protocol.http1_head import LENGTH_DIGITS, Http1Limits, body_length
+from velox.protocol.http1_fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
+from velox.protocol.http1_head import Http1Limits, body_length
 from velox.protocol.http2_head import read_head
 from velox.types import Header, HeadShape, RequestHead, ShapeField
 

@@ -146,4 +146,4 @@ def reply_head(headers: Sequence[Header]) -> ReplyHead | None:
             content_length = int(value)
         elif name not in _CONNECTION_HEADERS:
             kept.append(header)
-    return ReplyHead(status, kept, content_length) if 200 <= status <= 599 else None
+    return ReplyHead.of(status, kept, content_length) if 200 <= status <= 599 else None
