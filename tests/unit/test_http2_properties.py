@@ -19,7 +19,7 @@ from tests.unit.http2_peers import REQUEST, Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire, asked
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import ReplyFields
-from velox.net.upstream.http2_stream import Http2Stream
+from velox.net.upstream.http2 import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import ConnectionEnd
 from velox.protocol.http1_response import ResponseDecoder

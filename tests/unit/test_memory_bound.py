@@ -9,7 +9,7 @@ import pytest
 from velox.gateway import limiter, mirror
 from velox.net import tunnel
 from velox.net.client import connection, http2_room, plain_socket, tls
-from velox.net.upstream import http2_stream, interface
+from velox.net.upstream import http2, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
 from velox.runtime import memory_bound
@@ -42,7 +42,7 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert memory_bound._REPLIES_HTTP2 == http2_room._FULL
     assert memory_bound._STREAMS_AHEAD == http2_room.MAX_AHEAD
     assert INGRESS_SETTINGS.max_streams_local == memory_bound._STREAMS
-    assert memory_bound._NARROW_WINDOW == http2_stream.NARROW_WINDOW_BYTES
+    assert memory_bound._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
     assert memory_bound._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
     assert memory_bound._KEPT == limiter._KEPT_SETS

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, MIB, OK, Wire
 from velox.errors import Reason
-from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
+from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.outcomes import ConnectionEnd
 from velox.protocol.http2 import EngineSettings
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tests.unit.http2_peers import Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire
-from velox.net.upstream.http2_stream import Http2Stream
+from velox.net.upstream.http2 import Http2Stream
 from velox.outcomes import ConnectionEnd
 from velox.protocol.http2 import REFUSED_STREAM, EngineSettings
 

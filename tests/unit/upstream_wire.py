@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from tests.unit.http2_peers import Name, Recorder
-from velox.net.upstream.http2 import Http2Connection
-from velox.net.upstream.http2_stream import Http2Stream
+from velox.net.upstream.http2 import Http2Connection, Http2Stream
 from velox.net.upstream.interface import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 from velox.protocol import http1_write

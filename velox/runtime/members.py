@@ -18,7 +18,7 @@ from velox.gateway.forward import Forwarder
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.dialer import Dialer, DialTarget
-from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
+from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.net.upstream.interface import ReadBuffer
 from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.net.upstream.resolver import Resolver

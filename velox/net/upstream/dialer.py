@@ -19,8 +19,7 @@ from typing import Final, Literal, cast
 
 from velox.errors import Reason
 from velox.net.upstream.http1 import Http1Connection
-from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, Http2Connection
-from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES
+from velox.net.upstream.http2 import DEFAULT_STREAM_WINDOW_BYTES, NARROW_WINDOW_BYTES, Http2Connection
 from velox.net.upstream.interface import Address, ConnectionOwner, ReadBuffer, UpstreamFailure
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.net.upstream.tls import UpstreamContext

@@ -1,21 +1,20 @@
 """An HTTP/2 connection to an upstream: many exchanges side by side.
 
-Knows: which stream belongs to which exchange, when to write, how many streams may be open. Does not know: frames
-(protocol/http2.py) or which connection an exchange gets (pool.py).
+Knows: which stream belongs to which exchange, when to write, how many streams may be open, whether the upstream still
+answers. Does not know: frames (protocol/http2.py) or which connection an exchange gets (pool.py).
 
-One read may carry frames of many streams: what each stream got is gathered while the engine is fed and handed over
-once when it is done, so a reply costs its client one write. Output of a loop turn leaves as one write too.
+One read may carry frames of many streams. While the engine reads them, each stream collects its part; its sink gets
+that part once, at the end of the read, so a reply costs its client one write. Output of a loop turn is one write too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
-from velox.net.upstream.http2_pulse import PONG_WAIT_S, Pulse, Verdict
-from velox.net.upstream.http2_stream import NARROW_WINDOW_BYTES, Http2Stream, reply_head, request_head
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -35,16 +34,30 @@ from velox.protocol.http2 import (
     EngineFactory,
     EngineSettings,
 )
-from velox.types import NO_BODY_STATUSES, Header
+from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead
 
-__all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "Http2Connection"]
+__all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "NARROW_WINDOW_BYTES", "Http2Connection", "Http2Stream"]
 
 _MAX_STREAMS: Final = 512
 # Stream ids end at 2^31-1; leave long before, the pool replaces the connection.
 _LAST_STREAM_ID: Final = 2**30
 DEFAULT_STREAM_WINDOW_BYTES: Final = 128 * 1024
-# A connection whose socket has taken nothing for so long, when somebody gives up a request on it, gets no more of them.
-_STUCK_S: Final = 0.5
+# The window that all streams begin with. Most are widened as they are opened; later would cost a large reply a round
+# trip, and a window that has been given can't be taken back.
+NARROW_WINDOW_BYTES: Final = 16 * 1024
+# A connection whose socket has taken nothing for so long when a request on it is cancelled gets no more requests.
+_BLOCKED_S: Final = 0.5
+# How long an upstream may take to answer a PING, or to send anything else.
+_PONG_WAIT_S: Final = 5.0
+# As for HTTP/1.1: a connection that ends so soon after it was idle was closed before the upstream saw the request.
+_STALE_WINDOW_S: Final = 0.1
+
+# RFC 9113 §8.2.2: these have no meaning in HTTP/2; a careless upstream's are not passed on.
+_CONNECTION_HEADERS: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
+)
+# No longer length is meant by anybody, and int() takes no more than 4,300 digits.
+_LENGTH_DIGITS: Final = 18
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -69,6 +82,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         windows = EngineSettings(stream_window=narrow_window_bytes, connection_window=all_windows)
         self._wider_bytes: Final = stream_window_bytes - narrow_window_bytes
         self.queued = False
+        self.has_room = False
+        self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
         self._owner: Final = owner
         self._view: Final = buffer.view
         self._authority: Final = authority
@@ -77,8 +92,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._engine = make_engine(self, windows, True)
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Http2Stream] = {}
-        self._touched: list[Http2Stream] = []
-        self._stuck_since_s = 0.0  # when the transport said that it is full; 0: it is not
+        self._updated: list[Http2Stream] = []  # streams that the present read has brought something for
+        self._blocked_since_s = 0.0  # when the transport's buffer became full; 0: it is not full
         self._flush_queued = False
         self.address: Address = ""
         self.end: ConnectionEnd | None = None
@@ -86,17 +101,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.n_begun = 0
         self._last_id = 0  # the last stream that was opened
         self._written_id = 0  # the last stream of which something may have been written
-        self._last_taken_id = MAX_WINDOW  # streams above it are not processed, said a GOAWAY
-        self._pulse: Final = Pulse()
+        self._goaway_last_id = MAX_WINDOW  # a GOAWAY said that streams above it are not processed
+        self._liveness: Final = _Liveness()
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "retired" if self.end else "open"
         return f"<Http2Connection {self._authority.decode()} {state} streams={len(self._streams)}>"
-
-    @property
-    def has_room(self) -> bool:
-        # The peer's limit is counted here: an engine would queue silently above it.
-        return self._transport is not None and self.end is None and len(self._streams) < self._max_streams()
 
     @property
     def is_closed(self) -> bool:
@@ -108,7 +118,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @property
     def n_rooms(self) -> int:
-        return max(0, self._max_streams() - len(self._streams)) if self.has_room else 0
+        return max(0, self._n_max_streams - len(self._streams))
 
     def open(self, request: UpstreamRequest, sink: ReplySink) -> Http2Stream:
         """Begin a stream; its frames leave at the end of this loop turn, together with those of its neighbours."""
@@ -117,7 +127,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.retire(ConnectionEnd.CLOSED)
             message = "the upstream has closed the connection"
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
-        headers, body = request_head(request, self._scheme, self._authority), request.body
+        headers, body = _request_head(request, self._scheme, self._authority), request.body
         stream = Http2Stream(self, sink)
         try:
             stream.id = self._engine.send_request(headers, not body)
@@ -128,17 +138,22 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._wider_bytes and request.may_run_ahead:
             self._engine.widen(stream.id, self._wider_bytes)
         stream.expected = -1 if request.method == b"HEAD" else None
-        if not self._streams:
-            self._pulse.leave_idle(self._loop.time())
+        streams = self._streams
+        if not streams:
+            self._liveness.end_idle(self._loop.time())
         self._last_id = stream.id
-        self._streams[stream.id] = stream
+        streams[stream.id] = stream
+        # The peer's limit is checked here: an engine would queue silently above it.
+        self.has_room = len(streams) < self._n_max_streams
         self.n_begun += 1
         if body:
             stream.has_body = True
             self._engine.send_data(stream.id, cast(bytes, body), True)
         if stream.id >= _LAST_STREAM_ID:
             self.retire(ConnectionEnd.REQUESTS)
-        self._flush_soon()
+        if not self._flush_queued:
+            self._flush_queued = True
+            self._loop.call_soon(self._flush)
         return stream
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
@@ -148,13 +163,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._flush_soon()
 
     def reset(self, stream: Http2Stream, error_code: int) -> None:
-        """End a stream from our side; its sink hears nothing more."""
+        """End a stream from our side; its sink is not called any more."""
         if self._streams.pop(stream.id, None) is not None and self._transport is not None:
             self._engine.reset(stream.id, error_code)
             if stream.held:
                 self._engine.acknowledge(stream.id, stream.held)
-            if self._stuck_since_s and self._loop.time() - self._stuck_since_s >= _STUCK_S:
-                # The upstream takes no bytes at all, so it does not hear of this reset either (F-38).
+            if self._blocked_since_s and self._loop.time() - self._blocked_since_s >= _BLOCKED_S:
+                # The upstream reads nothing at all, so this reset does not reach it either (F-38).
                 self._take_no_more(ConnectionEnd.LOST)
             self._flush()
             self._after_stream()
@@ -172,10 +187,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._engine.forgive()
-        verdict = self._pulse.check(now_s, silence_s)
-        if verdict is Verdict.DEAD:
+        verdict = self._liveness.check(now_s, silence_s)
+        if verdict is _Verdict.DEAD:
             self.abort(ConnectionEnd.PING)
-        elif verdict is Verdict.ASK:
+        elif verdict is _Verdict.SILENT:
             self._engine.ping()
             self._flush_soon()
 
@@ -188,6 +203,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.has_room = True
         self._engine.start()
         self._flush()
 
@@ -197,16 +213,17 @@ class Http2Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._transport is None:
             return
-        self._pulse.n_reads += 1
+        self._liveness.n_reads += 1
         self._engine.receive(self._view[:nbytes])
-        if self._touched:
-            self._deliver_touched()
+        if self._updated:
+            self._deliver_updated()
         # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
-        self._flush_soon()
+        if not self._flush_queued:
+            self._flush_soon()
 
     def eof_received(self) -> bool:
         if self._streams:
-            self.abort(ConnectionEnd.LOST)  # a half of a connection answers nobody
+            self.abort(ConnectionEnd.LOST)  # no reply can come any more
         else:
             self._take_no_more(ConnectionEnd.CLOSED)
         return False
@@ -215,10 +232,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._closed(ConnectionEnd.LOST if self._streams else ConnectionEnd.CLOSED)
 
     def pause_writing(self) -> None:
-        self._stuck_since_s = self._loop.time()
+        self._blocked_since_s = self._loop.time()
 
     def resume_writing(self) -> None:
-        self._stuck_since_s = 0.0
+        self._blocked_since_s = 0.0
         self._flush_soon()
 
     # -- EngineHandler --------------------------------------------------------------------------
@@ -227,7 +244,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        head = reply_head(headers)
+        head = _reply_head(headers)
         if head is None:
             self._fail_stream(stream, Reason.UPSTREAM_PROTOCOL, "the upstream's reply has no valid status or length")
             return
@@ -236,7 +253,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if stream.expected != -1 and head.status not in NO_BODY_STATUSES:
             stream.expected = head.content_length
         stream.ended = end_stream
-        self._touched.append(stream)
+        self._updated.append(stream)
 
     def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -245,7 +262,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._engine.acknowledge(stream_id, len(data))
             return
         if not stream.chunks and stream.head is None:
-            self._touched.append(stream)
+            self._updated.append(stream)
         stream.chunks.append(data)
         stream.received += len(data)
         stream.ended = end_stream
@@ -255,7 +272,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if stream is not None and not stream.ended:
             stream.ended = True
             if not stream.chunks and stream.head is None:
-                self._touched.append(stream)
+                self._updated.append(stream)
 
     def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         stream = self._streams.get(stream_id)
@@ -263,7 +280,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             return  # after a whole reply it only says that the rest of the request is not wanted (RFC 9113 §8.1)
         self._deliver_rest(stream)
         if error_code == REFUSED_STREAM and not stream.began:
-            refusal = Retry.GOAWAY if stream_id > self._last_taken_id else Retry.REFUSED
+            refusal = Retry.GOAWAY if stream_id > self._goaway_last_id else Retry.REFUSED
             failure = UpstreamFailure(Reason.UPSTREAM_RESET, "the upstream refused the stream", unprocessed=refusal)
         elif by_us and not stream.began:
             failure = UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply broke HTTP/2")
@@ -275,21 +292,24 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._after_stream()
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:
-        self._last_taken_id = last_stream_id
+        self._goaway_last_id = last_stream_id
         self._take_no_more(ConnectionEnd.GOAWAY)
         if not self._streams:
             self._loop.call_soon(self.abort, ConnectionEnd.GOAWAY)
 
     def on_settings(self) -> None:
         self.is_settled = True
-        if self.has_room:
-            self._owner.on_room(self)
+        if self._transport is not None and self.end is None:
+            self._n_max_streams = min(self._stream_limit, self._engine.peer_max_streams)
+            self.has_room = len(self._streams) < self._n_max_streams
+            if self.has_room:
+                self._owner.on_room(self)
 
     def on_window(self, stream_id: int) -> None:
         self._flush_soon()
 
     def on_pong(self) -> None:
-        pass  # whatever is read is a sign of life
+        pass  # check_alive() counts every read
 
     def on_fatal(self, message: str) -> None:
         self._flush()
@@ -297,14 +317,15 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _deliver_touched(self) -> None:
-        touched, self._touched = self._touched, []
+    def _deliver_updated(self) -> None:
+        touched, self._updated = self._updated, []
         for stream in touched:
             if self._streams.get(stream.id) is stream:
                 self._deliver(stream)
 
     def _deliver(self, stream: Http2Stream) -> None:
-        if stream.ended:
+        ended = stream.ended
+        if ended:
             expected = stream.expected
             if expected is not None and expected >= 0 and expected != stream.received:
                 message = f"the upstream announced {expected} bytes and sent {stream.received}"
@@ -318,13 +339,13 @@ class Http2Connection(asyncio.BufferedProtocol):
         if n_bytes and self._transport is not None:
             # Sent after the read that brought them. Of a stream that is over only the connection's window matters.
             self._engine.acknowledge(stream.id, n_bytes)
-        if stream.ended:
+        if ended:
             self._after_stream()
 
     def _deliver_rest(self, stream: Http2Stream) -> None:
-        """Hand over what came in the same read before the stream's end by error."""
-        if stream in self._touched:
-            self._touched.remove(stream)
+        """Deliver what came in the same read before the stream's end by error."""
+        if stream in self._updated:
+            self._updated.remove(stream)
             stream.ended = False
             stream.deliver()
 
@@ -339,11 +360,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             if not self._streams:
                 # Not at once: the engine may be in the middle of a read.
                 self._loop.call_soon(self.abort, self.end)
-        elif not self.queued and self.has_room:
+            return
+        self.has_room = len(self._streams) < self._n_max_streams
+        if not self.queued and self.has_room:
             self._owner.on_room(self)
 
     def _flush_soon(self) -> None:
-        # Most reads of a reply leave nothing to say: an engine opens a window when half of it was taken.
+        # Most reads of a reply leave nothing to send: an engine opens a window when half of it was taken.
         if not self._flush_queued and self._transport is not None and self._engine.has_output:
             self._flush_queued = True
             self._loop.call_soon(self._flush)
@@ -354,20 +377,18 @@ class Http2Connection(asyncio.BufferedProtocol):
         if transport is None:
             return  # and there is no engine any more
         engine = self._engine
-        if self._stuck_since_s or not engine.has_output:
+        if self._blocked_since_s or not engine.has_output:
             return
         transport.write(engine.take_output(SLICE_BYTES))
         self._written_id = self._last_id
         if engine.has_output:
             self._flush_soon()
 
-    def _max_streams(self) -> int:
-        # One until the peer has said how many: what is above its limit would be refused, and sent again.
-        return min(self._stream_limit, self._engine.peer_max_streams) if self.is_settled else 1
-
     def _take_no_more(self, cause: ConnectionEnd) -> None:
         if self.end is None:
             self.end = cause
+            self._n_max_streams = 0
+            self.has_room = False
             self._owner.on_closed(self)
 
     def _drop_engine(self) -> None:
@@ -382,17 +403,176 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._drop_engine)  # not at once: it may be in the middle of a read
         self._take_no_more(cause)
         # Also what the last read brought: a reply that came whole is whole.
-        self._deliver_touched()
+        self._deliver_updated()
         # A first request can't meet a connection that idled for too long.
         has_served = self.n_begun > len(self._streams)
-        is_stale = cause is ConnectionEnd.LOST and has_served and self._pulse.was_stale(self._loop.time())
+        is_stale = cause is ConnectionEnd.LOST and has_served and self._liveness.was_stale(self._loop.time())
         streams, self._streams = self._streams, {}
         message = "the upstream's connection was lost"
         if cause is ConnectionEnd.PING:
-            message = f"the upstream gave no sign of life within {PONG_WAIT_S:g} s of being asked for one"
+            message = f"the upstream gave no sign of life within {_PONG_WAIT_S:g} s of being asked for one"
         for stream in streams.values():
             unprocessed = Retry.STALE if is_stale or stream.id > self._written_id else None
             reason = stream.lost_reason
             if cause is ConnectionEnd.PROTOCOL and len(streams) == 1 and not stream.began:
                 reason = Reason.UPSTREAM_PROTOCOL  # it was alone, so it was its reply (F-29)
             stream.sink.on_failure(UpstreamFailure(reason, message, unprocessed=unprocessed))
+
+
+class Http2Stream:
+    """One exchange. Collects what a read brings for it, and gives that to the sink once.
+
+    held: bytes given to a sink that was paused, and not acknowledged; never more than the stream's window.
+    expected: the announced length of the body; -1: the reply to HEAD, which has none.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_paused",
+        "began",
+        "chunks",
+        "ended",
+        "expected",
+        "has_body",
+        "head",
+        "held",
+        "id",
+        "received",
+        "sink",
+    )
+
+    def __init__(self, connection: Http2Connection, sink: ReplySink) -> None:
+        self._connection: Final = connection
+        self.sink: Final = sink
+        self.id = 0
+        self.head: ReplyHead | None = None
+        self.chunks: list[bytes] = []
+        self.ended = False
+        self.expected: int | None = None
+        self.received = 0
+        self.began = False
+        self.has_body = False
+        self.held = 0
+        self._paused = False
+
+    def __repr__(self) -> str:
+        state = "paused" if self._paused else "ended" if self.ended else "open"
+        return f"<Http2Stream {self.id} {state} received={self.received} held={self.held}>"
+
+    @property
+    def n_unsent(self) -> int:
+        return self._connection.n_unsent(self.id) if self.has_body else 0
+
+    @property
+    def lost_reason(self) -> Reason:
+        """Tell a reply that was cut from one that never began."""
+        return Reason.UPSTREAM_TRUNCATED if self.began else Reason.UPSTREAM_RESET
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        held, self.held = self.held, 0
+        self._connection.acknowledge(self.id, held)
+
+    def cancel(self) -> None:
+        self._connection.reset(self, CANCEL)
+
+    def deliver(self) -> int:
+        """Give the sink what has come since the last time; return the bytes to acknowledge now."""
+        head, self.head = self.head, None
+        data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        self.chunks.clear()
+        self.sink.on_reply(head, data, self.ended)
+        # The sink may have paused in on_reply: what it holds is acknowledged when it resumes.
+        # An ended stream's bytes are acknowledged at once, for the connection's window.
+        n_bytes = self.held + len(data)
+        self.held = 0
+        if self._paused and not self.ended:
+            self.held, n_bytes = n_bytes, 0
+        return n_bytes
+
+
+def _request_head(request: UpstreamRequest, scheme: bytes, authority: bytes) -> Headers:
+    """Return a request's header fields, the pseudo headers first (RFC 9113 §8.3.1)."""
+    headers = [
+        (b":method", request.method),
+        (b":scheme", scheme),
+        (b":authority", authority),
+        (b":path", request.target),
+    ]
+    headers += request.headers
+    if request.body is not None:
+        headers.append((b"content-length", b"%d" % len(request.body)))
+    return headers
+
+
+def _reply_head(headers: Sequence[Header]) -> ReplyHead | None:
+    """Split the pseudo header off; None when the status or the length is none (RFC 9113 §8.3.2)."""
+    status = 0
+    content_length: int | None = None
+    kept: list[Header] = []
+    for header in headers:
+        name, value = header
+        if name == b":status":
+            status = int(value) if value.isdigit() and len(value) == 3 else 0
+        elif name == b"content-length":
+            if not value.isdigit() or len(value) > _LENGTH_DIGITS:
+                return None
+            content_length = int(value)
+        elif name not in _CONNECTION_HEADERS:
+            kept.append(header)
+    return ReplyHead.of(status, kept, content_length) if 200 <= status <= 599 else None
+
+
+class _Verdict(enum.Enum):
+    """The state of a connection, as far as reads show it."""
+
+    ALIVE = 0
+    SILENT = 1
+    DEAD = 2
+
+
+class _Liveness:
+    """Whether the upstream still answers on a connection. n_reads: count up with each read, of whatever."""
+
+    __slots__ = ("_idle_until_s", "_n_reads_idle", "_n_reads_seen", "_pinged_s", "_read_s", "n_reads")
+
+    def __init__(self) -> None:
+        self.n_reads = 0
+        self._n_reads_seen = -1
+        self._read_s = 0.0  # the latest that anything can have been read
+        self._pinged_s = 0.0  # 0: no answer is awaited
+        self._n_reads_idle = 0
+        self._idle_until_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<_Liveness n_reads={self.n_reads} is_pinged={self._pinged_s > 0}>"
+
+    def check(self, now_s: float, silence_s: float) -> _Verdict:
+        """Check whether anything was read. As exact as it is called often; any byte proves that the upstream is alive.
+
+        silence_s: after which it is SILENT and to be asked with a PING. It is DEAD when it sends nothing for
+        _PONG_WAIT_S from then on.
+        """
+        if self.n_reads != self._n_reads_seen:
+            self._n_reads_seen = self.n_reads
+            self._read_s = now_s
+            self._pinged_s = 0.0
+        elif self._pinged_s:
+            if now_s - self._pinged_s >= _PONG_WAIT_S:
+                return _Verdict.DEAD
+        elif now_s - self._read_s >= silence_s:
+            self._pinged_s = now_s
+            return _Verdict.SILENT
+        return _Verdict.ALIVE
+
+    def end_idle(self, now_s: float) -> None:
+        """A request begins, and no other is in flight."""
+        self._n_reads_idle = self.n_reads
+        self._idle_until_s = now_s
+
+    def was_stale(self, now_s: float) -> bool:
+        """True when a connection that is lost now was closed by the upstream before it saw what is in flight (F-10)."""
+        return self.n_reads == self._n_reads_idle and now_s - self._idle_until_s < _STALE_WINDOW_S
