@@ -1,6 +1,6 @@
 """Which models a caller may name, and which upstream would be asked for each: what `GET /v1/models` lists.
 
-Knows: the routes that the caller can take, what upstreams serve by the settings, and what they tell of it themselves.
+Knows: the routes that the caller can take, what upstreams serve by the settings, and what their own lists say.
 Does not know: when they were asked, or what a list looks like.
 
 A name is known from a route that names it, from the settings of an upstream, or from the upstream's own list; the
@@ -36,7 +36,7 @@ class Offer(NamedTuple):
 class ModelCatalog:
     """What one caller can reach, after prepare(). routes: those that it can take, in order (RouteTable.reachable).
 
-    upstreams: all, by name. below: the pattern of the paths that are meant.
+    upstreams: all, by name. below: the pattern of the paths in question.
     """
 
     __slots__ = ("_below", "_index", "_routes", "_upstreams", "upstreams")
@@ -58,28 +58,28 @@ class ModelCatalog:
         self._index = yield from indexing([Match(models=route.match.models) for route in self._routes])
 
     def offers(
-        self, told: Mapping[str, Collection[str]], allowed: Sequence[str]
+        self, listed: Mapping[str, Collection[str]], allowed: Sequence[str]
     ) -> Generator[None, None, dict[str, Offer]]:
         """Return the models that can be had, by name, in order of their names; yields between steps of the work.
 
-        told: upstream -> the models of its own list; one that has told nothing is not there. allowed: patterns of what
+        listed: upstream -> the models of its own list; one without a list is missing. allowed: patterns of what
         the caller is limited to; none: nothing.
         """
         names: set[str] = set()
         for n, route in enumerate(self._routes):
-            names.update(self._names(route, told))
+            names.update(self._names(route, listed))
             if n % _ROUTES_PER_STEP == 0:
                 yield
         found: dict[str, Offer] = {}
         for n, name in enumerate(sorted(names)):
-            offer = self.offer(name, told, allowed)
+            offer = self.offer(name, listed, allowed)
             if offer is not None:
                 found[name] = offer
             if n % _NAMES_PER_STEP == 0:
                 yield
         return found
 
-    def offer(self, name: str, told: Mapping[str, Collection[str]], allowed: Sequence[str]) -> Offer | None:
+    def offer(self, name: str, listed: Mapping[str, Collection[str]], allowed: Sequence[str]) -> Offer | None:
         """Return who is asked for one model; None if it can't be had. It need not be on any list."""
         if allowed and not any(matches(pattern, name) for pattern in allowed):
             return None
@@ -90,21 +90,21 @@ class ModelCatalog:
                 continue
             targets = usable(_targets(route), self._upstreams, name)
             offers = [
-                Offer(each.upstream, each.model or name) for each in targets if self._has(route, each, name, told)
+                Offer(each.upstream, each.model or name) for each in targets if self._has(route, each, name, listed)
             ]
             if offers:
                 # Best the one that says itself that it has it: it has more to say of it.
-                return next((each for each in offers if each.model in told.get(each.upstream, ())), offers[0])
+                return next((each for each in offers if each.model in listed.get(each.upstream, ())), offers[0])
             taken += paths
             if any(covers(path, self._below) for path in paths):
                 break
         return None
 
-    def _has(self, route: RouteEntry, target: Target, name: str, told: Mapping[str, Collection[str]]) -> bool:
-        """Tell whether a target has a model: by the settings, or by its own list. Who has told nothing may have it."""
+    def _has(self, route: RouteEntry, target: Target, name: str, listed: Mapping[str, Collection[str]]) -> bool:
+        """Tell whether a target has a model, by the settings or its own list; without a list it may have any."""
         if target.model is not None or name in route.match.models or name in self._upstreams[target.upstream].models:
             return True
-        return target.upstream not in told or name in told[target.upstream]
+        return target.upstream not in listed or name in listed[target.upstream]
 
     def _routes_for(self, name: str) -> Iterator[RouteEntry]:
         assert self._index is not None, "it was prepared"
@@ -113,7 +113,7 @@ class ModelCatalog:
             if not route.match.models or any(matches(pattern, name) for pattern in route.match.models):
                 yield route
 
-    def _names(self, route: RouteEntry, told: Mapping[str, Collection[str]]) -> Iterator[str]:
+    def _names(self, route: RouteEntry, listed: Mapping[str, Collection[str]]) -> Iterator[str]:
         """Yield the names that a route is for, as far as they are known."""
         patterns = route.match.models or ("*",)
         yield from (pattern for pattern in patterns if is_exact(pattern))
@@ -124,10 +124,10 @@ class ModelCatalog:
             upstream = self._upstreams.get(target.upstream)
             if upstream is None or target.model is not None:
                 continue  # asked for one model, whatever the client calls it: any name would do
-            known = (*filter(is_exact, upstream.models), *filter(upstream.has_model, told.get(target.upstream, ())))
+            known = (*filter(is_exact, upstream.models), *filter(upstream.has_model, listed.get(target.upstream, ())))
             yield from (name for name in known if any(matches(pattern, name) for pattern in open_ended))
 
 
 def _targets(route: RouteEntry) -> tuple[Target, ...]:
-    """Return those that answer a route's requests; a canary has what they have, and nobody sees a mirror's answers."""
+    """Return the targets that answer clients; a canary serves the same models as they do."""
     return (*route.to, *route.fallback)

@@ -1,6 +1,6 @@
 """Patterns: names in which each `*` stands for any text.
 
-Knows: which names a pattern matches, and how two patterns lie to each other. Does not know: what is named by them.
+Knows: which names a pattern matches, and whether two patterns overlap. Does not know: what they name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which of many routes can be meant at all: a few of them, found without looking at the others.
+"""An index of routes: it finds the few that can match a request without looking at the others.
 
-Knows: what routes ask for. Does not know: whether a route that is found is the right one: that is for who asked.
+Knows: the conditions of routes. Does not know: whether a candidate really matches: the caller checks that.
 
-Each route stands under one thing that it asks for, the one that the fewest others ask for: its models or paths, or how
-their patterns begin or end, its keys, one of its headers, its tags. A route that asks for none of them, or only for
-what has a `*` at both ends, is always among those found.
+Each route is filed under the one of its conditions that the fewest others have: its models or paths, or how their
+patterns begin or end, its keys, one of its headers, its tags. A route without conditions, or with patterns that have a
+`*` at both ends only, is a candidate for every request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RouteIndex:
         keys: Iterable[str],
         tags: Iterable[str],
     ) -> list[int]:
-        """Return the numbers of the routes that can be meant, in order: those that ask for no other model, path, ..."""
+        """Return the numbers of the routes that can match, in order: those that require no other model, path, ..."""
         found = list(self._at.get(_ANY, ()))
         for place in self._asked(models, paths, headers, keys, tags):
             at = self._at.get(place)

@@ -209,19 +209,19 @@ def shadowed(routes: Sequence[RouteEntry]) -> Iterator[tuple[RouteEntry, RouteEn
 def _takes_all(wide: Match, narrow: Match) -> bool:
     """True when each request that `narrow` is for is one that `wide` is for.
 
-    Not only then False: two patterns of `wide` together may hold one of `narrow` that none of them does alone.
+    May be False though it is so: two patterns of `wide` together may cover one of `narrow` that neither covers alone.
     """
     given = dict(narrow.headers)
     return (
-        _holds(wide.models, narrow.models)
-        and _holds(wide.paths, narrow.paths)
+        _covers_all(wide.models, narrow.models)
+        and _covers_all(wide.paths, narrow.paths)
         and (not wide.keys or (bool(narrow.keys) and set(narrow.keys) <= set(wide.keys)))
         and (not wide.tags or (bool(narrow.tags) and set(narrow.tags) <= set(wide.tags)))
         and all(name in given and covers(value, given[name]) for name, value in wide.headers)
     )
 
 
-def _holds(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+def _covers_all(wide: Sequence[str], narrow: Sequence[str]) -> bool:
     if not wide:
         return True
     return bool(narrow) and all(any(covers(each, pattern) for each in wide) for pattern in narrow)
@@ -237,7 +237,7 @@ def _unmet(match: Match, asked: _Asked) -> _Field | None:
 
 
 def _unmet_by_client(match: Match, asked: _Asked) -> _Field | None:
-    """Look at what says who asks, whatever for."""
+    """Check the conditions about the caller only."""
     for name, pattern in match.headers:
         value = asked.headers.get(name)
         if value is None or not matches(pattern, value):

@@ -192,7 +192,7 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A copy of so many percent of the requests, whose answer nobody waits for."""
+    """A copy of so many percent of the requests; its reply is discarded."""
 
     to: Target
     percent: float
@@ -210,7 +210,7 @@ class Canary:
 class RouteEntry:
     """One route. to: one of them is chosen for each request. fallback: in this order, when those can't answer.
 
-    model: of every target that names none itself; the targets hold it already. hash_on: with balance hash only.
+    model: of every target that names none itself; the targets have it already. hash_on: with balance hash only.
     where: "" for the one that there is without a list.
     """
 

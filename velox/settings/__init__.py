@@ -1,7 +1,6 @@
-"""What Velox is told before it starts: one frozen value, read from the environment and a YAML file.
+"""The settings: one frozen value, read from the environment and a YAML file.
 
-Knows: names, units, bounds, defaults and how settings contradict each other. Does not know: what is
-built from them.
+Knows: names, units, bounds, defaults and which settings contradict each other. Does not know: what is built from them.
 
     model       every setting: type, unit, variable, default, bounds and meaning, in one place
     variable    what a field of it says of its variable
@@ -11,7 +10,7 @@ built from them.
     checks      settings that contradict each other, and files that hold keys
     machine     defaults that follow from cores and memory
     keys        the list of keys; limits: the list of limits; header_rules: what is done to headers
-    upstreams   the list of upstreams; routes: the list of routes; routing: both together, and what can't hold
+    upstreams   the list of upstreams; routes: the list of routes; routing: both together, and their consistency
     certificates  the files of TLS
     live        what takes effect while a gateway runs, and how a change is described
     show        `velox check` and README's table, from the same model

@@ -3,8 +3,8 @@
 Knows: PEM files, which of them belong together, until when the certificate is valid. Does not know: which files are
 watched, or what a connection does with them. All are checked before a handshake needs them.
 
-Files are read once, and OpenSSL is given what was read: what was checked is what is used, also while somebody replaces
-the files. Nothing that is said here shows anything of a key.
+Files are read once, and OpenSSL gets the content that was checked, even if the files are replaced meanwhile. No message
+shows any part of a key.
 """
 
 from __future__ import annotations

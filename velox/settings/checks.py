@@ -1,7 +1,7 @@
-"""Settings that can't hold together, each right by itself; and the keys and the token that files hold.
+"""Checks of settings against each other, and the keys and the token that are read from files.
 
-Knows: all values that are right, and who wrote them; R-AUTH-1 for the data listener, R-ADM-1 for the admin listener.
-Does not know: how a value is written, or upstreams and routes (routing.py). `values` lacks the wrong ones.
+Knows: all valid values and where they were given; R-AUTH-1 for the data listener, R-ADM-1 for the admin listener.
+Does not know: how a value is written; upstreams and routes (routing.py). Invalid values are not among `values`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WITHOUT_KEYS: Final = "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE with it: 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A text somebody wrote. name and where are how a problem calls it. items: of a list that holds mappings."""
+    """A setting as it was given. name, where: for a problem. items: of a list that contains mappings."""
 
     text: str
     origin: str
@@ -62,8 +62,8 @@ def add_key_file(values: dict[str, Any]) -> list[Problem]:
             why = exc.strerror if isinstance(exc, OSError) else exc
             return [Problem("VELOX_API_KEYS_FILE", quoted(path), f"expected a file that can be read ({why})")]
         entries += found
-    values["api_keys"], doubtful = merged(entries)
-    return problems + doubtful
+    values["api_keys"], duplicates = merged(entries)
+    return problems + duplicates
 
 
 def add_token_file(values: dict[str, Any]) -> list[Problem]:
@@ -86,7 +86,7 @@ def add_token_file(values: dict[str, Any]) -> list[Problem]:
 
 
 def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Iterator[Problem]:
-    """Say which settings can't hold. given: by variable, those that somebody wrote."""
+    """Report settings that contradict each other. given: by variable, those that have no default."""
     yield from _upstream_files(values)
     yield from certificate_problems(values)
     yield from _without_unix_socket(values, given)
@@ -98,13 +98,13 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from redis_problem(values)
     yield from _sizes(values)
     yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
-    yield from _open_doors(values)
+    yield from _unprotected_listeners(values)
 
 
 def redis_problem(
     values: Mapping[str, Any], find: Callable[[str], object] = importlib.util.find_spec
 ) -> Iterator[Problem]:
-    """Say that VELOX_REDIS_URL needs a package that is not installed. find: None for a module that is not there."""
+    """Report that VELOX_REDIS_URL needs a package that is not installed. find: None for a module that is not there."""
     if values.get("redis_url") is not None and find("redis") is None:
         expected = "expected the package redis with it: pip install 'velox-gateway[redis]'"
         yield Problem("VELOX_REDIS_URL", "", expected)
@@ -140,9 +140,9 @@ def _without_unix_socket(values: Mapping[str, Any], given: Mapping[str, Given]) 
 
 
 def _limits_of_keys(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Say which limits are for keys that there are none of."""
+    """Report limits of keys that do not exist."""
     if not {"api_keys", "api_keys_file", "limits", *_OF_KEYS} <= values.keys() or values["api_keys_file"] is not None:
-        return  # with a file a name may come with its next change, and until then nobody has it
+        return  # the file may get a key of that name later
     rules: tuple[LimitRule, ...] = values["limits"]
     if values["api_keys"]:
         names = {key.caller_name for key in values["api_keys"]}
@@ -181,12 +181,12 @@ def _sizes(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("VELOX_MEMORY_HARD", str(hard), expected)
 
 
-def _open_doors(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Say which listeners are at one address, and which others can reach without a key."""
+def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report two listeners at one address, and listeners that other machines can reach without a key."""
     listen, admin = values.get("listen"), values.get("admin_listen")
     if listen is not None and admin is not None and admin in listen and (admin.kind == "unix" or admin.port):
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
-    # R-AUTH-1: beyond this machine nobody gets in without a key, unless that was said in so many words.
+    # R-AUTH-1: clients on other machines need a key, unless VELOX_AUTH=none was set.
     if {"listen", "auth", "api_keys", "api_keys_file"} <= values.keys():
         has_keys = bool(values["api_keys"]) or values["api_keys_file"] is not None
         if values["auth"] == "none":

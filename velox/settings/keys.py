@@ -22,8 +22,8 @@ from typing import Final
 
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
-from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.tree import Entry, Tree, compose, list_items, read_regular_file
+from velox.settings.problems import Problem, quoted
+from velox.settings.tree import Tree, compose, fields_of, list_items, read_regular_file
 from velox.types import KeyEntry, Priority
 
 __all__ = [
@@ -40,7 +40,7 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
 _KEY_CHARS: Final = 512
 _FILE_BYTES: Final = 2**20  # some 14,000 digests
-# Every worker holds them all.
+# Each worker has all of them in memory.
 _MOST_KEYS: Final = 20_000
 _MOST_MODEL_CHARS: Final = 2**20
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
@@ -80,7 +80,7 @@ def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Probl
 
 
 def read_key_file(path: str) -> bytes:
-    """Return what a file of keys holds. Raises OSError, or ValueError when it can't be one."""
+    """Return the content of a file of keys. Raises OSError, or ValueError when it can't be one."""
     try:
         content = read_regular_file(path, _FILE_BYTES)
     except IsADirectoryError:
@@ -99,7 +99,7 @@ def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], lis
     first = next((line for line in lines if line and not line.startswith(b"#")), b"")
     entries, problems = _yaml(content, path) if first.startswith(b"- ") else _lines(lines, path)
     if not entries and not problems:
-        # An empty file where keys were meant must not open the door.
+        # An empty file must not mean that no key is needed.
         problems = [Problem(_FILE, quoted(path), "expected at least one key in it")]
     return tuple(replace(entry, in_file=True) for entry in entries), problems
 
@@ -149,14 +149,7 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     """Return an item's key. Raises ValueError without one that can be used; all else is added to `problems`."""
     if not item.fields:
         return parse_key(item.text or "", item.where)
-    given: dict[str, Entry] = {}
-    for one in item.fields:
-        if one.key in given:
-            problems.append(Problem("a key", "", "expected each field once", where=one.where))
-        elif one.key not in _FIELDS:
-            # Not by its name: that may be the key, with the two the wrong way round.
-            problems.append(Problem("a key", "", unknown("field of a key", one.key, _FIELDS), where=one.where))
-        given[one.key] = one
+    given = fields_of(item, "a key", _FIELDS, problems, hidden=True)
     texts = {name: one.value.text for name, one in given.items()}
     name = texts.get("name", "")
     if name is None or ("name" in given and not parse.KEY_NAME.fullmatch(name)):

@@ -18,8 +18,8 @@ from typing import Final
 
 from velox.policy.limit_rules import SCOPES, LimitRule
 from velox.settings import parse
-from velox.settings.problems import Problem, quoted, unknown
-from velox.settings.tree import Entry, Tree, compose, list_items
+from velox.settings.problems import Problem, quoted
+from velox.settings.tree import Entry, Tree, compose, fields_of, list_items
 from velox.types import Rates, Scope
 
 __all__ = [
@@ -40,8 +40,7 @@ MOST_RPM: Final = 60_000_000
 MOST_BURST: Final = 10_000_000
 MOST_TPM: Final = 100_000_000
 MOST_CONCURRENCY: Final = 10_000_000
-# Ten seconds' worth, so that a client which sends once a second what it may send a minute is not refused; and a few
-# at once for who may send little.
+# A burst of ten seconds' requests, and at least 10: a client with a low rate may send a few at once.
 _BURST_PART: Final = 6
 _LEAST_BURST: Final = 10
 
@@ -79,7 +78,7 @@ def filled(rates: Rates) -> Rates:
 def parse_rates(given: Mapping[str, Entry], problems: list[Problem], *, secret: bool = False) -> Rates:
     """Return the rates that the fields of a mapping give, bursts filled in; what is wrong is added to `problems`.
 
-    secret: no value is shown, because beside these fields stands a key.
+    secret: no value is shown, because the mapping contains a key too.
     """
     found: dict[str, int] = {}
     for name in RATE_FIELDS:
@@ -101,7 +100,7 @@ def parse_rates(given: Mapping[str, Entry], problems: list[Problem], *, secret: 
 
 
 def parse_names(given: Entry, read: Callable[[str], str], problems: list[Problem]) -> tuple[str, ...]:
-    """Return the names or patterns that a field holds, each once; what is wrong with them is added to `problems`."""
+    """Return the names or patterns in a field, without duplicates; what is wrong with them is added to `problems`."""
     names = tuple(dict.fromkeys(name.strip() for name in given.value.joined.split(",")))
     try:
         # An empty list is refused too: it could mean none, or all.
@@ -142,13 +141,7 @@ def parse_list(text: str) -> tuple[LimitRule, ...]:
 
 
 def _rule(n: int, item: Tree, problems: list[Problem]) -> LimitRule:
-    given: dict[str, Entry] = {}
-    for one in item.fields or ():
-        if one.key in given:
-            problems.append(Problem(one.key, "", "expected each field of a limit once", where=one.where))
-        elif one.key not in _FIELDS:
-            problems.append(Problem(one.key, "", unknown("field of a limit", one.key, _FIELDS), where=one.where))
-        given[one.key] = one
+    given = fields_of(item, "a limit", _FIELDS, problems)
     scope = _scope(item, given, problems)
     rates = parse_rates(given, problems)
     if not set(RATE_FIELDS) & set(given):

@@ -1,9 +1,9 @@
-"""What of the settings takes effect while the gateway runs, what needs a restart, and how a difference is told.
+"""Which settings a reload changes, which need a restart, and how a difference is described.
 
-Knows: which fields are which. Does not know: who reads the settings again, or what follows from a change.
+Knows: which fields are live. Does not know: who reads the settings again, or what follows from a change.
 
-What others are sized by (workers, shares, shared memory), or bound to (listeners), can't change without them. A field
-that needs a restart stays as it was, in workers that start later, too: all of them work with the same settings.
+Sizes (workers, shares, shared memory) and listeners can't change in a running gateway. A field that needs a restart
+keeps its value, also in workers that start later: all workers use the same settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LIVE", "Changes", "changes", "taken"]
 
 # Besides the keys of clients: see _keys_can_change.
 LIVE: Final = frozenset({"upstreams", "routes", *(variable.field for variable in VARIABLES if variable.is_live)})
-# api_keys: told by itself. origins: where a value came from says nothing of what it is.
+# api_keys: compared separately. origins: the source of a value is not the value.
 _NOT_COMPARED: Final = frozenset({"api_keys", "origins", "config_file"})
 _VARIABLE_OF: Final = {variable.field: variable for variable in VARIABLES}
 
@@ -42,7 +42,7 @@ class Changes:
 
 
 def taken(running: Settings, found: Settings) -> Settings:
-    """Return the settings that hold after a new reading: of `found` what is live, all else of `running`."""
+    """Return the settings after a reload: live fields from `found`, all others from `running`."""
     values = {name: getattr(found, name) for name in LIVE}
     if _keys_can_change(running, found):
         values["api_keys"] = found.api_keys
@@ -85,7 +85,7 @@ def changes(running: Settings, found: Settings) -> Changes:
 
 
 def _keys_can_change(running: Settings, found: Settings) -> bool:
-    """True where clients need a key before and after: a door that stands open is not shut by a change, nor opened.
+    """True if clients need a key before and after: a reload never turns authentication on or off.
 
     The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/credentials.py).
     """

@@ -37,7 +37,7 @@ def load(
     cores: int | None = None,
     memory_bytes: int | None = None,
 ) -> Settings:
-    """Return the settings. Command line (`overrides`) beats environment beats file beats default.
+    """Return the settings. Precedence: command line (`overrides`), environment, file, default.
 
     overrides: variable -> text, as in the environment.  cores, memory_bytes: what to count on (None: ask the system);
     no memory_bytes, 0, is no limit. A variable that is empty counts as not set. Raises SettingsError with every
@@ -57,7 +57,7 @@ def load(
     problems += add_token_file(values)
     problems += contradictions(values, reading.given)
     problems += add_routing(values, reading.trees, environ)
-    problems += reading.two_upstreams()
+    problems += reading.conflicts_with_upstreams()
     if problems:
         raise SettingsError(problems)
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}
@@ -68,10 +68,9 @@ def load(
 def admin_place(
     environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> tuple[Address | None, Secret | None, list[Problem]]:
-    """Return where the admin listener is, None if there is none, its token, and what is wrong with what says so.
+    """Return the address of the admin listener, None if it is off, its token, and the problems of both.
 
-    Also when nothing else of the settings can be used. A file that is no YAML says nothing: environment and command
-    line, or the defaults, hold.
+    Works even if the other settings are invalid. A file that is not YAML is ignored.
     """
     path = overrides.get("VELOX_CONFIG") or environ.get("VELOX_CONFIG")
     entries = read_file(path, NESTED)[0] if path else []
@@ -102,7 +101,7 @@ class _Reading:
         self.problems: list[Problem] = []
 
     def read_names(self, source: Mapping[str, str], origin: str) -> None:
-        """Take the variables of a source that beats those before it."""
+        """Read the variables of a source; they override those read before."""
         for name, text in source.items():
             if name in _BY_NAME:
                 if text:
@@ -111,7 +110,7 @@ class _Reading:
                 self.problems.append(Problem(name, "", unknown("variable", name, _BY_NAME)))
 
     def read_config(self, path: str) -> None:
-        """Take the fields of the file, which everything else beats."""
+        """Read the fields of the file; they override nothing."""
         entries, problems = read_file(path, NESTED)
         self.problems += problems
         for entry in entries:
@@ -147,12 +146,12 @@ class _Reading:
         try:
             self.values[variable.field] = variable.parse(text) if text else variable.empty
         except ValueError as exc:
-            # Only what somebody wrote can be wrong: a test parses every default.
+            # Defaults are valid: a test parses each.
             name, where = (given.name, given.where) if given else (variable.name, "")
             self.problems.append(Problem(name, quoted(text, secret=variable.secret), str(exc), where=where))
 
     def _default(self, variable: Variable, n_cores: int, memory_bytes: int) -> str:
-        """Return the text for a variable that nobody gave. The workers come before what they share."""
+        """Return the default as text. Fields that depend on the number of workers come after it."""
         if variable.default == CORES:
             return str(n_cores)
         if variable.default in (MEMORY_SOFT, MEMORY_HARD):
@@ -161,8 +160,8 @@ class _Reading:
             return part(memory_bytes, workers) if isinstance(workers, int) else "off"
         return variable.default
 
-    def two_upstreams(self) -> list[Problem]:
-        """Say which variables make an upstream, or are of one only, beside the file's list of upstreams."""
+    def conflicts_with_upstreams(self) -> list[Problem]:
+        """Report variables that define an upstream although the file has a list of upstreams."""
         if "upstreams" not in self.trees:
             return []
         found = []

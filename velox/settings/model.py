@@ -26,7 +26,7 @@ _MANY: Final = parse.integer(1, 10_000_000)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway is told. Made by `load`, which has checked every field and their agreement.
+    """All settings of one gateway. Made by `load`, which has checked each field and their consistency.
 
     Names ending in _s are seconds, in _bytes bytes. Over all workers: egress_pool_connections, queue_depth,
     queue_bytes, max_inflight, max_connections, max_tunnels, upstream_concurrency and all limits; each worker's own:
@@ -318,7 +318,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_fallback: Literal["local", "refuse"] = setting(
         "local", "while it can't be asked: `local` (each gateway its share of the limit) or `refuse` (503)"
     )
-    # 0: as many as Redis last told of
+    # 0: the number that Redis reported last
     replicas: int = setting(
         "0",
         "gateways that share the limits, for the share of each while it can't be asked; 0: as many as it last told of",

@@ -1,7 +1,7 @@
 """Text to value. Each parser returns the value or raises ValueError whose text says what was expected.
 
 Knows: units, bounds and spellings, and the users and groups of this machine. Does not know: which setting it reads.
-Messages never hold the text that was given: it may be a secret.
+Messages never contain the given text: it may be a secret.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def secret(text: str) -> Secret:
 
 
 def redis_url(text: str) -> Secret:
-    """Parse the URL of a Redis. It may hold a password, so no part of it is told."""
+    """Parse the URL of a Redis. It may contain a password, so no message shows any part of it."""
     try:
         parts = urlsplit(text)
         host, port, scheme = parts.hostname or "", parts.port, parts.scheme
@@ -387,7 +387,7 @@ def hash_on(text: str) -> HashOn:
         if kind == "header":
             return HashOn("header", header_name(rest).encode("ascii"))
     except ValueError:
-        pass  # told below, with the other forms
+        pass  # reported below, with the other forms
     raise ValueError("expected user, header:NAME or prefix")
 
 

@@ -1,6 +1,6 @@
 """What is wrong with the settings: one value a problem, one error for them all.
 
-Knows: how a problem reads, and that a value may hold a secret. Does not know: who found it.
+Knows: how a problem is written, and that a value may contain a secret. Does not know: who found it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Problem:
         value = f" is {self.value}" if self.value else ""
         name = self.name if len(self.name) <= _SHOWN_CHARS else self.name[:_SHOWN_CHARS] + "..."
         if self.where and not _WORD.fullmatch(name):
-            name = "a field"  # somebody may have put a key before the colon; the line says which field
+            name = "a field"  # it may be an API key by mistake; the line number identifies the field
         return on_one_line(f"{place}{name}{value}: {self.expected}")
 
 
 class SettingsError(Exception):
-    """The settings can't be used; `problems` holds everything that is wrong with them."""
+    """The settings are invalid; `problems` has everything that is wrong with them."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -52,7 +52,7 @@ class SettingsError(Exception):
 
 
 def on_one_line(text: str) -> str:
-    """Escape what a terminal would not show as it is: a path, or a name in a YAML file, may hold anything."""
+    """Escape unprintable characters: a path, or a name in a YAML file, may contain any."""
     return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

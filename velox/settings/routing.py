@@ -1,7 +1,7 @@
-"""Upstreams and routes together: from the file's two lists, or from the variables alone; and routes that can't hold.
+"""Upstreams and routes together: from the file's two lists, or from the variables alone; and checks of routes.
 
-Knows: all upstreams, all routes and all keys; what is taken where one of the lists is not given, so that all else sees
-one shape; routes to upstreams that are not there, in circles, never reached. Does not know: how an entry is written.
+Knows: all upstreams, routes and keys; the defaults where a list is not given; routes to unknown upstreams, cycles,
+unreachable routes. Does not know: how an entry is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
         problems += wrong
     else:
         routes = (implicit_route(upstreams, in_order="upstreams" not in trees),)
-    # An upstream without a usable name is told of as such, and not as one that is missing.
+    # An upstream without a valid name is reported as such, not as missing.
     if all(upstream.name for upstream in upstreams) and upstreams:
         problems += _dangling(routes, [upstream.name for upstream in upstreams])
     problems += _key_problems(routes, _key_names(values))
@@ -51,11 +51,11 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
 
 
 def route_problems(routes: Sequence[RouteEntry], upstreams: Iterable[UpstreamEntry]) -> Iterator[Problem]:
-    """Say which routes go in circles, lead to nobody, or are never reached. Every upstream that they name is there."""
+    """Report cycles, targets without the model, and unreachable routes. Every upstream that they name exists."""
     by_name = {upstream.name: upstream for upstream in upstreams}
     for route in routes:
-        yield from _circles(route)
-        yield from _to_nobody(route, by_name)
+        yield from _cycles(route)
+        yield from _without_model(route, by_name)
     yield from _unreachable(routes)
 
 
@@ -67,7 +67,7 @@ def _key_names(values: Mapping[str, Any]) -> set[str] | None:
 
 
 def _dangling(routes: Iterable[RouteEntry], names: Collection[str]) -> Iterator[Problem]:
-    """Say which upstreams are named and not there. names: of those that are."""
+    """Report targets whose upstream does not exist. names: of all upstreams."""
     for route in routes:
         for target in route.targets:
             if target.upstream not in names:
@@ -76,7 +76,7 @@ def _dangling(routes: Iterable[RouteEntry], names: Collection[str]) -> Iterator[
 
 
 def _key_problems(routes: Iterable[RouteEntry], names: Collection[str] | None) -> Iterator[Problem]:
-    """Say which routes are for keys that nobody has. names: of all; None: VELOX_API_KEYS_FILE may change them."""
+    """Report routes for keys that do not exist. names: of all keys; None: VELOX_API_KEYS_FILE may change them."""
     for route in routes:
         if not route.match.keys or names is None:
             continue
@@ -90,8 +90,8 @@ def _key_problems(routes: Iterable[RouteEntry], names: Collection[str] | None) -
                 yield Problem("match.keys", "", expected, where=route.match.keys_where)
 
 
-def _circles(route: RouteEntry) -> Iterator[Problem]:
-    """A fallback, or a share of the requests, that leads to where they were meant to go without it."""
+def _cycles(route: RouteEntry) -> Iterator[Problem]:
+    """Report a fallback, mirror or canary that leads to a target of `to`."""
     for target in route.fallback:
         if target in route.to:
             expected = (
@@ -104,8 +104,8 @@ def _circles(route: RouteEntry) -> Iterator[Problem]:
             yield Problem(name, quoted(str(share.to)), expected, where=share.to.where)
 
 
-def _to_nobody(route: RouteEntry, upstreams: dict[str, UpstreamEntry]) -> Iterator[Problem]:
-    """Say which target has not the model that it is asked for, and which model of a route none of `to` has."""
+def _without_model(route: RouteEntry, upstreams: dict[str, UpstreamEntry]) -> Iterator[Problem]:
+    """Report targets without the model they are asked for, and models of a route that no upstream of `to` has."""
     for target in route.targets:
         if target.model is not None and not upstreams[target.upstream].has_model(target.model):
             expected = f"expected a model that the upstream has; its `models` are at {upstreams[target.upstream].where}"
@@ -126,10 +126,9 @@ def _may_have(upstream: UpstreamEntry, pattern: str) -> bool:
 
 
 def _unreachable(routes: Sequence[RouteEntry]) -> Iterator[Problem]:
-    """Say which routes stand after one that takes all their requests.
+    """Report routes after one that takes all their requests.
 
-    An error and not a warning: nobody writes a route that nothing reaches on purpose, and a reload that is refused
-    leaves everything as it was.
+    An error, not a warning: an unreachable route is a mistake, and a refused reload changes nothing.
     """
     for route, before in shadowed(routes):
         place = f"expected before {before.name} ({before.where})"
@@ -138,7 +137,7 @@ def _unreachable(routes: Sequence[RouteEntry]) -> Iterator[Problem]:
 
 
 def _field_of(route: RouteEntry, target: Target) -> str:
-    """Return where a target stands in its route. By identity: two that are equal may stand in two places."""
+    """Return the field of a route that contains a target. By identity: equal targets may be in two fields."""
     if any(each is target for each in route.to):
         return "to"
     if any(each is target for each in route.fallback):

@@ -35,7 +35,7 @@ def effective(settings: Settings) -> list[tuple[str, str, str]]:
         if variable.field == "upstream_origins" and settings.upstreams[0].where:
             shown = "see below"
         elif variable.secret:
-            # The field may hold what came from a file: the row tells of this variable only.
+            # The field may come from a file: the row is about this variable only.
             shown = "none" if origin == "default" else "hidden"
         else:
             shown = _shown(variable.field, getattr(settings, variable.field))
@@ -53,7 +53,7 @@ def markdown() -> str:
 
 
 def limit_lines(settings: Settings) -> list[str]:
-    """Return a line for each limit: what it is called, whom it is for, how much it is, where it was written."""
+    """Return a line for each limit: name, scope and filter, amounts, and where it was written."""
     names = {key.caller_name for key in settings.api_keys}
     rows = [
         (_rule_name(rule), f"per {rule.per}{_filter(rule, names)}", _amounts(rule.rates), _rule_origin(settings, rule))
@@ -96,7 +96,7 @@ def route_lines(settings: Settings) -> list[str]:
 
 
 def match_text(match: Match, names: Collection[str]) -> str:
-    """Say which requests are meant. names: of all keys."""
+    """Describe the requests that match. names: of all keys."""
     headers = ", ".join(f"{name}: {value}" for name, value in match.headers)
     found = _listed(
         f"models {', '.join(match.models)}" if match.models else "",

@@ -24,6 +24,7 @@ __all__ = [
     "Section",
     "Tree",
     "compose",
+    "fields_of",
     "list_items",
     "place",
     "read_file",
@@ -70,7 +71,7 @@ class Entry:
 def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], list[Problem]]:
     """Return the file's fields in order, and what is wrong with its shape.
 
-    nested: those that may hold anything; the others are a text, or a list of texts and of mappings of such values.
+    nested: those that may have any structure; the others are a text, or a list of texts and of mappings of such values.
     """
     try:
         with Path(path).open("rb") as file:
@@ -184,6 +185,26 @@ def _is_plain(node: yaml.SequenceNode) -> bool:
     return sum(len(item.value) for item in node.value) <= _LONGEST_FILE_BYTES
 
 
+def fields_of(
+    item: Tree, kind: str, known: Collection[str], problems: list[Problem], *, hidden: bool = False
+) -> dict[str, Entry]:
+    """Return an item's fields by name; unknown ones and repeated ones are added to `problems`.
+
+    kind: as a problem calls the item, "a limit". hidden: no name is shown: it may be a key, with the two exchanged.
+    """
+    found: dict[str, Entry] = {}
+    for entry in item.fields or ():
+        expected = ""
+        if entry.key in found:
+            expected = "expected each field once" if hidden else f"expected each field of {kind} once"
+        elif entry.key not in known:
+            expected = unknown(f"field of {kind}", entry.key, known)
+        if expected:
+            problems.append(Problem(kind if hidden else entry.key, "", expected, where=entry.where))
+        found[entry.key] = entry
+    return found
+
+
 def tree_of(path: str, name: str, node: yaml.Node) -> tuple[Tree | None, list[Problem]]:
     """Return the value that stands under the field `name`, or why it can't be taken."""
     maker = _Maker(path)
@@ -194,11 +215,11 @@ def tree_of(path: str, name: str, node: yaml.Node) -> tuple[Tree | None, list[Pr
 
 
 class _TooMuchError(Exception):
-    """The value is larger than any that is meant."""
+    """The value is larger than any valid one."""
 
 
 class _Maker:
-    """Makes one tree. What an alias stands for is counted each time."""
+    """Makes one tree. Each use of an alias counts."""
 
     def __init__(self, path: str) -> None:
         self.problems: list[Problem] = []
@@ -265,7 +286,7 @@ class Section:
         return name in self._given
 
     def where_is(self, name: str) -> str:
-        """Return where a field stands; of one that is not there, where the section does."""
+        """Return the place of a field; of a missing one the place of the section."""
         return self._given[name].where if name in self._given else self.where
 
     def refuse(self, name: str, expected: str, value: str = "", where: str = "") -> None:
@@ -304,22 +325,18 @@ class Section:
 
         A list that is given and empty is a problem: it could mean none, or all.
         """
-        return tuple(value for value, _ in self.placed(name, parse, shown=shown))
-
-    def placed(self, name: str, parse: Callable[[str], T], *, shown: bool = True) -> list[tuple[T, str]]:
-        """Return the same, each with where it stands."""
         found = []
         for tree in self.items(name):
             if tree.text is None:
                 self.refuse(name, "expected a list of values", where=tree.where)
                 continue
             try:
-                found.append((parse(tree.text), tree.where))
+                found.append(parse(tree.text))
             except ValueError as exc:
                 self.refuse(name, str(exc), quoted(tree.text) if shown else "", tree.where)
-        if len({value for value, _ in found}) < len(found):
+        if len(set(found)) < len(found):
             self.refuse(name, "expected each value once")
-        return found
+        return tuple(found)
 
     def items(self, name: str) -> Sequence[Tree]:
         """Return the items of a list; those of a text are what stands between its commas."""

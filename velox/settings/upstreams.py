@@ -49,7 +49,7 @@ _LIST: Final = ListForm(
 _FORMS: Final = "expected env:NAME or file:PATH, and never a key itself"
 _FILE: Final = "file:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-# A name that may be shown: who writes `env:` before a key has seldom one like this.
+# A name that may be shown: a key written after `env:` by mistake rarely looks like this.
 _USUAL_NAME: Final = re.compile(r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}")
 _LONGEST_KEY_BYTES: Final = 16 * 1024
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
@@ -58,7 +58,7 @@ _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeout
 def implicit_upstreams(values: Mapping[str, Any]) -> tuple[UpstreamEntry, ...]:
     """Return the upstreams of VELOX_UPSTREAM_ORIGIN, one for each origin. values: of the variables, by field.
 
-    A value that was wrong is not among them: what stands for it here is never used.
+    An invalid value is missing; its replacement here is never used.
     """
     key = values.get("openai_api_key")
     first_timeouts = Timeouts(**{f"{name}_s": values.get(f"upstream_{name}_timeout_s", 1.0) for name in _TIMEOUTS})
@@ -181,7 +181,7 @@ def _check_files(section: Section, entry: UpstreamEntry) -> None:
 
 
 def _key_reader(environ: Mapping[str, str]) -> Callable[[str], KeyRef]:
-    """Return a parser of references, which reads what they point to. Its messages never hold what may be a key."""
+    """Return a parser of references, which reads what they point to. Its messages never contain what may be a key."""
 
     def read(text: str) -> KeyRef:
         kind, _, rest = text.partition(":")

@@ -65,7 +65,7 @@ def setting(
     is_live: bool = False,
     parse_items: Callable[[Sequence[Tree]], tuple[object, list[Problem]]] | None = None,
 ) -> Any:
-    """Return what stands as the default of a field that has a variable; `variables_of` completes it.
+    """Return the default of a field that has a variable; `variables_of` completes it from the field's name and type.
 
     parse: None where the type says it: bool, a Literal, Secret, or str for the path of a file. name: "" for VELOX_ and
     the field's name in upper case without its unit.
