@@ -127,7 +127,7 @@ _STEPS: Final = (
     ("upstream: encode, send", "velox.net.upstream.http1.Http1Connection.open"),
     ("upstream: encode, send", "velox.net.upstream.http2.Http2Connection.open"),
     ("upstream: encode, send", "velox.net.upstream.http2.Http2Connection._flush"),
-    ("upstream: encode, send", "velox.protocol.http2_ngh2_outbox"),
+    ("upstream: encode, send", "velox.protocol.http2_ngh2.Outbox"),
     ("upstream: receive, decode", "velox.net.upstream"),
     ("upstream: receive, decode", "velox.protocol.http1_response"),
     ("upstream: receive, decode", "velox.protocol.http2"),

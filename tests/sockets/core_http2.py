@@ -30,7 +30,7 @@ from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
-from velox.protocol.http2_h2_wire import WireConnection
+from velox.protocol.http2_h2 import WireConnection
 from velox.types import Header
 
 __all__ = ["ENGINES", "GET", "NOTICE", "POST", "Name", "PeerClient", "Server", "asked", "run", "serve"]

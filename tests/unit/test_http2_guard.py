@@ -23,8 +23,8 @@ from velox.protocol.http2 import (
     STREAM_CLOSED,
     Engine,
 )
-from velox.protocol.http2_fields import SharedFields
 from velox.protocol.http2_guard import Fault, FrameGuard
+from velox.protocol.http2_ngh2 import SharedFields
 
 each_engine = pytest.mark.parametrize("name", ["ngh2", "h2"])
 

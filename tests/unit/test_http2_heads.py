@@ -82,7 +82,7 @@ def test_heads_that_differ_in_their_length_alone_have_one_shape() -> None:
 
 
 def test_heads_that_differ_in_what_is_always_new_have_one_shape() -> None:
-    """And the values are the objects that came: a client may have said them in a byte (http2_fields.py)."""
+    """And the values are the objects that came: a client may have said them in a byte (http2_ngh2.py)."""
     reader = trained(*NEW_EACH_TIME)
     value = bytes(bytearray(b"another"))
     one = reader.read([*BASE, (b"x", value), (b"content-length", b"9")], end_stream=False)

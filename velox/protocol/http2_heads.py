@@ -60,7 +60,7 @@ class Http2HeadReader:
         """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
         if plan.pick is None:
             return RequestHead(plan.shape, (), None)
-        # The objects that came: they may be shared by many heads (http2_fields.py).
+        # The objects that came: they may be shared by many heads (http2_ngh2.py).
         names, values = zip(*plan.pick(lines)[:-1], strict=True)
         if names != plan.starts or plan.check(b"%b\n" % b"\n".join(values)) is None:
             return None

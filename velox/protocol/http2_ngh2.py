@@ -4,7 +4,7 @@ Knows: ngh2's calls, events and gaps. Does not know: sockets, what an exchange m
 
 What ngh2 leaves to us:
 - Above the peer's stream limit it queues silently; send_request() refuses instead.
-- It lets a large upload hold up every small request behind it; see http2_ngh2_outbox.py.
+- It lets a large upload hold up every small request behind it; see Outbox.
 - Bytes that a stream held unacknowledged when it closed stay missing from the connection's window for ever;
   they are counted here and given back.
 - It closes a stream on which the peer broke a rule only when the RST_STREAM has been serialised; so receive()
@@ -16,9 +16,10 @@ What ngh2 leaves to us:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from struct import Struct
+from typing import Any, Final, cast
 
 from ngh2 import (
     Configuration,
@@ -46,6 +47,7 @@ from ngh2 import (
 from velox.protocol.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
+    LARGE_UPDATE,
     MAX_IDLE_FRAMES,
     MAX_INTERIM,
     MAX_OUTPUT,
@@ -55,15 +57,13 @@ from velox.protocol.http2 import (
     EngineError,
     EngineHandler,
     EngineSettings,
+    SendQueue,
     guarded,
 )
-from velox.protocol.http2_fields import SharedFields
 from velox.protocol.http2_guard import FrameGuard
-from velox.protocol.http2_ngh2_frames import goaway_frame, is_idle
-from velox.protocol.http2_ngh2_outbox import Outbox
 from velox.types import Header, Headers
 
-__all__ = ["Ngh2Engine"]
+__all__ = ["Ngh2Engine", "SharedFields"]
 
 # Serialised by receive(): enough for its answers and for 1,200 RST_STREAM, with little upload data besides.
 _EARLY: Final = 16 << 10
@@ -74,8 +74,26 @@ _PIECE: Final = 32 << 10
 # Streams at once whose fields are not worth the 1.5 µs that it takes to share them.
 _UNSHARED: Final = 8
 _UNLIMITED: Final = 2**32 - 1  # RFC 9113 §6.5.2: what settings without a limit on streams mean
+_GOAWAY: Final = Struct(">HBBBIII")  # RFC 9113 §6.8
+# Events that can't be had without end: each needs a stream, or ends the connection.
+_BOUNDED: Final = frozenset(
+    {StreamClosed, StreamReset, TrailersReceived, InformationalResponseReceived, ConnectionClosed}
+)
 # NeverIndexedHeader's own constructor is a Python function and costs twice as much.
 _mark: Final = partial(tuple.__new__, NeverIndexedHeader)
+
+# A stream's turn when several have much to send.
+_SLICE: Final = 64 << 10
+# What ngh2 is given of a stream that may not send: it is a copy, and want_write needs something to speak for.
+_WAITING: Final = 1 << 10
+# What a stream that sends small pieces may have in ngh2 before the rest waits here.
+_MAX_INSIDE: Final = 256 << 10
+_UPDATE: Final = 13  # a WINDOW_UPDATE (RFC 9113 §4.1, §6.9)
+
+# Of all fields that are known, as RFC 9113 §6.5.2 counts them: what one head may hold. HPACK's table, which is all that
+# can be said in a byte, is smaller.
+_MAX_BYTES: Final = 32 << 10
+_OVERHEAD: Final = 32
 
 
 class Ngh2Engine:
@@ -196,7 +214,7 @@ class Ngh2Engine:
             elif type(event) is StreamClosed:
                 self._on_closed(event.stream_id, event.error_code)
             else:
-                n_idle += is_idle(event)
+                n_idle += _is_idle(event)
                 self._on_rare(event)
             if n_idle > MAX_IDLE_FRAMES and self._guard is None:
                 self._end(ENHANCE_YOUR_CALM, "the peer sent too many frames that bring nothing")
@@ -215,17 +233,12 @@ class Ngh2Engine:
 
     def send_continue(self, stream_id: int) -> None:
         if stream_id in self._streams:
-            try:
-                self._connection.send_informational_response(stream_id, [(b":status", b"100")])
-            except NGH2Error:
-                pass  # over, see Engine
+            _unless_over(self._connection.send_informational_response, stream_id, [(b":status", b"100")])
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         if stream_id in self._streams:
-            try:
-                self._connection.send_response(stream_id, guarded(headers, _mark), end_stream=end_stream)
-            except NGH2Error:
-                pass  # over, see Engine
+            headers = guarded(headers, _mark)
+            _unless_over(self._connection.send_response, stream_id, headers, end_stream=end_stream)
 
     def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         if stream_id in self._streams:
@@ -236,10 +249,7 @@ class Ngh2Engine:
 
     def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
         if stream_id in self._streams:
-            try:
-                self._connection.reset_stream(stream_id, error_code)
-            except NGH2Error:
-                pass  # over, see Engine
+            _unless_over(self._connection.reset_stream, stream_id, error_code)
             self._forget(stream_id)
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
@@ -255,22 +265,13 @@ class Ngh2Engine:
             self._outbox.widen(stream_id, n_bytes)
 
     def ping(self) -> None:
-        try:
-            self._connection.ping(PING_DATA)
-        except NGH2Error:
-            pass  # over, see Engine
+        _unless_over(self._connection.ping, PING_DATA)
 
     def forgive(self) -> None:
         self._n_idle = 0
 
     def goaway(self, *, is_notice: bool = False) -> None:
-        try:
-            if is_notice:
-                self._connection.send_shutdown_notice()
-            else:
-                self._connection.send_goaway()
-        except NGH2Error:
-            pass  # over, see Engine
+        _unless_over(self._connection.send_shutdown_notice if is_notice else self._connection.send_goaway)
 
     def close(self) -> None:
         self._is_dead = True
@@ -363,17 +364,14 @@ class Ngh2Engine:
 
     def _end(self, error_code: int, message: str) -> None:
         """End the connection for what the peer did."""
-        try:
-            self._connection.terminate_connection(error_code)
-        except NGH2Error:
-            pass  # over, see Engine
+        _unless_over(self._connection.terminate_connection, error_code)
         self._die(message)
 
     def _fail(self, message: str, *, is_flood: bool) -> None:
         """The engine can't read on."""
         if self._guard is not None and is_flood:
             # It would leave without a word.
-            self._early += goaway_frame(self._guard.highest_stream, ENHANCE_YOUR_CALM)
+            self._early += _GOAWAY.pack(0, 8, 7, 0, 0, self._guard.highest_stream, ENHANCE_YOUR_CALM)
         self._die(message)
 
     def _die(self, message: str) -> None:
@@ -396,3 +394,167 @@ class Ngh2Engine:
                 self._connection.acknowledge_received_data(n_bytes, stream_id)
             except NGH2Error:
                 pass  # over, see Engine
+
+
+class Outbox:
+    """Body bytes of one connection's streams: small ones go into ngh2 at once, large ones slice by slice, in turns.
+
+    ngh2 sends all that it holds of one stream before it looks at the next: with a large upload inside it, every small
+    request behind would wait. It keeps a reference to what it is given, so that only the slices are ever copied.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self.waiting: Final[dict[int, SendQueue]] = {}  # what ngh2 does not hold yet, by stream
+        self._to_widen: Final[dict[int, int]] = {}  # by how much, by stream
+
+    def __repr__(self) -> str:
+        return f"<Outbox waiting={len(self.waiting)}>"
+
+    def push(self, stream_id: int, data: bytes, ended: bool) -> None:
+        """Queue body bytes of a stream."""
+        connection = self._connection
+        queue = self.waiting.get(stream_id)
+        if queue is None:
+            if len(data) <= _SLICE and connection.queued_body_size(stream_id) <= _MAX_INSIDE - _SLICE:
+                try:
+                    connection.send_data(stream_id, data, end_stream=ended)
+                except NGH2Error:
+                    pass  # over, see Engine
+                return
+            queue = self.waiting[stream_id] = SendQueue()
+        queue.push(data, ended)
+        self._feed(stream_id, queue)
+
+    def queued_bytes(self, stream_id: int) -> int:
+        """Return the body bytes of a stream that are not serialised yet."""
+        queue = self.waiting.get(stream_id)
+        inside = self._connection.queued_body_size(stream_id)
+        return inside if queue is None else inside + queue.n_bytes
+
+    def take(self, limit: int) -> bytes:
+        """Return at most `limit` bytes of the connection's output, the streams taking turns."""
+        output = self._take_turns(limit) if self.waiting else self._connection.data_to_send(limit)
+        return output + self._widen_all() if self._to_widen else output
+
+    def widen(self, stream_id: int, n_bytes: int) -> None:
+        """Open a stream's window by so much as soon as its head is serialised: before, ngh2 knows no stream."""
+        self._to_widen[stream_id] = n_bytes
+
+    def forget(self, stream_id: int) -> None:
+        """Drop what a stream still wanted."""
+        self.waiting.pop(stream_id, None)
+        self._to_widen.pop(stream_id, None)
+
+    def clear(self) -> None:
+        """Drop what any stream still wanted."""
+        self.waiting.clear()
+        self._to_widen.clear()
+
+    def _widen_all(self) -> bytes:
+        connection = self._connection
+        n_widened = 0
+        for stream_id, n_bytes in [*self._to_widen.items()]:
+            try:
+                window = connection.stream_local_window_size(stream_id) + n_bytes
+                connection.set_local_window_size(window, stream_id=stream_id)
+            except NGH2Error:
+                continue  # its head has found no room yet
+            del self._to_widen[stream_id]
+            n_widened += 1
+        return connection.data_to_send(n_widened * _UPDATE) if n_widened else b""
+
+    def _take_turns(self, limit: int) -> bytes:
+        parts = []
+        room = limit
+        while room > 0:
+            self._feed_all()
+            part = self._connection.data_to_send(room)
+            if not part:
+                break
+            parts.append(part)
+            room -= len(part)
+        # Whoever still waits has a slice in ngh2 from here on, so that its want_write speaks for all.
+        self._feed_all()
+        return b"".join(parts)
+
+    def _feed_all(self) -> None:
+        for stream_id, queue in [*self.waiting.items()]:
+            self._feed(stream_id, queue)
+
+    def _feed(self, stream_id: int, queue: SendQueue) -> None:
+        """Give ngh2 the stream's next slice if it has sent the last one."""
+        if self._connection.queued_body_size(stream_id) == 0:
+            piece = queue.take(min(_SLICE, max(self._window(stream_id), _WAITING)))
+            is_last = queue.n_bytes == 0
+            if is_last:
+                del self.waiting[stream_id]
+            try:
+                self._connection.send_data(stream_id, piece, end_stream=is_last and queue.ended)
+            except NGH2Error:
+                pass  # over, see Engine
+
+    def _window(self, stream_id: int) -> int:
+        """Return how many bytes the peer takes of a stream now."""
+        connection = self._connection
+        try:
+            return min(connection.stream_remote_window_size(stream_id), connection.remote_window_size)
+        except NGH2Error:
+            return 0  # over, see Engine
+
+
+class SharedFields:
+    """One object for each header field that a connection brings again and again.
+
+    HPACK says a field that came before in one byte. Each time it is decoded into new objects, so that a client could
+    fill 32 KiB of memory by a head of 30 bytes, on 100 streams at once (CVE-2026-47774). Shared, a field is in memory
+    once for all streams that hold it. Honest clients send the same fields all the time too, so their streams become
+    smaller.
+    """
+
+    __slots__ = ("_known", "_n_bytes")
+
+    def __init__(self) -> None:
+        self._known: Final[dict[Header, Header]] = {}
+        self._n_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<SharedFields {len(self._known)}, {self._n_bytes} bytes>"
+
+    def share(self, fields: Sequence[Header]) -> Headers:
+        """Return the fields, those that came before as the same objects. A field of a subclass stays what it is."""
+        get = self._known.get
+        shared = []
+        for field in fields:
+            known = get(field)
+            if known is None or type(field) is not tuple:
+                known = self._keep(field)
+            shared.append(known)
+        return shared
+
+    def _keep(self, field: Header) -> Header:
+        if type(field) is tuple:
+            self._n_bytes += len(field[0]) + len(field[1]) + _OVERHEAD
+            if self._n_bytes > _MAX_BYTES:
+                # Starts over: a client that fills it sends as many bytes as it holds.
+                self._known.clear()
+                self._n_bytes = 0
+            else:
+                self._known[field] = field
+        return field
+
+
+def _unless_over(call: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Call a verb of ngh2, which raises when the stream or the connection is over; see Engine."""
+    try:
+        call(*args, **options)
+    except NGH2Error:
+        pass
+
+
+def _is_idle(event: Event) -> bool:
+    """True for a frame that brings nothing, of which a peer may send as many as it likes."""
+    kind = type(event)
+    if kind is WindowUpdated:
+        return cast(WindowUpdated, event).increment < LARGE_UPDATE
+    return kind not in _BOUNDED
