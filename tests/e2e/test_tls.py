@@ -20,6 +20,7 @@ import trustme
 from tests.e2e.harness import KEY, VeloxProcess, read_reply
 from tests.e2e.tls_clients import TlsFiles, resident_bytes, tls_connect, tls_sdk
 from tests.e2e.tools import covers, run_velox
+from tests.e2e.upstreams import start_sim
 from tests.e2e.websocket_upstreams import WebSocketUpstream, connect
 
 SIM = ("serve", "--sim")
@@ -86,7 +87,7 @@ def test_async_sdk_works_over_tls(velox: VeloxProcess, files: TlsFiles) -> None:
 def test_sdk_speaks_http2_over_tls_where_both_want_to(files: TlsFiles, engine: str) -> None:
     """ALPN decides: HTTP/2 for who offers it, HTTP/1.1 for all others, on one port."""
     settings = {"VELOX_WORKERS": "1", "VELOX_LISTEN_HTTP2": "on", "VELOX_HTTP2_ENGINE": engine}
-    with VeloxProcess({**files.env(), **settings}, SIM) as velox:
+    with start_sim() as sim, VeloxProcess({**files.env(), **settings, "VELOX_UPSTREAM_ORIGIN": sim.url}) as velox:
         for http2, version in ((True, "HTTP/2"), (False, "HTTP/1.1")):
             transport = openai.DefaultHttpxClient(verify=files.context(), trust_env=False, http2=http2)
             base_url = f"{velox.base_url}/v1"
