@@ -77,12 +77,12 @@ _ACCOUNT: Final = "account, metrics"
 # Which module does which step; the first that the name begins with. "module.Class.function" where a module does two.
 _STEPS: Final = (
     ("accept, decode", "velox.net.client.plain_socket"),
-    ("accept, decode", "velox.net.client.request_reader"),
+    ("accept, decode", "velox.net.client.http1.RequestReader"),
     ("accept, decode", "velox.net.client.body_budget"),
-    ("accept, decode", "velox.net.client.greeter"),
-    ("accept, decode", "velox.net.client.connection.ClientConnection._"),
-    ("accept, decode", "velox.net.client.connection.ClientConnection.data_received"),
-    ("accept, decode", "velox.net.client.connection.ClientConnection.budget"),
+    ("accept, decode", "velox.net.client.preface_detector"),
+    ("accept, decode", "velox.net.client.http1.ClientHttp1Connection._"),
+    ("accept, decode", "velox.net.client.http1.ClientHttp1Connection.data_received"),
+    ("accept, decode", "velox.net.client.http1.ClientHttp1Connection.budget"),
     ("accept, decode", "velox.policy.pace"),
     ("accept, decode", "velox.protocol.http1."),
     ("accept, decode", "velox.protocol.http1_head"),

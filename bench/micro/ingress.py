@@ -1,6 +1,6 @@
 """The whole step by which a request comes in: from the bytes that a socket brought to the route that it takes.
 
-Velox: its real parts, put together as a worker does, without sockets: PlainSocket, ClientConnection, HeadReader,
+Velox: its real parts, put together as a worker does, without sockets: PlainSocket, ClientHttp1Connection, HeadReader,
 Gateway (key and path), BodyReader, Routing. Not in it, and measured by themselves: queue and gate.
 
 Knows: the ways in. Does not know: what each of Velox's parts does.

@@ -13,7 +13,7 @@ from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, se
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable
 from velox.net.application import ChunkWriter
-from velox.net.client.http1_reply import Http1Replies
+from velox.net.client.http1 import Http1Replies
 from velox.net.upstream.interface import (
     ConnectionOwner,
     ReplySink,

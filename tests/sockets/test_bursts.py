@@ -137,7 +137,7 @@ class Overdue:
         self.deadline_s = 0.0
         self._ended.append(self)
 
-    def left(self) -> None:
+    def peer_closed(self) -> None:
         self._ingress.paused.discard(self)
         self._ended.append(self)
 

@@ -17,7 +17,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.application import ChunkWriter
-from velox.net.client.http1_reply import Http1Replies
+from velox.net.client.http1 import Http1Replies
 from velox.types import ANYONE
 
 

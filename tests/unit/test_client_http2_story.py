@@ -17,8 +17,8 @@ from velox.errors import VeloxError
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.http2 import ClientHttp2Connection
-from velox.net.client.http2_room import MAX_AHEAD
 from velox.net.client.ingress import Ingress
+from velox.net.client.reply_buffer_budget import MAX_AHEAD
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, EngineSettings
 from velox.protocol.http2_engines import engine_factory
@@ -246,7 +246,7 @@ class Story:
         assert self.budget.taken_bytes >= held, "a body that runs is paid for"
         assert self.budget.taken_bytes <= BUDGET
         ahead = [stream.id for stream in self.connection._streams.values() if stream.may_run_ahead]
-        assert self.connection.room._n_ahead == len(ahead) <= MAX_AHEAD, self.done
+        assert self.connection.reply_budget._n_ahead == len(ahead) <= MAX_AHEAD, self.done
         if self.is_lost:
             assert not live and not self.ingress.connections and self.ingress.n_http2 == 0, self.done
             assert self.budget.taken_bytes == 0 and not self.ingress.paused, self.done
@@ -273,7 +273,7 @@ class Story:
         open_ids = set(self.asked) - set(self.peer.ended) - reset - self.left
         assert not open_ids, (self.done, open_ids, self.connection)
         assert not self.connection._streams and not self.connection._waiting, (self.done, self.connection)
-        assert self.connection.room.n_bytes == 0, self.done
+        assert self.connection.reply_budget.n_bytes == 0, self.done
         assert self.budget.taken_bytes == 0
 
 

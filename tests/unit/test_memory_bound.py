@@ -8,7 +8,7 @@ import pytest
 
 from velox.gateway import limiter, mirror
 from velox.net import tunnel
-from velox.net.client import connection, http2_room, plain_socket, tls
+from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
@@ -36,11 +36,11 @@ def bound(**changes: str) -> int:
 
 def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     """A limit that is changed in one place and not in the other would make the bound a guess."""
-    assert memory_bound._AHEAD == connection._PIPELINE_BYTES
+    assert memory_bound._AHEAD == http1._PIPELINE_BYTES
     assert memory_bound._READ == plain_socket._READ_BYTES == tls._READ_BYTES
-    assert memory_bound._UNSENT == http2_room._SHARE == tunnel.UNSENT_BYTES
-    assert memory_bound._REPLIES_HTTP2 == http2_room._FULL
-    assert memory_bound._STREAMS_AHEAD == http2_room.MAX_AHEAD
+    assert memory_bound._UNSENT == reply_buffer_budget._SHARE == tunnel.UNSENT_BYTES
+    assert memory_bound._REPLIES_HTTP2 == reply_buffer_budget._FULL
+    assert memory_bound._STREAMS_AHEAD == reply_buffer_budget.MAX_AHEAD
     assert INGRESS_SETTINGS.max_streams_local == memory_bound._STREAMS
     assert memory_bound._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
     assert memory_bound._READ == tunnel.READ_BYTES

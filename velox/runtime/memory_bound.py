@@ -25,7 +25,7 @@ _MIB: Final = 1024 * 1024
 _PROCESS: Final = 48 * _MIB
 # Protocol, transport, reader, timers of a connection.
 _CONNECTION: Final = 8 * _KIB
-# What may come ahead of its turn before reading stops (net/client/connection.py), and the read that goes over it
+# What may come ahead of its turn before reading stops (net/client/http1.py), and the read that goes over it
 # (net/client/plain_socket.py, net/client/tls.py). A head that is not whole is less than that.
 _AHEAD: Final = 64 * _KIB
 _READ: Final = 64 * _KIB
@@ -37,9 +37,9 @@ _UPSTREAM_READ: Final = 128 * _KIB
 _UPSTREAM_TLS_READ: Final = 256 * _KIB
 # The loop's own, of a reply whose chunks have come alone until then (net/upstream/http1.py); uvloop has it fixed.
 _UPSTREAM_LARGE_READ: Final = 250 * _KIB
-# Over HTTP/2 all streams of a connection together (client/http2_room.py), beside the transport's 64 KiB and the slice
-# that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a window of
-# each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
+# Over HTTP/2 all streams of a connection together (client/reply_buffer_budget.py), beside the transport's 64 KiB and
+# the slice that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a
+# window of each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
 _REPLIES_HTTP2: Final = 2 * _MIB
 _STREAMS: Final = 100
 _STREAMS_AHEAD: Final = 16

@@ -1,401 +1,65 @@
-"""One client's HTTP/1.1 connection: one request at a time, strictly in order.
+"""What every connection of a client does, whatever is spoken over it: it is counted, limited, timed and watched.
 
-Knows: its socket, its timers, when to read on and when to stop. Does not know: how a request is read
-(request_reader.py), how a reply is framed (client/http1_reply.py), or what they mean (gateway/, behind application.py).
-
-Requests that a client pipelines stay unparsed bytes until the one before has been answered, and the client has taken
-the answer (R-H1-10, R-MEM-1).
+Knows: the socket's transport, and the ingress's registers. Does not know: HTTP.
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import enum
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from velox.errors import VeloxError
-from velox.net import resets
-from velox.net.application import ChunkWriter, ClientExchange, Successor
-from velox.net.client.backlog import Backlog, discard_unread, is_sending
-from velox.net.client.http1_reply import Http1Replies
-from velox.net.client.refusals import body_too_late, body_too_slow, head_too_late, no_room
-from velox.net.client.request_reader import RequestReader
-from velox.policy.pace import Pace
-from velox.protocol.http1_write import CONTINUE_100
-from velox.types import ANYONE
-
-if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.client.ingress import Ingress
+from velox.net.client.backlog import Backlog
+from velox.net.client.ingress_state import IngressState
 
 __all__ = ["ClientConnection"]
 
-# What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
-_PIPELINE_BYTES: Final = 64 * 1024
-# After an early refusal the rest of the request is read and thrown away for this long, so that the client sees the
-# refusal and not a reset (RFC 9112 §9.6).
-_LINGER_S: Final = 2.0
-# A drain waits this long for the first request of a connection that came just before it.
-_FIRST_REQUEST_S: Final = 0.5
 
+class ClientConnection(asyncio.Protocol, abc.ABC):
+    """The base of a protocol. deadline_s: loop time, the first of all that the connection has; 0: none."""
 
-class _State(enum.IntEnum):
-    IDLE = 0  # between requests
-    HEAD = 1  # part of a head has come
-    BODY = 2
-    ANSWERING = 3
-    FLUSHING = 4  # answered; the client has not taken the answer yet
-    LINGER = 5  # the last answer is given; what still comes is thrown away
-    CLOSED = 6
-
-
-_IDLE, _HEAD, _BODY, _ANSWERING, _FLUSHING, _LINGER, _CLOSED = _State  # an enumeration's attribute takes 50 ns
-
-
-class ClientConnection(Http1Replies, asyncio.Protocol):
-    """One client's connection; the Client of each of its requests in turn."""
-
-    def __init__(self, ingress: Ingress) -> None:
-        super().__init__()
-        self.deadline_s = 0.0  # loop time; 0: none
-        self._ingress: Final = ingress
-        self._request: Final = RequestReader(ingress.limits, ingress.budget, ingress.heads)
+    def __init__(self, ingress: IngressState) -> None:
+        self.deadline_s = 0.0
+        self.ingress: Final = ingress
         self._transport: asyncio.Transport | None = None
-        self._state = _IDLE
-        self._caller = ANYONE
-        self._exchange: ClientExchange | None = None
-        self._read_paused = False
-        self._write_paused = False
-        self._pace: Final = Pace(ingress.pace)
         self._backlog: Final = Backlog(ingress.least_taken_bytes)
-        self._address = ""
+        self._address = ""  # as the limiter gave it
         self._is_refused = False  # there are too many connections
-        self._is_new = True
 
-    def __repr__(self) -> str:
-        return f"<ClientConnection {self._state.name} {self._request!r}>"
+    @abc.abstractmethod
+    def on_deadline(self) -> None:
+        """See WatchedConnection."""
 
-    # -- for the gateway --------------------------------------------------------------------------
-
-    @property
-    def is_write_paused(self) -> bool:
-        """True while the client reads more slowly than it is written to."""
-        return self._write_paused
-
-    @property
-    def is_idle(self) -> bool:
-        """True when no request has begun to come, and none is being answered."""
-        return self._state is _IDLE
-
-    @property
-    def is_http_1_0(self) -> bool:
-        head = self._request.head
-        return head is not None and head.http_1_0
-
-    @property
-    def will_close(self) -> bool:
-        head = self._request.head
-        return self._ingress.draining or head is None or not head.keep_alive
-
-    @property
-    def direct_write(self) -> ChunkWriter | None:
-        """See Http1Replies. Not after connection_lost(): uvloop's raises then."""
-        return None if self._transport is None or self._write_paused else self._transport.write
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of the reply. Nothing happens when the client has left."""
-        if self._transport is not None:
-            if self._write_paused:
-                self._backlog.wrote(len(data))
-            self._transport.write(data)
-
-    def release_body(self) -> None:
-        """The request's body is no longer held: its bytes go back to the budget."""
-        self._request.release()
-
-    def finish(self, *, close: bool = False) -> None:
-        """The reply has been written to its end. close: nothing can follow on this connection."""
-        self._exchange = None
-        self._request.release()
-        if self._transport is None:
-            return
-        if close or self.ends_at_close or self.will_close:
-            self._close()
-        elif self._write_paused:
-            # The replies to requests that were sent ahead must not gather behind one that is not taken.
-            self._state = _FLUSHING
-        else:
-            self._next()
-
-    def _next(self) -> None:
-        """Be ready for another request."""
-        self._request.clear()
-        self._is_new = False
-        self._state = _IDLE
-        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.keepalive_s
-        if self._request.buffered:
-            # Not from here: a client that pipelines thousands of requests must not grow the stack.
-            self._ingress.loop.call_soon(self._advance)
+    @abc.abstractmethod
+    def close_if_idle(self) -> None:
+        """See WatchedConnection."""
 
     def abort(self) -> None:
-        """Reset the connection: the reply must not look complete."""
+        """Reset the connection: no reply must look complete."""
         if self._transport is not None:
             self._transport.abort()
 
-    def close_if_idle(self) -> None:
-        """Draining: close unless a request has begun, or the first one may be on its way."""
-        if self._state is not _IDLE or self._request.buffered:
-            return
-        if self._is_new:
-            self.deadline_s = self._ingress.loop.time() + _FIRST_REQUEST_S
-        else:
-            self._close_idle()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        ingress = self._ingress
-        ingress.connections.add(self)
-        first_s = _FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
-        self.deadline_s = ingress.loop.time() + first_s
-        self._address, refusal = ingress.door.enter(transport.get_extra_info("peername"))
-        if refusal is not None:
-            self._is_refused = True
-            self._refuse(refusal)
-            if not ingress.door.may_linger:
-                discard_unread(self._transport)
-                transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        state = self._state
-        if state >= _LINGER:
-            return
-        self._request.feed(data)
-        self._advance(len(data) if state is _BODY else 0)
-
-    def eof_received(self) -> bool:
-        # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
-        # read what is on its way.
-        if self._exchange is not None:
-            self.abort()
-        return False
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._transport = None
-        self._state = _CLOSED
-        self._ingress.connections.discard(self)
-        self._ingress.paused.discard(self)
-        self._ingress.door.leave(self._address, was_refused=self._is_refused)
-        self._request.leave_line(self)
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.client_gone()
-        self._request.release()
-        self._request.clear()
-
-    def pause_writing(self) -> None:
-        self._write_paused = True
-        if self._transport is not None:
-            self._backlog.begin(self._transport)
-        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
-        if self._exchange is not None:
-            self._exchange.client_paused()
-
-    def resume_writing(self) -> None:
-        self._write_paused = False
-        if self._state is _ANSWERING:
-            self.deadline_s = 0.0
-        elif self._state is _LINGER:
-            self._linger()
-        elif self._state is _FLUSHING:
-            if self.will_close:
-                self._close()
-            else:
-                self._next()
-        if self._exchange is not None:
-            self._exchange.client_resumed()
-
-    # -- reading a request --------------------------------------------------------------------------
-
-    def _advance(self, n_body: int = 0) -> None:
-        """Go as far as the bytes that are here allow. n_body: those of an open body that have just come."""
-        request = self._request
-        if request.waits:
-            return
-        if self._state < _ANSWERING:
-            try:
-                is_whole = (self._state is _BODY or self._read_head()) and request.collect()
-            except VeloxError as error:
-                self._refuse(error)
-            else:
-                if is_whole:
-                    self._submit()
-                elif self._state is _BODY and not request.waits:
-                    now_s = self._ingress.loop.time()
-                    self.deadline_s = self._pace.came(n_body, now_s) if n_body else self._pace.begin(now_s)
-        if self._read_paused or request.buffered:
-            self._read_on()
-
-    def _read_head(self) -> bool:
-        ingress, request = self._ingress, self._request
-        head = request.head = request.read_head()
-        if head is None:
-            if self._state is _IDLE and request.buffered:
-                self._state = _HEAD
-                self.deadline_s = ingress.loop.time() + ingress.timeouts.header_s
-            return False
-        self._state = _BODY
-        self._caller = ingress.app.check_head(head)
-        ingress.heads.accept(head)
-        if not request.reserve(self):
-            self._pause_reading()
-            self.deadline_s = 0.0  # the budget has its own
-            return False
-        if head.expect_continue:
-            self._invite_body()
-        return True
-
-    def _invite_body(self) -> None:
-        """Answer `Expect: 100-continue`, now that the request has passed (R-H1-9); not if the body is coming anyway."""
-        if not self._request.buffered:
-            self.write(CONTINUE_100)
-
-    def budget_granted(self, n_bytes: int) -> None:
-        """The budget has room for the body that waited."""
-        self._request.grant(n_bytes)
-        if (head := self._request.head) is not None and head.expect_continue:
-            self._invite_body()
-        self._ingress.loop.call_soon(self._advance)
-
-    def budget_refused(self) -> None:
-        """The body waited as long as a request may."""
-        self._refuse(no_room())
-
-    def _submit(self) -> None:
-        request = self._request
-        head = request.head
-        assert head is not None, "a request is submitted after its head was read"
-        self._state, self.deadline_s = _ANSWERING, 0.0
-        body, request.body = request.body, None
-        exchange = self._ingress.app.submit(self, head, body, self._caller)
-        # submit() may have answered already, and the connection may be on to the next request.
-        if exchange is not None:
-            self._exchange = exchange
-
-    def _refuse(self, error: VeloxError) -> None:
-        """Answer an error before there is an exchange. A body that was not read makes the connection unusable."""
-        request = self._request
-        self._state, self.deadline_s = _ANSWERING, 0.0
-        request.leave_line(self)
-        request.body = None
-        if request.head is not None and (error.close or not request.body_complete):
-            request.head.keep_alive = False
-        self._ingress.app.refuse(self, request.head, error)
-
-    # -- timers and ends ------------------------------------------------------------------------------
-
-    def on_deadline(self) -> None:
-        """A step took too long."""
-        state, timeouts = self._state, self._ingress.timeouts
-        self.deadline_s = 0.0
-        if self._write_paused or (state is _LINGER and is_sending(self._transport)):
-            if self._transport is not None and self._backlog.is_taken(self._transport):
-                self.deadline_s = self._ingress.loop.time() + timeouts.write_s
-                return
-            exchange, self._exchange = self._exchange, None
-            if exchange is not None:
-                exchange.client_gone(stalled=True)
-            self.abort()
-        elif state is _HEAD or (state is _IDLE and self._request.buffered):
-            self._refuse(head_too_late(timeouts.header_s))
-        elif state is _BODY:
-            is_trickle = self._pace.is_trickle(self._ingress.loop.time())
-            self._refuse(body_too_slow(self._ingress.pace.rate) if is_trickle else body_too_late(timeouts.body_s))
-        elif state is _IDLE:
-            self._close_idle()
-        else:
-            self.abort()
-
-    def _close(self) -> None:
-        """Close after what was written has left; our side first, then the client's (RFC 9112 §9.6)."""
-        # Bytes that it still sends would otherwise be answered by a reset, which can overtake the reply.
-        transport = self._transport
-        if transport is None or self._state >= _LINGER:
-            return
-        self._state = _LINGER
-        self._resume_reading()
-        if transport.can_write_eof():
-            transport.write_eof()
-        else:
-            transport.close()
-        self._linger()
-
-    def _linger(self) -> None:
-        """Give the client time to take what is left, as for any part of a reply; then a little to close."""
-        if self._transport is not None:
-            self._backlog.begin(self._transport)
-        wait_s = self._ingress.timeouts.write_s if is_sending(self._transport) else _LINGER_S
-        self.deadline_s = self._ingress.loop.time() + wait_s
-
-    def left(self) -> None:
+    def peer_closed(self) -> None:
         """The client has closed, which was seen though nothing is read from it."""
-        if self._exchange is not None or self._state is _BODY:
-            self.abort()
-        elif self._transport is not None:
-            self._transport.close()
-
-    def _close_idle(self) -> None:
-        """Close between requests: no reply is on its way that a reset could overtake, so it is done at once."""
-        if self._transport is not None:
-            self._state = _LINGER
-            self._transport.close()
-            self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
-
-    def cut_off(self, last: bytes, *, reset: bool) -> None:
-        """See Http1Replies: the framing stays unfinished, so that no client takes the reply for complete."""
-        transport = self._transport
-        if transport is None:
-            return
-        if last:
-            transport.write(last)
-        self._exchange = None
-        self.release_body()
-        self._state = _LINGER
-        self.deadline_s = self._ingress.loop.time() + self._ingress.timeouts.write_s
-        if reset:
-            resets.reset(transport)
-        else:
-            transport.close()
-
-    def hand_over(self, successor: Successor) -> None:
-        """See Http1Replies. The connection stays one of the ingress's."""
-        self._resume_reading()  # it is no longer watched for a client that leaves while nothing is read from it
-        if self._transport is not None:
-            successor.take(self._transport, self._request.take_rest(), self.connection_lost)
+        self.abort()
 
     def fileno(self) -> int:
         """Return the socket's descriptor; -1 when there is none any more."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if sock is None else int(sock.fileno())
 
-    def _read_on(self) -> None:
-        """Read while what waits is within its limit.
+    def _register(self, transport: asyncio.BaseTransport) -> VeloxError | None:
+        """Register the connection; return why it is refused."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.ingress.connections.add(self)
+        self._address, refusal = self.ingress.limiter.enter(transport.get_extra_info("peername"))
+        self._is_refused = refusal is not None
+        return refusal
 
-        That never holds an open request up: what is here of a body was taken, and half a head is less (Http1Limits).
-        """
-        if self._request.waits or self._state >= _LINGER:
-            return
-        if self._request.buffered > _PIPELINE_BYTES:
-            self._pause_reading()
-        elif self._read_paused:
-            self._resume_reading()
-
-    def _pause_reading(self) -> None:
-        if self._transport is not None and not self._read_paused:
-            self._read_paused = True
-            self._ingress.paused.add(self)
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._transport is not None and self._read_paused:
-            self._read_paused = False
-            self._ingress.paused.discard(self)
-            self._transport.resume_reading()
+    def _unregister(self) -> None:
+        """Undo _register(): the connection is lost."""
+        self._transport = None
+        self.ingress.connections.discard(self)
+        self.ingress.paused.discard(self)
+        self.ingress.limiter.leave(self._address, was_refused=self._is_refused)

@@ -1,16 +1,18 @@
 """One client's HTTP/2 connection: many requests side by side.
 
-Knows: which stream belongs to which request, when to read and to write, when the connection has served long enough, how
-it ends. Does not know: frames (protocol/http2.py), one request and its reply (client/http2_stream.py), or what they
-mean (gateway/, behind application.py).
+Knows: which stream belongs to which request, the room for its body, what its client has not taken of the reply, when to
+read and to write, all timers, how the connection ends. Does not know: frames (protocol/http2.py), or what a request
+means (gateway/, behind application.py).
 
     reading     stops while the client takes nothing of what is written: answers to PING count like replies (R-H2-6)
-    writing     once a turn of the loop, for all streams that have something to say in it
+    writing     once a turn of the loop, for all streams that have something to send in it
     slowness    of one stream is a matter of its window and holds up only that stream's upstream; of the connection, of
-                TCP: then nobody is written to, and who has 64 KiB waiting is held up; all are when they fill the room
-                that they have together (client/http2_room.py)
+                TCP: then nothing is written, and each stream with 64 KiB waiting is held up; all are when they fill the
+                buffer that they share (client/reply_buffer_budget.py)
     leaving     two GOAWAY: a first one that names no stream, and after a round trip, in which requests that were on
                 their way have come, one that names the last (RFC 9113 §6.8)
+    bugs        an error that is raised in the code of one stream is recorded and ends that stream with
+                RST_STREAM(INTERNAL_ERROR): its client can't know what became of the request. The others go on
 """
 
 from __future__ import annotations
@@ -18,17 +20,21 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from itertools import chain
+from typing import Final
 
-from velox.net.client.backlog import Backlog, unsent_bytes
-from velox.net.client.http2_contained import ContainedStream
-from velox.net.client.http2_room import ReplyRoom
-from velox.net.client.http2_stream import ClientHttp2Stream
-from velox.protocol.http2 import INGRESS_SETTINGS, REFUSED_STREAM, Engine, EngineFactory
-from velox.types import Header
-
-if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.client.ingress import Ingress
+from velox.errors import Reason, VeloxError
+from velox.net.application import ClientExchange, Successor
+from velox.net.client.backlog import unsent_bytes
+from velox.net.client.connection import ClientConnection
+from velox.net.client.ingress_state import LINGER_S, IngressState
+from velox.net.client.refusals import body_too_late, body_too_slow, no_room, no_room_in_time
+from velox.net.client.reply_buffer_budget import ReplyBufferBudget, held_bytes
+from velox.policy.pace import Pace
+from velox.protocol import http2
+from velox.protocol.http2 import Engine, EngineFactory
+from velox.protocol.http2_head import MalformedError
+from velox.types import ANYONE, Header, Headers, RequestHead
 
 __all__ = ["ClientHttp2Connection"]
 
@@ -38,10 +44,391 @@ _MAX_AGE_S: Final = 3600.0
 # How long an answer to our PING is waited for before the last stream is named: a round trip, or a client that does not
 # read between two requests.
 _ROUND_TRIP_S: Final = 0.5
-# After our end the client's is waited for, as over HTTP/1.1: a reset could overtake what was said last.
-_LINGER_S: Final = 2.0
 # One write's worth: it bounds a turn of the loop, and what lies in the transport above its own 64 KiB.
 _SLICE_BYTES: Final = 64 * 1024
+# Between two looks at how much of it is queued: more than one read of an upstream's reply, so that looking is seldom.
+_MOST_AT_ONCE: Final = 128 * 1024
+
+
+class _StreamState(enum.IntEnum):
+    WAITING = 0  # for room in the body budget; what has come is not acknowledged
+    BODY = 1
+    ANSWERING = 2
+    ENDED = 3  # all of the reply is given to the engine; the client has not taken it yet
+    GONE = 4
+
+
+class ClientHttp2Stream:
+    """One request and its reply: the Client of one exchange.
+
+    A stream has two halves. The request ends it when it has come whole, or is refused with an answer and then
+    RST_STREAM(NO_ERROR) (RFC 9113 §8.1). The reply ends it with END_STREAM; a reply that is not whole with
+    RST_STREAM(INTERNAL_ERROR), which no client can take for an end (R-STREAM-1). The stream stays known here, and
+    timed, until the client has taken the whole reply.
+
+    deadline_s: loop time, by when something must have moved; 0: nothing is waited for.
+    """
+
+    chunk_writer: Final = None  # chunks are HTTP/1.1's
+    __slots__ = (
+        "_body",
+        "_caller",
+        "_connection",
+        "_error_code",
+        "_exchange",
+        "_has_whole_request",
+        "_head",
+        "_held_bytes",
+        "_is_malformed",
+        "_is_to_head",
+        "_n_empty",
+        "_n_given",
+        "_n_held",
+        "_n_mark",
+        "_n_received",
+        "_n_settled",
+        "_pace",
+        "_state",
+        "deadline_s",
+        "id",
+        "is_write_paused",
+        "may_run_ahead",
+    )
+
+    def __init__(self, connection: ClientHttp2Connection, stream_id: int) -> None:
+        self.id: Final = stream_id
+        self.deadline_s = 0.0
+        self.is_write_paused = False
+        self.may_run_ahead = False
+        self._connection: Final = connection
+        self._state = _StreamState.BODY
+        self._head: RequestHead | None = None
+        self._caller = ANYONE
+        self._body: bytes | bytearray | None = None
+        self._pace: Pace | None = None
+        self._exchange: ClientExchange | None = None
+        self._held_bytes = 0  # taken from the body budget
+        self._n_received = 0
+        self._has_whole_request = False
+        self._is_malformed = False
+        self._is_to_head = False  # the request is a HEAD, whatever else may be wrong with it
+        self._error_code: int | None = None  # of the reset that follows when all has been taken
+        self._n_given = 0  # bytes of the body that the engine was given
+        self._n_settled = 0  # how many of them settle() has seen
+        self._n_empty = 0  # how many of them there were when nothing was queued
+        self._n_held = 0  # of the connection's reply budget
+        self._n_mark = 0  # how many of them had been taken when the deadline was set
+
+    def __repr__(self) -> str:
+        paused = " paused" if self.is_write_paused else ""
+        return f"<ClientHttp2Stream {self.id} {self._state.name}{paused} in={self._n_received} out={self._n_given}>"
+
+    # -- the request, as it comes in ------------------------------------------------------------------
+
+    def on_head(self, fields: Sequence[Header], *, end_stream: bool) -> None:
+        """Read the head, and all of the request when there is no body."""
+        ingress = self._connection.ingress
+        self._has_whole_request = end_stream
+        self._is_to_head = (b":method", b"HEAD") in fields
+        try:
+            head = self._head = ingress.http2_heads.read(fields, end_stream=end_stream)
+            self._caller = ingress.app.check_head(head)
+            ingress.http2_heads.accept(head)
+        except MalformedError:
+            self._is_malformed = True
+            self._refuse(VeloxError(Reason.BAD_FRAMING, "the fields of this stream are no HTTP/2 request"))
+            return
+        except VeloxError as error:
+            self._refuse(error)
+            return
+        if end_stream:
+            self._submit()
+            return
+        if head.content_length and not ingress.budget.take(self, head.content_length):
+            self._state = _StreamState.WAITING  # the budget has a deadline of its own
+            return
+        self._held_bytes = head.content_length or 0
+        self._await_body()
+
+    def on_data(self, data: bytes, end_stream: bool) -> None:
+        """Take a piece of the body."""
+        n_bytes = len(data)
+        self._n_received += n_bytes
+        self._has_whole_request = self._has_whole_request or end_stream
+        if self._state >= _StreamState.ANSWERING:
+            return  # it was refused; not acknowledged, so that the client gets no window to send more of it
+        head = self._head
+        assert head is not None, "a stream without a head has been answered"
+        try:
+            if head.content_length is None:
+                self._count_unannounced(n_bytes)
+            elif self._n_received > head.content_length:
+                raise VeloxError(Reason.BAD_FRAMING, "the body is longer than announced")
+        except VeloxError as error:
+            self._refuse(error)
+            return
+        self._keep(data, end_stream)
+        if self._state is _StreamState.WAITING:
+            return  # no more than the stream's window
+        self._connection.engine.acknowledge(self.id, n_bytes)
+        if end_stream:
+            self._submit()
+        elif self._pace is not None:
+            self._set_deadline(self._pace.came(n_bytes, self._connection.ingress.loop.time()))
+
+    def _count_unannounced(self, n_bytes: int) -> None:
+        """Count a body whose length was not announced: what does not fit is refused, as over HTTP/1.1."""
+        ingress = self._connection.ingress
+        if self._n_received > ingress.limits.body_bytes:
+            message = f"body is over {ingress.limits.body_bytes} bytes (VELOX_MAX_BODY)"
+            raise VeloxError(Reason.BODY_TOO_LARGE, message)
+        if not ingress.budget.take_now(n_bytes):
+            raise no_room(close=False)
+        self._held_bytes += n_bytes
+
+    def _keep(self, data: bytes, end_stream: bool) -> None:
+        if self._body is None and end_stream:
+            self._body = data or None  # the usual case: one frame
+        elif data:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray()
+            self._body += data
+
+    def _await_body(self) -> None:
+        """Let the body come, and ask for it if the client waits for that (R-H1-9)."""
+        self._state = _StreamState.BODY
+        self._pace = Pace(self._connection.ingress.pace)
+        self._set_deadline(self._pace.begin(self._connection.ingress.loop.time()))
+        head = self._head
+        if head is not None and head.expect_continue and not self._n_received:
+            self._connection.engine.send_continue(self.id)
+            self._connection.flush_soon()
+
+    def budget_granted(self, n_bytes: int) -> None:
+        """The budget has room for the body that waited."""
+        self._held_bytes += n_bytes
+        self._await_body()
+        self._connection.ingress.loop.call_soon(self._after_grant)
+
+    def _after_grant(self) -> None:
+        if self._state is _StreamState.BODY:
+            try:
+                self._connection.engine.acknowledge(self.id, self._n_received)
+                self._connection.flush_soon()
+                if self._has_whole_request:
+                    self._submit()
+            except Exception as exc:
+                self.crashed(exc)
+
+    def budget_refused(self) -> None:
+        """The body waited as long as a request may."""
+        self._state = _StreamState.BODY  # no longer in the line
+        self._refuse(no_room_in_time())
+
+    def _submit(self) -> None:
+        head = self._head
+        assert head is not None, "a request is submitted after its head was read"
+        self._state = _StreamState.ANSWERING
+        self.deadline_s = 0.0
+        body, self._body = self._body, None
+        self.may_run_ahead = self._connection.reply_budget.take_ahead()
+        exchange = self._connection.ingress.app.submit(self, head, body, self._caller)
+        # submit() may have answered already.
+        if exchange is not None:
+            self._exchange = exchange
+
+    def _refuse(self, error: VeloxError) -> None:
+        """Answer an error before there is an exchange."""
+        self._leave_line()
+        self._state = _StreamState.ANSWERING
+        self.deadline_s = 0.0
+        self._body = None
+        self._connection.ingress.app.refuse(self, self._head, error)
+
+    # -- Client: the reply, as the gateway gives it ------------------------------------------------------
+
+    def begin_reply(
+        self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """See Client."""
+        if self._state is _StreamState.GONE:
+            return
+        fields = [(b":status", b"%d" % status), *headers]
+        _check(fields)
+        if length is not None:
+            fields.append((b"content-length", b"%d" % length))
+        self._connection.engine.send_response(self.id, fields, not has_body or (end and not data))
+        if data:
+            self._give(data, end)
+        self._connection.touch(self)
+
+    def body(self, data: bytes, end: bool) -> None:
+        """See Client."""
+        if self._state is not _StreamState.GONE and (data or end):
+            self._give(data, end)
+            self._connection.touch(self)
+
+    def cut(self, last: bytes) -> None:
+        """See Client: RST_STREAM after `last`, and never END_STREAM."""
+        if self._state is not _StreamState.GONE:
+            if last:
+                self._give(last, False)
+            self._end(http2.INTERNAL_ERROR)
+
+    def switch(self, headers: Headers, successor: Successor) -> None:
+        """Never called: HTTP/2 has no Upgrade (RFC 9113 §8.6), so no head of it offers a WebSocket."""
+        raise AssertionError("only a head of HTTP/1.1 has an offer")
+
+    def answer(self, status: int, headers: Headers, body: bytes, *, with_body: bool, close: bool) -> None:
+        """See Client. close is not looked at: what makes an HTTP/1.1 connection unusable harms no other stream here."""
+        if self._state is _StreamState.GONE:
+            return
+        if self._is_malformed:
+            # RFC 9113 §8.1.1: not a request, so there is no answer to it.
+            self._connection.engine.reset(self.id, http2.PROTOCOL_ERROR)
+            self._connection.flush_soon()
+            self.drop()
+            return
+        if with_body and not self._is_to_head:
+            self.begin_reply(status, headers, len(body), body, True, has_body=True)
+        else:
+            self.begin_reply(status, headers, len(body), b"", True, has_body=False)
+        self.finish()
+
+    def finish(self) -> None:
+        """See Client."""
+        if self._state is not _StreamState.GONE:
+            self._end(None if self._has_whole_request else http2.NO_ERROR)
+
+    def release_body(self) -> None:
+        """See Client."""
+        if self._held_bytes:
+            n_bytes, self._held_bytes = self._held_bytes, 0
+            self._connection.ingress.budget.give(n_bytes)
+
+    def _give(self, data: bytes, end: bool) -> None:
+        connection = self._connection
+        self._n_given += len(data)
+        self._n_held += len(data)
+        connection.engine.send_data(self.id, data, end)
+        connection.held_more(len(data))
+        # One turn of the loop may read megabytes of a reply that is there already, before anything is written.
+        is_much = self._n_given - self._n_settled > _MOST_AT_ONCE and not self.is_write_paused
+        if is_much and connection.engine.queued_bytes(self.id) > connection.reply_budget.share(is_stalled=False):
+            self.pause()
+
+    def _end(self, error_code: int | None) -> None:
+        self._exchange = None
+        self._error_code = error_code
+        self._state = _StreamState.ENDED
+        self.release_body()
+        self._connection.touch(self)
+
+    # -- for the connection --------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hold the upstream, also one that is not asked yet; settle() lets it go on."""
+        if not self.is_write_paused:
+            self.is_write_paused = True
+            if self._exchange is not None:
+                try:
+                    self._exchange.client_paused()
+                except Exception as exc:
+                    self.crashed(exc)
+
+    def settle(self, *, has_said_all: bool) -> bool:
+        """Look how much of the reply waits, after the connection has written; False when nothing is left to wait for.
+
+        has_said_all: the connection has nothing more to write, so what waits here waits for the client's window.
+        """
+        connection = self._connection
+        n_queued = connection.engine.queued_bytes(self.id)
+        self._n_settled = self._n_given
+        if not n_queued:
+            self._n_empty = self._n_given
+        self._hold(held_bytes(n_queued, self._n_given - self._n_empty))
+        if self._state is _StreamState.ENDED and not n_queued and (self._error_code is None or has_said_all):
+            if self._error_code is not None:
+                connection.engine.reset(self.id, self._error_code)
+                connection.flush_soon()
+            self.drop()
+            return False
+        if not n_queued:
+            if self._state >= _StreamState.ANSWERING:
+                self.deadline_s = 0.0
+        elif has_said_all and not self.deadline_s:
+            self._n_mark = self._n_given - n_queued
+            self._set_deadline(connection.ingress.loop.time() + connection.ingress.timeouts.write_s)
+        most = connection.reply_budget.share(is_stalled=has_said_all)
+        if n_queued > most:
+            self.pause()
+        elif self.is_write_paused and n_queued <= most // 4 and not connection.reply_budget.is_full:
+            self.is_write_paused = False
+            if self._exchange is not None:
+                self._exchange.client_resumed()
+        return n_queued > 0 or self._error_code is not None
+
+    def on_deadline(self, now_s: float) -> None:
+        """Something took too long."""
+        ingress = self._connection.ingress
+        self.deadline_s = 0.0
+        if self._state is _StreamState.BODY:
+            is_trickle = self._pace is not None and self._pace.is_trickle(now_s)
+            self._refuse(body_too_slow(ingress.pace.rate) if is_trickle else body_too_late(ingress.timeouts.body_s))
+            return
+        n_taken = self._n_given - self._connection.engine.queued_bytes(self.id)
+        if self._connection.is_write_paused or n_taken - self._n_mark >= max(1, ingress.least_taken_bytes):
+            # It takes enough; or the whole connection is slow, which has a deadline of its own.
+            self._n_mark = n_taken
+            self._set_deadline(now_s + ingress.timeouts.write_s)
+            return
+        self._connection.engine.reset(self.id, http2.CANCEL)
+        self._connection.flush_soon()
+        self.gone(stalled=True)
+
+    def gone(self, *, stalled: bool = False) -> None:
+        """The client gave the stream up, or is given up itself: stop all work for it (R-CANCEL-1)."""
+        exchange, self._exchange = self._exchange, None
+        self._leave_line()
+        self.drop()
+        if exchange is not None:
+            try:
+                exchange.client_gone(stalled=stalled)
+            except Exception as exc:
+                self._connection.ingress.app.crashed(exc)
+
+    def crashed(self, exc: Exception) -> None:
+        """An error was raised in the code of this stream: end the stream."""
+        connection = self._connection
+        connection.ingress.app.crashed(exc)
+        connection.engine.reset(self.id, http2.INTERNAL_ERROR)
+        connection.flush_soon()
+        self.gone()
+
+    def drop(self) -> None:
+        """The stream is over: hold nothing for it any more."""
+        self._state = _StreamState.GONE
+        self.deadline_s = 0.0
+        self._body = None
+        self.release_body()
+        self._hold(0)
+        if self.may_run_ahead:
+            self.may_run_ahead = False
+            self._connection.reply_budget.give_ahead()
+        self._connection.forget(self)
+
+    def _hold(self, n_bytes: int) -> None:
+        before, self._n_held = self._n_held, n_bytes
+        self._connection.held_more(n_bytes - before)
+
+    def _leave_line(self) -> None:
+        if self._state is _StreamState.WAITING:
+            self._state = _StreamState.BODY
+            self._connection.ingress.budget.forget(self)
+
+    def _set_deadline(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._connection.watch(deadline_s)
 
 
 class _State(enum.IntEnum):
@@ -53,33 +440,28 @@ class _State(enum.IntEnum):
     CLOSED = 5
 
 
-class ClientHttp2Connection(asyncio.Protocol):
+class ClientHttp2Connection(ClientConnection):
     """The connection; also the handler of its engine's events."""
 
-    def __init__(self, ingress: Ingress, make_engine: EngineFactory) -> None:
-        self.deadline_s = 0.0  # loop time, the first of all there are; 0: none
-        self.ingress: Final = ingress
-        self.engine: Engine = make_engine(self, INGRESS_SETTINGS, False)
+    def __init__(self, ingress: IngressState, make_engine: EngineFactory) -> None:
+        super().__init__(ingress)
+        self.engine: Engine = make_engine(self, http2.INGRESS_SETTINGS, False)
         self.is_write_paused = False
-        self._transport: asyncio.Transport | None = None
         self._state = _State.NEW
         self._streams: dict[int, ClientHttp2Stream] = {}
-        self._touched: list[ClientHttp2Stream] = []  # to look at after the next write
-        self.room: Final = ReplyRoom()
+        self._touched: dict[int, ClientHttp2Stream] = {}  # to look at after the next write
+        self.reply_budget: Final = ReplyBufferBudget()
         self._waiting: dict[int, ClientHttp2Stream] = {}  # whose replies the client has not taken whole
         self._may_move = False  # those that wait may have been given a window
         self._n_begun = 0
         self._retire_s = 0.0
         self._due_s = 0.0  # loop time: of the state; 0: none
         self._write_due_s = 0.0  # while writing is paused
-        self._backlog: Final = Backlog(ingress.least_taken_bytes)
         self._flush_queued = False
         self._client_leaves = False
         self._is_over = False  # close as soon as all is written
         self._may_linger = False  # and then wait for the client's end: it has replies to read, or a reason
         self._is_fatal = False  # the client gets our last word, if it takes that at once, and nothing else
-        self._address = ""
-        self._is_refused = False  # there are too many connections
 
     def __repr__(self) -> str:
         return f"<ClientHttp2Connection {self._state.name} streams={len(self._streams)} begun={self._n_begun}>"
@@ -90,20 +472,6 @@ class ClientHttp2Connection(asyncio.Protocol):
         """Draining: tell the client, let run what has begun, then close."""
         self._leave()
 
-    def abort(self) -> None:
-        """Close now; replies that run are cut."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor; -1 when there is none any more."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return -1 if sock is None else int(sock.fileno())
-
-    def left(self) -> None:
-        """The client has closed, which was seen though nothing is read from it."""
-        self.abort()
-
     def on_deadline(self) -> None:
         """See who is late: the connection, or one of its streams."""
         now_s = self.ingress.loop.time()
@@ -113,7 +481,10 @@ class ClientHttp2Connection(asyncio.Protocol):
             self._on_due()
         for stream in tuple(self._streams.values()):
             if stream.deadline_s and now_s >= stream.deadline_s:
-                stream.on_deadline(now_s)
+                try:
+                    stream.on_deadline(now_s)
+                except Exception as exc:
+                    stream.crashed(exc)
         deadlines = [stream.deadline_s for stream in self._streams.values()]
         deadlines += self._due_s, self._write_due_s
         self.deadline_s = min(filter(None, deadlines), default=0.0)
@@ -122,9 +493,7 @@ class ClientHttp2Connection(asyncio.Protocol):
 
     def touch(self, stream: ClientHttp2Stream) -> None:
         """A stream has something to say; it leaves at the end of this turn of the loop, with its neighbours'."""
-        if not stream.is_touched:
-            stream.is_touched = True
-            self._touched.append(stream)
+        self._touched[stream.id] = stream
         self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -135,13 +504,13 @@ class ClientHttp2Connection(asyncio.Protocol):
 
     def held_more(self, n_bytes: int) -> None:
         """A stream holds so much more, or less, of its reply."""
-        if self.room.add(n_bytes):  # all are held now: until the next write each of a hundred may bring 128 KiB
+        if self.reply_budget.add(n_bytes):  # all are held now: until the next write each of a hundred may bring 128 KiB
             for stream in tuple(self._streams.values()):
                 stream.pause()
 
     def watch(self, deadline_s: float) -> None:
-        """Call on_deadline() by then."""
-        if not self.deadline_s or deadline_s < self.deadline_s:
+        """Call on_deadline() by then; 0: never."""
+        if deadline_s and (not self.deadline_s or deadline_s < self.deadline_s):
             self.deadline_s = deadline_s
 
     def forget(self, stream: ClientHttp2Stream) -> None:
@@ -153,19 +522,16 @@ class ClientHttp2Connection(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
         ingress = self.ingress
         now_s = ingress.loop.time()
-        ingress.connections.add(self)
+        refusal = self._register(transport)
         ingress.n_http2 += 1
         self._retire_s = now_s + _MAX_AGE_S
         self.engine.start()
         self._set_due(now_s + ingress.timeouts.header_s)
-        self._address, refusal = ingress.door.enter(transport.get_extra_info("peername"))
         if refusal is not None:
             # Nothing of it was processed, says GOAWAY: the client may go elsewhere at once.
-            self._is_refused = True
-            self._may_linger = ingress.door.may_linger
+            self._may_linger = ingress.limiter.may_linger
             self._end()
         elif ingress.draining:
             self._leave()
@@ -185,17 +551,13 @@ class ClientHttp2Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._transport = None
         self._state = _State.CLOSED
         self._due_s = self._write_due_s = 0.0
-        ingress = self.ingress
-        ingress.connections.discard(self)
-        ingress.paused.discard(self)
-        ingress.n_http2 -= 1
-        ingress.door.leave(self._address, was_refused=self._is_refused)
+        self._unregister()
+        self.ingress.n_http2 -= 1
         self._give_up_all()
         # Breaks the cycle with the engine; not at once, because it may be in the middle of a read.
-        ingress.loop.call_soon(self._drop_engine)
+        self.ingress.loop.call_soon(self._drop_engine)
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
@@ -223,22 +585,28 @@ class ClientHttp2Connection(asyncio.Protocol):
         if self._state >= _State.LEAVING:
             return  # above the last stream that was named
         self._n_begun += 1
-        if self.room.is_full:
-            self.engine.reset(stream_id, REFUSED_STREAM)  # nothing of it was processed: it may be sent again
+        if self.reply_budget.is_full:
+            self.engine.reset(stream_id, http2.REFUSED_STREAM)  # nothing of it was processed: it may be sent again
             return
         if self._state is _State.NEW:
             self._state = _State.OPEN
         if not self._streams:
             self._set_due(self._retire_s if self._state is _State.OPEN else self._due_s)
-        stream = self._streams[stream_id] = ContainedStream(self, stream_id)
-        stream.on_head(headers, end_stream=end_stream)
+        stream = self._streams[stream_id] = ClientHttp2Stream(self, stream_id)
+        try:
+            stream.on_head(headers, end_stream=end_stream)
+        except Exception as exc:
+            stream.crashed(exc)
         if self._n_begun >= _MAX_STREAMS:
             self._leave()
 
     def on_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None:  # else it has been reset, and the engine gives back what it takes of the window
-            stream.on_data(data, end_stream)
+            try:
+                stream.on_data(data, end_stream)
+            except Exception as exc:
+                stream.crashed(exc)
 
     def on_stream_end(self, stream_id: int) -> None:
         self.on_data(stream_id, b"", True)
@@ -268,7 +636,7 @@ class ClientHttp2Connection(asyncio.Protocol):
     def on_fatal(self, message: str) -> None:
         self._give_up_all()
         self._is_fatal = self._is_over = self._may_linger = True
-        self._set_due(self.ingress.loop.time() + _LINGER_S)  # it may not even take our last word
+        self._set_due(self.ingress.loop.time() + LINGER_S)  # it may not even take our last word
         self.flush_soon()
 
     # -- writing ------------------------------------------------------------------------------------------
@@ -283,15 +651,14 @@ class ClientHttp2Connection(asyncio.Protocol):
         if not self.is_write_paused and engine.has_output:
             transport.write(engine.take_output(_SLICE_BYTES))
         has_said_all = not engine.has_output
-        touched, self._touched = self._touched, []
-        for stream in touched:
-            stream.is_touched = False
+        touched, self._touched = self._touched, {}
+        for stream in touched.values():
             if self._streams.get(stream.id) is stream:
                 self._settle(stream, has_said_all=has_said_all)
         if self._may_move and self._waiting:
             for stream in tuple(self._waiting.values()):
                 self._settle(stream, has_said_all=has_said_all)
-        if self.room.reopens():
+        if self.reply_budget.reopens():
             for stream in tuple(self._streams.values()):  # also those that have nothing waiting
                 self._settle(stream, has_said_all=has_said_all)
         self._may_move = not has_said_all
@@ -303,7 +670,12 @@ class ClientHttp2Connection(asyncio.Protocol):
             self._close()
 
     def _settle(self, stream: ClientHttp2Stream, *, has_said_all: bool) -> None:
-        if stream.settle(has_said_all=has_said_all):
+        try:
+            waits = stream.settle(has_said_all=has_said_all)
+        except Exception as exc:
+            stream.crashed(exc)
+            waits = False
+        if waits:
             self._waiting[stream.id] = stream
         else:
             self._waiting.pop(stream.id, None)
@@ -312,8 +684,7 @@ class ClientHttp2Connection(asyncio.Protocol):
 
     def _set_due(self, due_s: float) -> None:
         self._due_s = due_s
-        if due_s:
-            self.watch(due_s)
+        self.watch(due_s)
 
     def _on_idle(self) -> None:
         """The last stream has ended."""
@@ -330,7 +701,7 @@ class ClientHttp2Connection(asyncio.Protocol):
         if state is _State.NOTICED:
             self._name_last()
         elif state is _State.LINGER and self._write_due_s and transport is not None and unsent_bytes(transport):
-            self._set_due(self.ingress.loop.time() + _LINGER_S)  # it has not all of its replies yet
+            self._set_due(self.ingress.loop.time() + LINGER_S)  # it has not all of its replies yet
         elif state >= _State.LINGER or self._is_over:
             self.abort()
         elif self._streams:
@@ -374,7 +745,7 @@ class ClientHttp2Connection(asyncio.Protocol):
         self.flush_soon()
 
     def _close(self) -> None:
-        """Close, now that all is said: our side first, then the client's (see _LINGER_S)."""
+        """Close, now that all is said: our side first, then the client's (see LINGER_S)."""
         transport = self._transport
         if transport is None or self._state >= _State.LINGER:
             return
@@ -387,7 +758,7 @@ class ClientHttp2Connection(asyncio.Protocol):
         if not self._is_fatal:
             self._backlog.begin(transport)
             self._write_due_s = now_s + self.ingress.timeouts.write_s  # what it has not taken is timed as before
-        self._set_due(now_s + _LINGER_S)
+        self._set_due(now_s + LINGER_S)
 
     def _give_up_all(self, *, stalled: bool = False) -> None:
         streams, self._streams = self._streams, {}
@@ -398,3 +769,10 @@ class ClientHttp2Connection(asyncio.Protocol):
     def _drop_engine(self) -> None:
         self.engine.close()
         del self.engine
+
+
+def _check(fields: Headers) -> None:
+    """Raise ValueError when a field holds CR, LF or NUL: a gateway behind this one could write it on HTTP/1.1."""
+    text = b"".join(chain.from_iterable(fields))
+    if b"\n" in text or b"\r" in text or b"\0" in text:
+        raise ValueError("a field of this head holds CR, LF or NUL")

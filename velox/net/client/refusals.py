@@ -1,13 +1,13 @@
 """The errors of a request that does not come in time, or for which there is no room.
 
-Knows: their reasons and texts. Does not know: when one is due (connection.py), or how it is sent.
+Knows: their reasons and texts. Does not know: when one is due (http1.py, http2.py), or how it is sent.
 """
 
 from __future__ import annotations
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["body_too_late", "body_too_slow", "head_too_late", "no_room"]
+__all__ = ["body_too_late", "body_too_slow", "head_too_late", "no_room", "no_room_in_time"]
 
 
 def head_too_late(header_s: float) -> VeloxError:
@@ -28,7 +28,13 @@ def body_too_slow(rate: int) -> VeloxError:
     return VeloxError(Reason.BODY_TIMEOUT, message, close=True)
 
 
-def no_room() -> VeloxError:
+def no_room(*, close: bool) -> VeloxError:
+    """A body of unannounced length does not fit, and can't wait. close: nothing can follow on this connection."""
+    message = "no memory for this request's body (VELOX_BODY_BUDGET)"
+    return VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0, close=close)
+
+
+def no_room_in_time() -> VeloxError:
     """The body waited as long as a request may."""
     message = "no memory for this request's body came free in time (VELOX_BODY_BUDGET)"
     return VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0)

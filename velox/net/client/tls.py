@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from velox.net.client.ingress import Ingress
+from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S
 from velox.net.client.layered_transport import LayeredTransport
 from velox.net.tls_failures import PLAIN_HTTP_REPLY, cause_of, is_http
 from velox.outcomes import TlsFailure
@@ -34,11 +35,6 @@ _HANDSHAKE: Final = 0x16
 _RECORD_BYTES: Final = 16 * 1024
 # What one read of the socket takes. OpenSSL's BIOs never shrink, so this also bounds what an idle connection holds.
 _READ_BYTES: Final = 64 * 1024
-# After our end was sent, the client's is waited for: what it still sends would otherwise be answered by a reset, which
-# could overtake what we said last (RFC 9112 §9.6).
-_LINGER_S: Final = 2.0
-# A drain waits this long for the handshake of a connection that came just before it.
-_FIRST_REQUEST_S: Final = 0.5
 
 
 class _State(enum.IntEnum):
@@ -87,8 +83,8 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         self._outgoing: Final = ssl.MemoryBIO()
         self._ssl: ssl.SSLObject | None = None  # made when a handshake begins: a connection that is silent costs little
         self._above: asyncio.Protocol | asyncio.BufferedProtocol | None = None
-        self._address = ""  # as the door gave it
-        self._is_in = False  # counted by the door, until the connection above is
+        self._address = ""  # as the limiter gave it
+        self._is_in = False  # counted by the limiter, until the connection above is
         self._state = _State.NEW
         self._write_paused = False
 
@@ -110,7 +106,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def close_if_idle(self) -> None:
         """Draining: let the handshake end, if it is quick."""
         if self._state < _State.OPEN:
-            self.deadline_s = self._shared.ingress.loop.time() + _FIRST_REQUEST_S
+            self.deadline_s = self._shared.ingress.loop.time() + FIRST_REQUEST_S
 
     # -- asyncio.BufferedProtocol: the socket ---------------------------------------------------------
 
@@ -118,9 +114,9 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         self._raw = cast(asyncio.Transport, transport)
         ingress = self._shared.ingress
         ingress.connections.add(self)
-        first_s = _FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
+        first_s = FIRST_REQUEST_S if ingress.draining else ingress.timeouts.header_s
         self.deadline_s = ingress.loop.time() + first_s
-        self._address, refusal = ingress.door.enter(transport.get_extra_info("peername"))
+        self._address, refusal = ingress.limiter.enter(transport.get_extra_info("peername"))
         self._is_in = True
         if refusal is not None:
             # To say why would cost a handshake; what comes too much is not worth any.
@@ -216,13 +212,13 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def _leave(self, *, was_refused: bool = False) -> None:
         if self._is_in:
             self._is_in = False
-            self._shared.ingress.door.leave(self._address, was_refused=was_refused)
+            self._shared.ingress.limiter.leave(self._address, was_refused=was_refused)
 
     def _fail(self, cause: TlsFailure) -> None:
         """End a connection that got no further than its handshake; what was written still leaves."""
         self._shared.on_failure(cause)
         self._state = _State.ENDED
-        self.deadline_s = self._shared.ingress.loop.time() + _LINGER_S
+        self.deadline_s = self._shared.ingress.loop.time() + LINGER_S
         if self._raw is not None and not self._raw.is_closing():
             self._raw.write_eof()
 
@@ -286,7 +282,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
         if self._raw is not None and not self._raw.is_closing():
             self._raw.write(data)
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         """Send close_notify: what came before it was all."""
         assert self._ssl is not None, "there are records only after a handshake"
         try:
@@ -330,20 +326,20 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def write_eof(self) -> None:
         """Send close_notify and FIN after all that was written. What comes from now on is thrown away."""
         if self._state is _State.OPEN and self._raw is not None:
-            self._say_goodbye()
+            self._send_close_notify()
             self._state = _State.ENDED
             self._raw.write_eof()
 
     def close(self) -> None:
         """Send close_notify after all that was written, and close."""
         if self._state is _State.OPEN:
-            self._say_goodbye()
+            self._send_close_notify()
         self._state = _State.ENDED
         if self._raw is not None:
             self._raw.close()
 
     def abort(self) -> None:
-        """Close now, without a word."""
+        """Close now, without close_notify."""
         self._state = _State.ENDED
         if self._raw is not None:
             self._raw.abort()

@@ -8,35 +8,35 @@ Until they have come, the connection is one of HTTP/1.1: counted, timed and, if 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from velox.net.client.connection import ClientConnection
+from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.http2 import ClientHttp2Connection
+from velox.net.client.ingress_state import IngressState
 from velox.net.client.plain_socket import PlainSocket
 from velox.protocol.http2 import PREFACE, EngineFactory
 
-if TYPE_CHECKING:  # an ingress makes its connections
-    from velox.net.client.ingress import Ingress
-
-__all__ = ["Greeter"]
+__all__ = ["PrefaceDetector"]
 
 
-class Greeter(asyncio.Protocol):
+class PrefaceDetector(asyncio.Protocol):
     """Holds back the first bytes until they can't be the preface any more, or are; then it hands the socket over.
 
     It is above a PlainSocket, and so is what it hands the socket over to: a transport looks at the kind of its protocol
     only when it begins to read.
     """
 
-    def __init__(self, ingress: Ingress, make_engine: EngineFactory) -> None:
+    def __init__(self, ingress: IngressState, make_engine: EngineFactory, view: memoryview) -> None:
+        """view: of the PlainSocket below it."""
         self._ingress: Final = ingress
         self._make_engine: Final = make_engine
-        self._http1: Final = ClientConnection(ingress)
+        self._view: Final = view
+        self._http1: Final = ClientHttp1Connection(ingress)
         self._came = b""
         self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
-        return f"<Greeter {len(self._came)} bytes {self._http1!r}>"
+        return f"<PrefaceDetector {len(self._came)} bytes {self._http1!r}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -58,7 +58,7 @@ class Greeter(asyncio.Protocol):
 
     def _hand_over(self, protocol: asyncio.Protocol) -> None:
         self._came = b""
-        self._transport.set_protocol(PlainSocket(self._ingress.read_view, protocol))
+        self._transport.set_protocol(PlainSocket(self._view, protocol))
 
     def eof_received(self) -> bool:
         return self._http1.eof_received()

@@ -1,4 +1,4 @@
-"""Which connections of clients a worker takes, and how those beyond are told (R-PROC-6).
+"""Limits the connections of clients to a worker, in all and from each address (R-PROC-6).
 
 Knows: the limits, and how many of each address there are. Does not know: what a refusal looks like, or sockets.
 
@@ -13,14 +13,14 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["Door"]
+__all__ = ["ConnectionLimiter"]
 
 # Of the descriptors in reserve (policy/descriptors.py); the next ones are closed as soon as the refusal is written.
 _MOST_LINGERING: Final = 16
 _IPV6_PREFIX: Final = 64  # what one subscriber has
 
 
-class Door:
+class ConnectionLimiter:
     """Of one worker. per_address: 0 for no such limit."""
 
     def __init__(self, max_connections: int, per_address: int = 0) -> None:
@@ -31,7 +31,7 @@ class Door:
         self._n_refused = 0
 
     def __repr__(self) -> str:
-        return f"<Door {self._n_taken}/{self._max_connections} refused={self._n_refused}>"
+        return f"<ConnectionLimiter {self._n_taken}/{self._max_connections} refused={self._n_refused}>"
 
     @property
     def may_linger(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from tests.sockets.core_http2 import ENGINES, GET, Name, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.net.client.http2 import ClientHttp2Connection
-from velox.net.client.http2_room import MAX_AHEAD, ReplyRoom, held_bytes
+from velox.net.client.reply_buffer_budget import MAX_AHEAD, ReplyBufferBudget, held_bytes
 from velox.protocol.http2 import CANCEL, REFUSED_STREAM, SendQueue
 
 KIB: Final = 1024
@@ -21,10 +21,10 @@ def begin(exchange: Exchange, n_bytes: int) -> None:
     exchange.client.begin_reply(200, [], None, bytes(n_bytes), False, has_body=True)
 
 
-def room_of(server: Server) -> ReplyRoom:
+def room_of(server: Server) -> ReplyBufferBudget:
     (connection,) = server.ingress.connections
     assert isinstance(connection, ClientHttp2Connection)
-    return connection.room
+    return connection.reply_budget
 
 
 @each_engine

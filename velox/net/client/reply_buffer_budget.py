@@ -1,10 +1,10 @@
-"""What the replies of one client's HTTP/2 connection may hold together, taken by the client or not (R-MEM-1).
+"""Limits what the replies of one client's HTTP/2 connection may hold together, taken by the client or not (R-MEM-1).
 
-Knows: how much waits, how much of it one stream may have, when no stream may add to it. Does not know: streams, who is
-paused and who goes on (client/http2.py).
+Knows: how much waits, how much of it one stream may have, when no stream may add to it. Does not know: streams, or
+which of them are paused (client/http2.py).
 
     up to 1.25 MiB   each stream may have 64 KiB waiting, as a client of HTTP/1.1 may: 20 that the client does not read
-    above            one that waits for its window may have 16 KiB, so that there is room for those that are read
+    above            one that waits for its window may have 16 KiB: the rest is for those that are read
     above 2 MiB      it is full: all upstreams of the connection are held, and new streams refused, until 1/16 is free:
                      one read of the upstream's, so that one that is read goes on beside those that just don't fill it
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_AHEAD", "ReplyRoom", "held_bytes"]
+__all__ = ["MAX_AHEAD", "ReplyBufferBudget", "held_bytes"]
 
 # Above it a stream's upstream is held, below a quarter it goes on. As uvloop's write buffer.
 _SHARE: Final = 64 * 1024
@@ -28,7 +28,7 @@ _FULL: Final = 2048 * 1024
 _ROOMY: Final = _FULL - 128 * 1024
 # What an engine keeps of a stream until its last byte has gone (protocol/http2_ngh2.py).
 _SLICE: Final = 64 * 1024
-# So many whole windows are as much as the room, where they are 128 KiB.
+# So many whole windows are as much as the budget, where they are 128 KiB.
 MAX_AHEAD: Final = 16
 
 
@@ -41,7 +41,7 @@ def held_bytes(n_queued: int, n_given: int) -> int:
     return min(n_given, 2 * n_queued + _SLICE) if n_queued else 0
 
 
-class ReplyRoom:
+class ReplyBufferBudget:
     """The account of one connection."""
 
     __slots__ = ("_n_ahead", "is_full", "n_bytes")
@@ -52,7 +52,7 @@ class ReplyRoom:
         self.is_full = False  # nothing may be added but what is under way already
 
     def __repr__(self) -> str:
-        return f"<ReplyRoom {self.n_bytes}{' full' if self.is_full else ''}>"
+        return f"<ReplyBufferBudget {self.n_bytes}{' full' if self.is_full else ''}>"
 
     def add(self, n_bytes: int) -> bool:
         """More waits, or less. True when that has made it full."""
