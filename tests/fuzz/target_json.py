@@ -14,8 +14,7 @@ import json
 
 from velox.errors import VeloxError
 from velox.protocol.body import BodyReader
-from velox.protocol.model_rewrite import with_model
-from velox.protocol.usage import ask_for_usage
+from velox.protocol.body_edit import ask_for_usage, with_model
 from velox.types import BodyFields
 
 __all__ = ["run"]

@@ -12,8 +12,7 @@ import re
 
 from tests.fuzz.event_stream import events_of
 from tests.fuzz.wires import Pieces, cuttings
-from velox.protocol.usage import DataLines, UsageScanner
-from velox.protocol.usage_strip import UsageStrip
+from velox.protocol.usage import DataLines, UsageScanner, UsageStrip
 
 __all__ = ["run"]
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body import BodyReader
-from velox.protocol.json_field import Field
-from velox.protocol.model_rewrite import with_model, with_query_model
+from velox.protocol.body_edit import Field, with_model, with_query_model
 
 KIB = 1024
 SPELLINGS = [b'"model"', b'"mod\\u0065l"', b'"\\u006dodel"', b'"\\u006D\\u006f\\u0064\\u0065\\u006C"']

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.protocol.body import BodyReader
-from velox.protocol.usage import DataLines, UsageScanner, ask_for_usage
+from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.usage import DataLines, UsageScanner
 from velox.types import BodyFields
 
 CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'

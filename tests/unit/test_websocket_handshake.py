@@ -9,7 +9,7 @@ from velox.errors import Reason
 from velox.protocol.http1 import Http1Limits, RequestDecoder
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
 from velox.protocol.http1_response_head import ReplyHeads
-from velox.protocol.websocket_handshake import HandshakeError, accept_value, check_accepted, offer_fields, read_offer
+from velox.protocol.websocket import HandshakeError, accept_value, check_accepted, offer_fields, read_offer
 from velox.types import Headers, WebSocketOffer
 
 LINE = b"GET /v1/realtime?model=m HTTP/1.1"

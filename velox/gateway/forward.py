@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
+from velox.protocol.body_edit import with_query_model
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1_write import field_lines
-from velox.protocol.model_rewrite import with_query_model
-from velox.protocol.websocket_handshake import offer_fields
+from velox.protocol.websocket import offer_fields
 from velox.providers.openai import Provider
 from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 

@@ -35,7 +35,7 @@ from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules
-from velox.protocol.model_rewrite import with_model
+from velox.protocol.body_edit import with_model
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
 __all__ = ["Attempt", "AttemptHost", "AttemptObserver", "AttemptReply", "Group", "RetryDecision", "Stage", "stage_of"]

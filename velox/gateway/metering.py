@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from velox.gateway.filters import ReplyFilter
-from velox.protocol.usage import DataLines, Usage, UsageScanner, ask_for_usage
-from velox.protocol.usage_strip import UsageStrip
+from velox.protocol.body_edit import ask_for_usage
+from velox.protocol.usage import DataLines, Usage, UsageScanner, UsageStrip
 from velox.types import BodyFields, Endpoint, ReplyHead
 
 __all__ = ["Meter", "Usage", "UsageFilter", "metered"]

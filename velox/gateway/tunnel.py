@@ -32,7 +32,7 @@ from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
-from velox.protocol.websocket_handshake import HandshakeError, check_accepted
+from velox.protocol.websocket import HandshakeError, check_accepted
 from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 
 __all__ = ["TunnelExchange", "TunnelReply", "model_of"]

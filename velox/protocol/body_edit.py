@@ -1,14 +1,15 @@
-"""Finds a field of a JSON object in its bytes, so that its value can be replaced and nothing else written anew.
+"""Changes a field of a JSON body in its bytes: nothing else of it is written anew.
 
-Knows: where strings begin and end, and how deep in the document a place is. Does not know: what a field is for.
-For a document that was read (body.py): it is an object, whole, and has no two fields of that name.
+Knows: where strings begin and end, how deep in the document a place is, where a model is named and how the usage is
+asked for. Does not know: which model it shall be, or why. The documents are such as BodyReader has read: objects,
+whole, and with no two fields of a name. A form (multipart/form-data) is not read, so it is not changed either.
 
 simdjson does not tell where a value stands, and a walk through the bytes takes 5 ms for each MB in Python's regular
 expressions. So the key is searched for as it is mostly written, at the speed of memchr. Outside strings there is no
 backslash, and inside them each quote stands behind one: `"model"` with none before it is a string of its own, and with
-a colon behind it a key. It is the document's own if there is one bracket open before it, which is told by counting
-those on its shorter side. Where a document hides the key, by escapes or among many others of that name, it is walked
-through, if it is short.
+a colon behind it a key. It is the document's own if there is one bracket open before it: those on its shorter side are
+counted. Where a document hides the key, by escapes or among many others of that name, it is walked through, if it is
+short.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from __future__ import annotations
 import json
 import re
 from typing import Final
+from urllib.parse import quote, unquote_plus
+
+import orjson
 
 from velox.errors import Reason, VeloxError
+from velox.types import BodyFields
 
-__all__ = ["STRING", "Field"]
+__all__ = ["STRING", "Field", "ask_for_usage", "with_model", "with_query_model"]
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
@@ -145,3 +150,92 @@ def _depth(text: bytes | bytearray) -> int:
     if _QUOTE in marks:
         marks = b"".join(marks.split(b'"')[::2])
     return marks.count(b"{") - marks.count(b"}")
+
+
+_MODEL: Final = Field("model")
+_STRING: Final = re.compile(STRING, re.DOTALL)
+# From here on a body is copied once instead of twice.
+_LARGE_BYTES: Final = 64 * 1024
+_ASKING: Final = b'"stream_options":{"include_usage":true}'
+_OPTIONS: Final = Field("stream_options")
+# Nothing or flat members, with no brace inside a string.
+_FLAT_OPTIONS: Final = re.compile(rb"null|\{[^{}\[\]\\]{0,256}\}")
+_CHANGED_BYTES: Final = 1024 * 1024  # a larger one would be searched and copied for too long
+
+
+def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
+    """Return `body` with another model; itself if it names that one already, or none.
+
+    body: one that BodyReader has read. It is not changed: another attempt may still be sending it. What is returned can
+    be given to this function again. Raises VeloxError(BAD_REQUEST) for one of over 512 KiB that hides its
+    model.
+    """
+    begin = _MODEL.find(body)
+    value = None if begin < 0 else _STRING.match(body, begin)
+    if value is None:
+        return body
+    text, end = orjson.dumps(model), value.end()
+    if value[0] == text:
+        return body
+    if len(body) < _LARGE_BYTES:
+        return body[:begin] + text + body[end:]
+    with memoryview(body) as view:
+        return b"".join((view[:begin], text, view[end:]))
+
+
+def with_query_model(query: bytes, model: str) -> bytes:
+    """Return `query` with another model; itself if it names none.
+
+    query: one that gateway/tunnel.py has read: without the "?", of ASCII, and with one model at most.
+    """
+    fields = query.split(b"&")
+    for n, field in enumerate(fields):
+        name, _, value = field.partition(b"=")
+        if unquote_plus(name.decode("ascii")) == "model":
+            if unquote_plus(value.decode("ascii")) == model:
+                break
+            fields[n] = b"%b=%b" % (name, quote(model, safe="").encode("ascii"))
+            return b"&".join(fields)
+    return query
+
+
+def ask_for_usage(body: bytes | bytearray, fields: BodyFields) -> bytes | bytearray | None:
+    """Return `body` with stream_options that ask for the usage; None: it asks already, or can't be changed safely.
+
+    body: one that BodyReader has read, of a streamed chat or text completion; a bytearray is changed in place and
+    returned. fields: what was read of it. Nothing but the options is written anew, and no key is there twice.
+    """
+    if not fields.stream or fields.include_usage:
+        return None
+    if fields.include_usage is not None:
+        return _change_options(body)
+    # The last brace is the document's, which has a member: `stream`. A large body, a bytearray, is not copied so.
+    end = body.rindex(b"}")
+    if isinstance(body, bytearray):
+        body[end:] = b"," + _ASKING + b"}"
+        return body
+    return b"%b,%b}" % (body[:end], _ASKING)
+
+
+def _change_options(body: bytes | bytearray) -> bytes | bytearray | None:
+    """Put include_usage into the options that `body` has. None: it is not sure where they are, or what is in them."""
+    if len(body) > _CHANGED_BYTES:
+        return None
+    try:
+        begin = _OPTIONS.find(body)
+    except VeloxError:
+        return None  # somewhere
+    assert begin >= 0, "there are options in what was read"
+    found = _FLAT_OPTIONS.match(body, begin)
+    if found is None:
+        return None
+    try:
+        options = orjson.loads(found[0])
+    except orjson.JSONDecodeError:
+        return None
+    end = found.end()
+    changed = orjson.dumps({**(options or {}), "include_usage": True})
+    if isinstance(body, bytearray):
+        body[begin:end] = changed
+        return body
+    return body[:begin] + changed + body[end:]
