@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from velox import __version__
-from velox.runtime.capacity import descriptors_of, memory_of, open_files_limit, raise_open_files
+from velox.runtime.capacity import KEEPER_BYTES, descriptors_of, memory_of, open_files_limit, raise_open_files
 from velox.runtime.explain import explain, read_headers
-from velox.runtime.memory_bound import KEEPER_BYTES
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.keys import parse_key

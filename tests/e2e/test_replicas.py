@@ -22,7 +22,7 @@ from tests.e2e.recording import RecordingUpstream
 from tests.e2e.redis_server import FlipProxy, redis_server
 from tests.e2e.tools import CHAT, covers, reason, request_bytes
 from velox.cli import main
-from velox.runtime.memory_bound import KEEPER_BYTES
+from velox.runtime.capacity import KEEPER_BYTES
 
 _REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT)
 # So long that a busy machine is never taken for a Redis that is down, where that is not what the test is about.

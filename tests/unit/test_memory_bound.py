@@ -12,7 +12,7 @@ from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
-from velox.runtime import memory_bound
+from velox.runtime import capacity
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.runtime.supervisor import SPARES
 from velox.settings import load
@@ -36,20 +36,20 @@ def bound(**changes: str) -> int:
 
 def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     """A limit that is changed in one place and not in the other would make the bound a guess."""
-    assert memory_bound._AHEAD == http1._PIPELINE_BYTES
-    assert memory_bound._READ == plain_socket._READ_BYTES == tls._READ_BYTES
-    assert memory_bound._UNSENT == reply_buffer_budget._SHARE == tunnel.UNSENT_BYTES
-    assert memory_bound._REPLIES_HTTP2 == reply_buffer_budget._FULL
-    assert memory_bound._STREAMS_AHEAD == reply_buffer_budget.MAX_AHEAD
-    assert INGRESS_SETTINGS.max_streams_local == memory_bound._STREAMS
-    assert memory_bound._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
-    assert memory_bound._READ == tunnel.READ_BYTES
-    assert len(interface.ReadBuffer().view) == memory_bound._UPSTREAM_READ
-    assert memory_bound._KEPT == limiter._KEPT_SETS
-    assert memory_bound._OVERFLOW_ROWS == quota_table.OVERFLOW_ROWS
-    assert memory_bound._MIRRORED == mirror._MOST
-    assert memory_bound._MIRRORED_BODIES == 2 * mirror._MOST_BYTES
-    assert Http1Limits().head_bytes < memory_bound._AHEAD + memory_bound._READ, "half a head is less than what is read"
+    assert capacity._AHEAD == http1._PIPELINE_BYTES
+    assert capacity._READ == plain_socket._READ_BYTES == tls._READ_BYTES
+    assert capacity._UNSENT == reply_buffer_budget._SHARE == tunnel.UNSENT_BYTES
+    assert capacity._REPLIES_HTTP2 == reply_buffer_budget._FULL
+    assert capacity._STREAMS_AHEAD == reply_buffer_budget.MAX_AHEAD
+    assert INGRESS_SETTINGS.max_streams_local == capacity._STREAMS
+    assert capacity._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
+    assert capacity._READ == tunnel.READ_BYTES
+    assert len(interface.ReadBuffer().view) == capacity._UPSTREAM_READ
+    assert capacity._KEPT == limiter._KEPT_SETS
+    assert capacity._OVERFLOW_ROWS == quota_table.OVERFLOW_ROWS
+    assert capacity._MIRRORED == mirror._MOST
+    assert capacity._MIRRORED_BODIES == 2 * mirror._MOST_BYTES
+    assert Http1Limits().head_bytes < capacity._AHEAD + capacity._READ, "half a head is less than what is read"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_copies_for_a_mirror_count(tmp_path: Path) -> None:
         settings = load({**environ, "VELOX_CONFIG": str(file)}, cores=1, memory_bytes=0)
         bounds.append(memory_of(settings, PLENTY).n_bytes)
 
-    assert bounds[1] - bounds[0] == 2 * 64 * MIB + 256 * memory_bound._EXCHANGE
+    assert bounds[1] - bounds[0] == 2 * 64 * MIB + 256 * capacity._EXCHANGE
 
 
 def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:

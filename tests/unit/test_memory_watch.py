@@ -7,8 +7,7 @@ from pathlib import Path
 
 from velox.observe.oplog import operations_logger
 from velox.policy.memory_watch import MemoryState, MemoryWatch
-from velox.runtime.capacity import ResidentMemory
-from velox.runtime.memory_guard import MemoryGuard
+from velox.runtime.capacity import MemoryGuard, ResidentMemory
 from velox.settings.machine import container_memory, hard_default, soft_default
 from velox.shm.segment import Segment
 from velox.shm.status import WorkerStatus

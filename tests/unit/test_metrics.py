@@ -15,6 +15,7 @@ from velox.errors import Blame, Reason
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.outcomes import (
+    SHED_REASONS,
     AttemptOutcome,
     ConnectionEnd,
     Decision,
@@ -71,7 +72,7 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_attempt(outcome)
     for end in StreamEnd:
         metrics.count_stream_end(end)
-    for reason in series.SHED_REASONS:
+    for reason in SHED_REASONS:
         metrics.count_shed(reason)
     for scope, unit, decision in product(Scope, Unit, Decision):
         metrics.count_limit(scope, unit, decision)
@@ -250,7 +251,7 @@ def test_respawned_worker_counts_on_and_starts_with_zero_gauges() -> None:
 
 def test_shed_reasons_are_gateway_refusals() -> None:
     """To shed is to refuse under load: each such reason is the gateway's own and safe to retry."""
-    assert all(r.fact.blame is Blame.GATEWAY and r.fact.should_retry for r in series.SHED_REASONS)
+    assert all(r.fact.blame is Blame.GATEWAY and r.fact.should_retry for r in SHED_REASONS)
     with pytest.raises(KeyError):
         WorkerMetrics(new_segment().metrics(0)).count_shed(Reason.INTERNAL)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from velox.gateway.steps import finished
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.route_match import RouteTable, usable
 from velox.policy.routes import Match, RouteEntry, Target
-from velox.runtime.steps import finished
 from velox.settings import load
 from velox.types import Header
 

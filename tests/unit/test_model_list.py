@@ -7,8 +7,8 @@ import json
 import orjson
 import pytest
 
+from velox.gateway.steps import finished
 from velox.protocol.model_list import list_of, model_object, reading_models
-from velox.runtime.steps import finished
 
 VLLM = {
     "id": "meta-llama/Llama-3.1-8B",

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from velox.errors import VeloxError
 from velox.gateway.aside import ask
 from velox.gateway.member import Member
-from velox.gateway.stepping import in_steps
+from velox.gateway.steps import in_steps
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import UpstreamEntry
 from velox.protocol.http1_write import field_lines

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from velox.errors import Reason, VeloxError
 from velox.gateway.model_sources import ModelSources, Told
 from velox.gateway.routing import Routing
-from velox.gateway.stepping import in_steps
+from velox.gateway.steps import in_steps
 from velox.memo import Memo
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.routes import UpstreamEntry

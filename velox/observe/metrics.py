@@ -11,38 +11,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from velox import outcomes
 from velox.errors import Reason
 from velox.observe import series
 from velox.observe.series import Family
-from velox.outcomes import (
-    SHED_REASONS,
-    AttemptOutcome,
-    ConnectionEnd,
-    Decision,
-    DnsResult,
-    Hedged,
-    LeaseResult,
-    Mirrored,
-    Phase,
-    Retry,
-    RetryDenied,
-    StreamEnd,
-    TlsFailure,
-    TokenCount,
-    Unit,
-)
 from velox.types import Endpoint, Priority, Scope
 
 __all__ = ["Times", "WorkerMetrics"]
 
 # By code, because the hash of a string is kept and that of an enum member is computed each time.
 _REASON_INDEX: Final = {reason.code: index for index, reason in enumerate(Reason, start=1)}
-_SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(SHED_REASONS)}
+_SHED_CELL: Final = {reason.code: series.SHED.first + i for i, reason in enumerate(outcomes.SHED_REASONS)}
 
 _N_REASONS: Final = len(Reason) + 1
 _N_ENDS: Final = 4 * _N_REASONS  # 2xx to 5xx
-_N_UNITS: Final = len(Unit)
-_N_DECISIONS: Final = len(Decision)
+_N_UNITS: Final = len(outcomes.Unit)
+_N_DECISIONS: Final = len(outcomes.Decision)
 
 # Plain integers: an attribute of another module's dataclass costs more than the count itself.
 _REQUESTS: Final = series.REQUESTS.first
@@ -57,9 +41,9 @@ _N_TTFT: Final = series.TTFT.stride
 _TTFT_BOUNDS_NS: Final = series.TTFT.bounds_ns
 _N_OVERHEAD: Final = series.OVERHEAD.stride
 _OVERHEAD_BOUNDS_NS: Final = series.OVERHEAD.bounds_ns
-_PARSE: Final = series.OVERHEAD.first + Phase.PARSE * _N_OVERHEAD
-_LIMIT_TIME: Final = series.OVERHEAD.first + Phase.LIMIT * _N_OVERHEAD
-_RELAY: Final = series.OVERHEAD.first + Phase.RELAY * _N_OVERHEAD
+_PARSE: Final = series.OVERHEAD.first + outcomes.Phase.PARSE * _N_OVERHEAD
+_LIMIT_TIME: Final = series.OVERHEAD.first + outcomes.Phase.LIMIT * _N_OVERHEAD
+_RELAY: Final = series.OVERHEAD.first + outcomes.Phase.RELAY * _N_OVERHEAD
 _QUEUE_WAIT: Final = series.QUEUE_WAIT.first
 _N_QUEUE_WAIT: Final = series.QUEUE_WAIT.stride
 _QUEUE_WAIT_BOUNDS_NS: Final = series.QUEUE_WAIT.bounds_ns
@@ -107,7 +91,7 @@ class WorkerMetrics:
         self._cells = slab
         self.duration: Final = tuple(Times(slab, series.DURATION, route) for route in Endpoint)
         self.ttft: Final = tuple(Times(slab, series.TTFT, route) for route in Endpoint)
-        self.overhead: Final = tuple(Times(slab, series.OVERHEAD, phase) for phase in Phase)
+        self.overhead: Final = tuple(Times(slab, series.OVERHEAD, phase) for phase in outcomes.Phase)
         self.queue_wait: Final = tuple(Times(slab, series.QUEUE_WAIT, priority) for priority in Priority)
         self.loop_lag: Final = Times(slab, series.LOOP_LAG)
         self.lease_round_trip: Final = Times(slab, series.LEASE_ROUND_TRIP)
@@ -161,23 +145,23 @@ class WorkerMetrics:
         cells[_LIMIT_TIME + bisect_left(_OVERHEAD_BOUNDS_NS, limit_ns)] += 1
         cells[_LIMIT_TIME + _N_OVERHEAD - 1] += limit_ns
 
-    def count_attempt(self, outcome: AttemptOutcome) -> None:
+    def count_attempt(self, outcome: outcomes.AttemptOutcome) -> None:
         """Count one attempt at the upstream."""
         self._cells[_ATTEMPTS + outcome] += 1
 
-    def count_stream_end(self, end: StreamEnd) -> None:
+    def count_stream_end(self, end: outcomes.StreamEnd) -> None:
         """Count the end of one streamed reply."""
         self._cells[_STREAM_ENDS + end] += 1
 
     def count_shed(self, reason: Reason) -> None:
-        """Count one refusal under load. Raises KeyError for a reason that is not in SHED_REASONS."""
+        """Count one refusal under load. Raises KeyError for a reason that is not in outcomes.SHED_REASONS."""
         self._cells[_SHED_CELL[reason.code]] += 1
 
-    def count_limit(self, scope: Scope, unit: Unit, decision: Decision) -> None:
+    def count_limit(self, scope: Scope, unit: outcomes.Unit, decision: outcomes.Decision) -> None:
         """Count what one limit said of one request."""
         self._cells[_LIMIT + (scope * _N_UNITS + unit) * _N_DECISIONS + decision] += 1
 
-    def count_tokens(self, kind: TokenCount, n: int) -> None:
+    def count_tokens(self, kind: outcomes.TokenCount, n: int) -> None:
         """Count `n` tokens of a model."""
         self._cells[series.TOKENS.first + kind] += n
 
@@ -189,19 +173,19 @@ class WorkerMetrics:
         """Count log lines that were dropped."""
         self._cells[series.LOG_DROPPED.first] += n
 
-    def count_retry(self, cause: Retry) -> None:
+    def count_retry(self, cause: outcomes.Retry) -> None:
         """Count one further attempt at a request."""
         self._cells[series.RETRIES.first + cause] += 1
 
-    def count_retry_denied(self, by: RetryDenied) -> None:
+    def count_retry_denied(self, by: outcomes.RetryDenied) -> None:
         """Count one request that was not tried again."""
         self._cells[series.RETRIES_DENIED.first + by] += 1
 
-    def count_connection_end(self, cause: ConnectionEnd) -> None:
+    def count_connection_end(self, cause: outcomes.ConnectionEnd) -> None:
         """Count one upstream connection that takes no more requests."""
         self._cells[series.CONNECTION_ENDS.first + cause] += 1
 
-    def count_dns_refresh(self, result: DnsResult) -> None:
+    def count_dns_refresh(self, result: outcomes.DnsResult) -> None:
         """Count one look-up of an upstream's name."""
         self._cells[series.DNS_REFRESH.first + result] += 1
 
@@ -217,7 +201,7 @@ class WorkerMetrics:
         """Count one TLS handshake with a client that ended well."""
         self._cells[series.TLS_HANDSHAKES.first + resumed] += 1
 
-    def count_tls_failure(self, cause: TlsFailure) -> None:
+    def count_tls_failure(self, cause: outcomes.TlsFailure) -> None:
         """Count one TLS handshake with a client that failed."""
         self._cells[series.TLS_FAILURES.first + cause] += 1
 
@@ -226,15 +210,15 @@ class WorkerMetrics:
         self._cells[series.TUNNEL_BYTES.first] += up
         self._cells[series.TUNNEL_BYTES.first + 1] += down
 
-    def count_lease(self, result: LeaseResult) -> None:
+    def count_lease(self, result: outcomes.LeaseResult) -> None:
         """Count what came of one limit's permits in Redis."""
         self._cells[series.LEASES.first + result] += 1
 
-    def count_hedge(self, outcome: Hedged) -> None:
+    def count_hedge(self, outcome: outcomes.Hedged) -> None:
         """Count one second try, when it is known what came of it."""
         self._cells[series.HEDGES.first + outcome] += 1
 
-    def count_mirror(self, outcome: Mirrored) -> None:
+    def count_mirror(self, outcome: outcomes.Mirrored) -> None:
         """Count one copy of a request, when it is over or was dropped."""
         self._cells[series.MIRRORED.first + outcome] += 1
 

@@ -16,24 +16,8 @@ from itertools import product
 from math import prod
 from typing import Final, Literal, TypeAlias
 
+from velox import outcomes
 from velox.errors import Reason
-from velox.outcomes import (
-    SHED_REASONS,
-    AttemptOutcome,
-    ConnectionEnd,
-    Decision,
-    DnsResult,
-    Hedged,
-    LeaseResult,
-    Mirrored,
-    Phase,
-    Retry,
-    RetryDenied,
-    StreamEnd,
-    TlsFailure,
-    TokenCount,
-    Unit,
-)
 from velox.shm.upstream_table import FIRST_BYTE_NS
 from velox.types import Endpoint, Priority, Scope
 
@@ -122,7 +106,7 @@ _PRIORITY: Final = _label("class", Priority)
 _ROUTE: Final = _label("route", Endpoint)
 _CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
 _REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
-_SHED: Final[Label] = ("reason", tuple(reason.code for reason in SHED_REASONS))
+_SHED: Final[Label] = ("reason", tuple(reason.code for reason in outcomes.SHED_REASONS))
 
 _layout: Final = _Layout()
 
@@ -130,35 +114,37 @@ REQUESTS: Final = _layout.counter(
     "velox_requests", "Requests answered, by route, status class and reason.", _ROUTE, _CLASS, _REASON, sparse=True
 )
 ATTEMPTS: Final = _layout.counter(
-    "velox_upstream_attempts", "Attempts at the upstream, by outcome.", _label("outcome", AttemptOutcome)
+    "velox_upstream_attempts", "Attempts at the upstream, by outcome.", _label("outcome", outcomes.AttemptOutcome)
 )
 STREAM_ENDS: Final = _layout.counter(
-    "velox_stream_end", "Streamed replies, by how they ended.", _label("reason", StreamEnd)
+    "velox_stream_end", "Streamed replies, by how they ended.", _label("reason", outcomes.StreamEnd)
 )
 SHED: Final = _layout.counter("velox_shed", "Requests and connections refused under load.", _SHED)
 LIMIT: Final = _layout.counter(
     "velox_limit_decisions",
     "Decisions of the limits on requests, by scope and unit.",
     _label("scope", Scope),
-    _label("unit", Unit),
-    _label("decision", Decision),
+    _label("unit", outcomes.Unit),
+    _label("decision", outcomes.Decision),
 )
 TOKENS: Final = _layout.counter(
-    "velox_tokens", "Model tokens of requests under a token limit.", _label("kind", TokenCount)
+    "velox_tokens", "Model tokens of requests under a token limit.", _label("kind", outcomes.TokenCount)
 )
 WARM_FAILURES: Final = _layout.counter("velox_upstream_warm_failures", "Connection warm-ups that failed.")
 LOG_DROPPED: Final = _layout.counter("velox_log_dropped", "Log lines dropped.")
-RETRIES: Final = _layout.counter("velox_retries", "Retries, by how the attempt before failed.", _label("cause", Retry))
+RETRIES: Final = _layout.counter(
+    "velox_retries", "Retries, by how the attempt before failed.", _label("cause", outcomes.Retry)
+)
 RETRIES_DENIED: Final = _layout.counter(
-    "velox_retries_denied", "Requests that were not retried, by what forbade it.", _label("by", RetryDenied)
+    "velox_retries_denied", "Requests that were not retried, by what forbade it.", _label("by", outcomes.RetryDenied)
 )
 CONNECTION_ENDS: Final = _layout.counter(
     "velox_upstream_connections_ended",
     "Upstream connections that were closed or retired, by cause.",
-    _label("cause", ConnectionEnd),
+    _label("cause", outcomes.ConnectionEnd),
 )
 DNS_REFRESH: Final = _layout.counter(
-    "velox_dns_refresh", "DNS lookups of an upstream's name, by result.", _label("result", DnsResult)
+    "velox_dns_refresh", "DNS lookups of an upstream's name, by result.", _label("result", outcomes.DnsResult)
 )
 STREAM_ERRORS: Final = _layout.counter(
     "velox_stream_error_events", "Error events of upstreams inside streams, passed on unchanged."
@@ -172,7 +158,9 @@ TLS_HANDSHAKES: Final = _layout.counter(
     ("resumed", ("no", "yes")),
 )
 TLS_FAILURES: Final = _layout.counter(
-    "velox_tls_handshake_failures", "Failed TLS handshakes with clients, by cause.", _label("cause", TlsFailure)
+    "velox_tls_handshake_failures",
+    "Failed TLS handshakes with clients, by cause.",
+    _label("cause", outcomes.TlsFailure),
 )
 TUNNEL_BYTES: Final = _layout.counter(
     "velox_tunnel_bytes", "Bytes sent through WebSockets.", ("to", ("upstream", "client"))
@@ -180,13 +168,15 @@ TUNNEL_BYTES: Final = _layout.counter(
 LEASES: Final = _layout.counter(
     "velox_leases",
     "Permits requested from Redis or returned to it, by result, one per limit; failed: one per question.",
-    _label("result", LeaseResult),
+    _label("result", outcomes.LeaseResult),
 )
 HEDGES: Final = _layout.counter(
-    "velox_hedges", "Hedged requests: second attempts before the first had answered.", _label("outcome", Hedged)
+    "velox_hedges",
+    "Hedged requests: second attempts before the first had answered.",
+    _label("outcome", outcomes.Hedged),
 )
 MIRRORED: Final = _layout.counter(
-    "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", Mirrored)
+    "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", outcomes.Mirrored)
 )
 CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
 
@@ -226,7 +216,7 @@ OVERHEAD: Final = _layout.times(
     "velox_overhead_seconds",
     "Time that Velox itself adds, by phase; for the queue see velox_queue_wait_seconds.",
     OVERHEAD_NS,
-    _label("phase", Phase),
+    _label("phase", outcomes.Phase),
 )
 LOOP_LAG: Final = _layout.times("velox_event_loop_lag_seconds", "How late the event loop runs a timer.", OVERHEAD_NS)
 QUEUE_WAIT: Final = _layout.times(

@@ -1,21 +1,43 @@
-"""What one worker can hold, from settings and the kernel's limits: for the worker, the supervisor and `velox check`.
+"""What one worker can hold, and what it does when memory gets short (R-MEM-1 to R-MEM-4).
 
-Knows: rlimits, /proc, the allocator's trim, and a worker's share of a limit. Does not know: how descriptors are
-planned (policy/).
+Knows: rlimits, /proc, the allocator's trim, a worker's share of a limit, and every place where a peer can make a worker
+hold bytes. Does not know: how descriptors are planned, what the limits of memory mean (policy/), or how a worker is
+replaced (supervisor.py).
+
+The memory bound is not a forecast: it holds when every possible client does its worst at the same time. To grant less,
+lower VELOX_MAX_CONNECTIONS, VELOX_MAX_INFLIGHT or VELOX_BODY_BUDGET, or let VELOX_MEMORY_SOFT and VELOX_MEMORY_HARD
+stop it before. docs/memory.md explains each row; a test drives a worker to all of them at once and compares.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import resource
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from velox.policy.descriptors import DescriptorPlan, plan_descriptors
-from velox.runtime.memory_bound import MemoryBound, memory_bound
+from velox.policy.memory_watch import MemoryState, MemoryWatch
 from velox.settings import Settings
+from velox.shm.status import WorkerStatus
+from velox.types import NO_RATES, Scope
 
-__all__ = ["ResidentMemory", "descriptors_of", "memory_of", "open_files_limit", "raise_open_files", "share"]
+__all__ = [
+    "KEEPER_BYTES",
+    "MemoryBound",
+    "MemoryGuard",
+    "MemoryRow",
+    "ResidentMemory",
+    "descriptors_of",
+    "memory_bound",
+    "memory_of",
+    "open_files_limit",
+    "raise_open_files",
+    "share",
+]
 
 
 def share(total: int, n_workers: int, slot: int) -> int:
@@ -80,3 +102,228 @@ def memory_of(settings: Settings, limit: int) -> MemoryBound:
     inflight = share(settings.max_inflight, settings.workers, 0)
     queued = share(settings.queue_depth, settings.workers, 0)
     return memory_bound(settings, plan.clients, plan.upstream, inflight, queued)
+
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+# Interpreter, modules, shared memory, kept heads: 33 MiB measured, and what the allocator keeps for later.
+_PROCESS: Final = 48 * _MIB
+# Protocol, transport, reader, timers of a connection.
+_CONNECTION: Final = 8 * _KIB
+# What may come ahead of its turn before reading stops (net/client/http1.py), and the read that goes over it
+# (net/client/plain_socket.py, net/client/tls.py). A head that is not whole is less than that.
+_AHEAD: Final = 64 * _KIB
+_READ: Final = 64 * _KIB
+# OpenSSL's own of a connection, with a record each way; and its two BIOs, which grow by a third ahead and never shrink.
+_TLS: Final = 80 * _KIB + 2 * 88 * _KIB
+# A reply that is not taken: the client's write buffer, and what was under way from the upstream (docs/flow-control.md).
+_UNSENT: Final = 64 * _KIB
+_UPSTREAM_READ: Final = 128 * _KIB
+_UPSTREAM_TLS_READ: Final = 256 * _KIB
+# The loop's own, of a reply whose chunks have come alone until then (net/upstream/http1.py); uvloop has it fixed.
+_UPSTREAM_LARGE_READ: Final = 250 * _KIB
+# Over HTTP/2 all streams of a connection together (client/reply_buffer_budget.py), beside the transport's 64 KiB and
+# the slice that goes over it; and what one read brings on top. An upstream that speaks HTTP/2 can't be held at once: a
+# window of each stream comes whatever is held, a whole one of so many of them, and a narrow one of the others.
+_REPLIES_HTTP2: Final = 2 * _MIB
+_STREAMS: Final = 100
+_STREAMS_AHEAD: Final = 16
+_NARROW_WINDOW: Final = 16 * _KIB
+# And a connection: a window of bodies that wait for room in the budget, frames and tables (R-H2-1,
+# docs/http2-ingress.md).
+_HTTP2: Final = 1024 * _KIB + 256 * _KIB
+# A request that waits or runs: a head of 32 KiB as read, as fields, and as sent; its task. 105 KiB measured.
+_EXCHANGE: Final = 112 * _KIB
+# A body that comes in pieces grows by an eighth ahead of time (CPython's bytearray).
+_GROWTH: Final = 9 / 8
+# Of each upload the HTTP/2 engine holds one slice as a copy.
+_SLICE: Final = 64 * _KIB
+# A connection to the upstream: its objects; over HTTP/2 an engine and a write buffer with one turn's slices.
+_UPSTREAM: Final = 16 * _KIB
+_UPSTREAM_HTTP2: Final = 320 * _KIB
+_STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
+# The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
+# keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
+_LINE: Final = 64
+_OVERFLOW_ROWS: Final = 64
+_KEPT: Final = 4096
+_KEPT_EACH: Final = 1 * _KIB
+_KEPT_LIMIT: Final = 3 * _KIB // 2
+# Copies for mirrors (gateway/mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
+_MIRRORED: Final = 256
+_MIRRORED_BODIES: Final = 2 * 64 * _MIB
+# No worker's: the keeper of leases, 38 MiB measured, and what it notes of each row that has a lease.
+KEEPER_BYTES: Final = 64 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One place: `count` of it, `each_bytes` at most."""
+
+    what: str
+    each_bytes: int
+    count: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the most that all of them hold."""
+        return self.each_bytes * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """All places of one worker."""
+
+    rows: tuple[MemoryRow, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bound."""
+        return sum(row.n_bytes for row in self.rows)
+
+    def __str__(self) -> str:
+        rows = sorted((row for row in self.rows if row.n_bytes), key=lambda row: -row.n_bytes)
+        parts = ", ".join(f"{row.what} {_shown(row.n_bytes)}" for row in rows)
+        return f"at most {_shown(self.n_bytes)} a worker: {parts}"
+
+
+def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int, queued: int) -> MemoryBound:
+    """Add up what one worker can be made to hold.
+
+    clients, upstream: connections (policy/descriptors.py). inflight, queued: the worker's share of what may run and
+    wait. The kernel's socket buffers are not in it: about 0.3 MB of a reply for each client that reads nothing.
+    """
+    tls = settings.tls_cert_file is not None
+    kinds = [(entry.http2, origin.scheme == "https") for entry in settings.upstreams for origin in entry.origins]
+    per_client = _CONNECTION + _AHEAD + _READ + (_TLS if tls else 0)
+    window = settings.upstream_stream_window_bytes
+    is_always_http1 = all(http2 == "off" or (http2 == "auto" and not is_tls) for http2, is_tls in kinds)
+    streams = clients * _STREAMS if settings.listen_http2 else clients
+    exchanges = min(streams, inflight + queued)
+    passes_by = any(not is_tls and http2 != "on" for http2, is_tls in kinds)
+    reply = _UNSENT + max(_UPSTREAM_LARGE_READ if passes_by else _UPSTREAM_READ, window)
+    if settings.listen_http2:
+        windows = _STREAMS_AHEAD * window + (_STREAMS - _STREAMS_AHEAD) * _NARROW_WINDOW
+        more = _UPSTREAM_READ if is_always_http1 else windows
+        reply = max(reply, 2 * _UNSENT + _REPLIES_HTTP2 + more)
+    records = any(is_tls and http2 != "on" for http2, is_tls in kinds)
+    tunnels = -(-settings.max_tunnels // settings.workers)
+    body = round(settings.body_budget_bytes * _GROWTH)
+    rows = [
+        MemoryRow("the process itself", _PROCESS, 1),
+        MemoryRow("request bodies", body, 1),
+        MemoryRow("what clients send ahead", per_client, clients),
+        MemoryRow("replies that are not read", reply, clients),
+        MemoryRow("requests that wait or run", _EXCHANGE, exchanges),
+        MemoryRow("WebSockets", 2 * (_UNSENT + _READ), min(tunnels, inflight, clients)),
+    ]
+    if settings.listen_http2:
+        rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
+    if records:
+        rows.append(MemoryRow("TLS records of upstreams that are held", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
+    if is_always_http1:
+        rows.append(MemoryRow("connections to the upstream", _UPSTREAM, min(upstream, exchanges)))
+    else:
+        n_uploads = min(exchanges, settings.body_budget_bytes // _SLICE)
+        rows.append(MemoryRow("slices of uploads", _SLICE, n_uploads))
+        n_warm = sum(entry.connections * len(entry.origins) for entry in settings.upstreams)
+        n_connections = min(upstream, n_warm + -(-exchanges // _STREAMS_UPSTREAM))
+        rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
+    rows += _of_limits(settings)
+    if any(target.model is not None for route in settings.routes for target in route.targets):
+        # The body as it came stays for another attempt; two attempts at a time may name two models.
+        n_attempts = 1 + any(route.hedge is not None for route in settings.routes)
+        rows.append(MemoryRow("bodies with another model", settings.body_budget_bytes, n_attempts))
+    if any(route.mirror is not None for route in settings.routes):
+        rows.append(MemoryRow("copies for mirrors", _EXCHANGE + _MIRRORED_BODIES // _MIRRORED, _MIRRORED))
+    return MemoryBound(tuple(rows))
+
+
+def _of_limits(settings: Settings) -> list[MemoryRow]:
+    """Return what limits of keys and models take; those of the gateway alone are a few rows."""
+    rules = [rule for rule in settings.limit_rules if rule.rates != NO_RATES]
+    own = any(key.rates != NO_RATES for key in settings.api_keys)
+    if not own and all(rule.scope is Scope.GATEWAY for rule in rules):
+        return []
+    # Blocks: two of each worker, and one of the process that is none.
+    row_bytes = _LINE * (1 + -(-2 * (2 * settings.workers + 1) // 8)) + 8
+    n_limits = 3 * own + sum(
+        bool(n) for rule in rules for n in (rule.rates.rpm, rule.rates.tpm, rule.rates.concurrency)
+    )
+    return [
+        MemoryRow("the table of limits", row_bytes, settings.limit_buckets + _OVERFLOW_ROWS),
+        MemoryRow("limits of callers and models at hand", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
+    ]
+
+
+def _shown(n_bytes: int) -> str:
+    if n_bytes >= 1 << 30:
+        return f"{n_bytes / (1 << 30):.1f} GiB"
+    return f"{-(-n_bytes // _MIB)} MiB"
+
+
+# Trimming takes 0.6 ms for each MiB that it gives back (the kernel clears pages), so it is not done at every look, and
+# never while there is memory enough: what the allocator keeps it will need again.
+_LOOKS_PER_TRIM: Final = 5
+
+
+class _Memory(Protocol):
+    def read(self) -> int: ...
+
+    def trim(self) -> None: ...
+
+
+class MemoryGuard:
+    """Of one worker. refuse: new requests, from now on or no longer. wake: the supervisor."""
+
+    def __init__(
+        self,
+        watch: MemoryWatch,
+        memory: _Memory,
+        status: WorkerStatus,
+        logger: logging.Logger,
+        *,
+        refuse: Callable[[bool], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._watch: Final = watch
+        self._memory: Final = memory
+        self._status: Final = status
+        self._logger: Final = logger
+        self._refuse: Final = refuse
+        self._wake: Final = wake
+        self._state = MemoryState.FINE
+        self._n_looks = 0
+        self._next_trim = 0
+        self._is_told = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryGuard {self._state.name}>"
+
+    def look(self, *, is_idle: bool) -> None:
+        """Read, judge, act; four times a second. is_idle: nothing runs that could give memory back."""
+        self._n_looks += 1
+        n_bytes = self._memory.read()
+        if self._watch.is_over(n_bytes) and self._n_looks >= self._next_trim:
+            # Perhaps it is only what the allocator keeps for later.
+            self._next_trim = self._n_looks + _LOOKS_PER_TRIM
+            self._memory.trim()
+            n_bytes = self._memory.read()
+        self._status.resident_bytes = n_bytes
+        state = self._watch.look(n_bytes, is_idle=is_idle)
+        if state is self._state:
+            return
+        self._state = state
+        short = state is not MemoryState.FINE
+        if short != self._status.refuses:
+            self._status.refuses = short
+            self._refuse(short)
+        if short and not self._is_told:
+            # Once: around the limit it goes up and down. The metrics show how long it lasts.
+            self._is_told = True
+            self._logger.warning("%d MiB of memory: new requests are refused (VELOX_MEMORY_*)", n_bytes >> 20)
+        if state is MemoryState.FULL:
+            # Not taken back: a worker that was over the hard limit once is replaced, even if it gets better.
+            self._status.wants_successor = True
+            self._wake()

@@ -18,6 +18,7 @@ from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
+from velox.gateway.steps import finished
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash
 from velox.policy.balance.candidates import Balancer
@@ -36,7 +37,6 @@ from velox.policy.routes import Hedge, KeyRef, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.runtime.capacity import share
 from velox.runtime.members import MemberMaker
-from velox.runtime.steps import finished
 from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamTable
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from velox.errors import VeloxError
@@ -93,38 +93,27 @@ _MOST_HEADS: Final = 512
 _LEAST_HEADS: Final = 16
 
 
+@dataclass(eq=False, slots=True)
 class MemberMaker:
     """Makes the members of worker `slot`.
 
-    max_connections: to one member. on_change: of a pool. on_warm_failure: told with the name of the upstream.
+    max_connections: to one member. on_change: called when a pool has changed. changes: of the health of all members.
     """
 
-    def __init__(
-        self,
-        slot: int,
-        counts: UpstreamCells,
-        metrics: WorkerMetrics,
-        logger: logging.Logger,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        max_connections: int,
-        on_change: Callable[[], None],
-        sim_origin: str | None,
-    ) -> None:
-        self._slot: Final = slot
-        self._counts: Final = counts
-        self._metrics: Final = metrics
-        self._logger: Final = logger
-        self._loop: Final = loop
-        self._max_connections: Final = max_connections
-        self._on_change: Final = on_change
-        self._sim_origin: Final = sim_origin
-        self._buffer: Final = ReadBuffer()
-        self.changes: Final = Changes()  # of the health of all that are made here
+    slot: int
+    counts: UpstreamCells
+    metrics: WorkerMetrics
+    logger: logging.Logger
+    loop: asyncio.AbstractEventLoop
+    max_connections: int
+    on_change: Callable[[], None]
+    sim_origin: str | None
+    buffer: ReadBuffer = field(default_factory=ReadBuffer, init=False)
+    changes: Changes = field(default_factory=Changes, init=False)
 
     def entries(self, settings: Settings) -> tuple[UpstreamEntry, ...]:
         """Return the upstreams of some settings."""
-        return upstreams_of(settings, self._sim_origin)
+        return upstreams_of(settings, self.sim_origin)
 
     def make(
         self, settings: Settings, entry: UpstreamEntry, origin: Origin, row: int, keys: Keys | None, *, is_new: bool
@@ -135,20 +124,20 @@ class MemberMaker:
         resolver = Resolver(
             origin.host,
             origin.port,
-            self._loop,
+            self.loop,
             refresh_s=settings.dns_refresh_s,
-            on_result=self._metrics.count_dns_refresh,
+            on_result=self.metrics.count_dns_refresh,
             on_addresses=lambda addresses: pool.keep_only(addresses),  # noqa: PLW0108 - the pool is made below
         )
-        more = (resolver, self._buffer, self._loop, engine_factory(settings.http2_engine))
+        more = (resolver, self.buffer, self.loop, engine_factory(settings.http2_engine))
         dialer, websockets = (Dialer(target, *more) for target in dial_targets(settings, entry, origin))
         health = self._health(entry, keys, is_new=is_new)
 
         def on_change() -> None:
-            if health.is_reachable and pool.is_down and health.state(self._loop.time()) is State.IN:
-                self._counts.count_ejection(row)
+            if health.is_reachable and pool.is_down and health.state(self.loop.time()) is State.IN:
+                self.counts.count_ejection(row)
             health.is_reachable = not pool.is_down
-            self._on_change()
+            self.on_change()
 
         pool = self._pool(settings, entry, dialer, forwarders[0], on_change)
         return Member(
@@ -158,23 +147,23 @@ class MemberMaker:
             forwarders,
             pool,
             health,
-            self._counts,
+            self.counts,
             websockets,
             self._concurrency(settings, entry),
             None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
         )
 
     def _health(self, entry: UpstreamEntry, keys: Keys | None, *, is_new: bool) -> MemberHealth:
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         active = None if entry.probe is None else ProbeSchedule(_probe_rules(entry.probe), now_s, random.random())
         return MemberHealth(MemberRules(), now_s, keys=keys, active=active, is_new=is_new, changes=self.changes)
 
     def _concurrency(self, settings: Settings, entry: UpstreamEntry) -> ConcurrencyLimit:
         """Return the limit of one member: this worker's share of it, or one that finds out its share by itself."""
         if entry.concurrency == "auto":
-            return AdaptiveLimit(share(settings.max_inflight, settings.workers, self._slot))
+            return AdaptiveLimit(share(settings.max_inflight, settings.workers, self.slot))
         if entry.concurrency:
-            return FixedLimit(share(entry.concurrency, settings.workers, self._slot))
+            return FixedLimit(share(entry.concurrency, settings.workers, self.slot))
         return Unlimited()
 
     def _pool(
@@ -188,12 +177,12 @@ class MemberMaker:
         return UpstreamPool(
             dialer.dial,
             forwarder.warmup(settings.upstream_warmup_path),
-            warm_connections=max(1, share(entry.connections, settings.workers, self._slot)),
-            max_connections=self._max_connections,
+            warm_connections=max(1, share(entry.connections, settings.workers, self.slot)),
+            max_connections=self.max_connections,
             warmup_timeout_s=entry.timeouts.first_byte_s,
             on_change=on_change,
             on_warm_failure=lambda failure: self._warn(entry.name, failure),
-            on_end=self._metrics.count_connection_end,
+            on_end=self.metrics.count_connection_end,
             upkeep=Upkeep(
                 max_age_s=settings.egress_max_age_s,
                 max_requests=settings.egress_max_requests,
@@ -203,8 +192,8 @@ class MemberMaker:
         )
 
     def _warn(self, name: str, failure: VeloxError) -> None:
-        self._metrics.count_warm_failure()
-        self._logger.warning("no warm connection to the upstream %s: %s", name, failure.message)
+        self.metrics.count_warm_failure()
+        self.logger.warning("no warm connection to the upstream %s: %s", name, failure.message)
 
 
 def _probe_rules(entry: ProbeEntry) -> ActiveRules:

@@ -44,7 +44,7 @@ from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
 from velox.types import KeyEntry
 
-__all__ = ["ConfigFiles", "ConfigSource", "Found", "Paper", "Reload", "read"]
+__all__ = ["ConfigFiles", "ConfigSource", "Reload", "ReloadResult", "ResultFile", "read"]
 
 # The file system's clock may be this much behind the system's.
 _CLOCK_NS: Final = 20_000_000
@@ -124,8 +124,8 @@ class ConfigSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a reading found. parts: of what is live, if anything of it is other than before. keys: all clients' keys.
+class ReloadResult:
+    """The result of a reading. parts: of the live settings, if any of them has changed. keys: all clients' keys.
 
     changes, summary, restart: as in settings/live.py. problems: why it can't be used. files: where upstreams' keys are.
     """
@@ -139,59 +139,61 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
-class Paper:
-    """What a reading writes on, and the supervisor reads when it has left. One for a gateway's life."""
+class ResultFile:
+    """Where a reading leaves its result for the supervisor. One for a gateway's life."""
 
     def __init__(self) -> None:
         self._fd: Final = os.memfd_create("velox-reading", os.MFD_CLOEXEC)
 
-    def write(self, found: Found) -> None:
-        """Write what was found in the place of all before."""
+    def write(self, result: ReloadResult) -> None:
+        """Replace the result."""
         with open(self._fd, "wb", closefd=False) as file:
             file.seek(0)
             file.truncate()
-            file.write(packed(found))
+            file.write(packed(result))
 
-    def take(self) -> Found:
-        """Return what was written, and leave nothing. For a reading that has ended well."""
+    def take(self) -> ReloadResult:
+        """Return the result, and clear the file. For a reading that has ended well."""
         with open(self._fd, "rb", closefd=False) as file:
             file.seek(0)
-            found: Found = unpacked(file.read())
+            result: ReloadResult = unpacked(file.read())
         self.clear()
-        return found
+        return result
 
     def clear(self) -> None:
-        """Leave nothing."""
+        """Leave nothing: the result holds keys."""
         os.ftruncate(self._fd, 0)
 
 
-def read(source: ConfigSource, running: Settings, paper: Paper) -> int:
-    """Read the settings, hold them against those that run, write down what was found; return the exit code."""
+def read(source: ConfigSource, running: Settings, file: ResultFile) -> int:
+    """Read the settings, compare them with those that run, write the result; return the exit code."""
     os.nice(_NICENESS)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     try:
-        paper.write(found_in(source.load, running))
+        file.write(result_of(source.load, running))
     except Exception as exc:
         operations_logger(sys.stderr).error("reading the configuration: %s", crash_text(exc))
         return 1
     return 0
 
 
-def found_in(load: Callable[[], Settings], running: Settings) -> Found:
+def result_of(load: Callable[[], Settings], running: Settings) -> ReloadResult:
     """Read the settings, and hold them against those that run."""
     try:
         settings = load()
     except SettingsError as exc:
         files = frozenset[str]() if running.config_file is None else key_files_of_bad(running.config_file)
-        return Found(files, problems=tuple(map(str, exc.problems)))
+        return ReloadResult(files, problems=tuple(map(str, exc.problems)))
     differs = changes(running, settings)
     after = taken(running, settings)
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MAX_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
-        return Found(key_files(settings.upstreams), problems=(problem,))
-    return Found(key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart)
+        return ReloadResult(key_files(settings.upstreams), problems=(problem,))
+    return ReloadResult(
+        key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart
+    )
 
 
 # Of a file with more of them, the next reading tells the rest.
@@ -222,7 +224,7 @@ class Reload:
         self._keys: Final = keys
         self._logger: Final = logger
         self._enroll: Final = enroll
-        self._paper: Final = Paper()
+        self._result: Final = ResultFile()
         self._files: Final = ConfigFiles()
         self._follow(key_files(settings.upstreams), source.began_ns)
         self._is_asked = False
@@ -261,23 +263,23 @@ class Reload:
     def run(self, listeners: Listeners) -> int:
         """Read, in a process of its own."""
         listeners.close_others(None)
-        return read(self._source, self.settings, self._paper)
+        return read(self._source, self.settings, self._result)
 
     def started(self, pid: int, now_s: float) -> None:
         """Note its process."""
         self._pid, self._give_up_s, self._gave_up = pid, now_s + READING_S, False
 
     def reaped(self, pid: int, how: str, now_s: float, *, ended_well: bool) -> bool:
-        """Take what the process has found that was reaped; False if it was another one's."""
+        """Take what the process has result that was reaped; False if it was another one's."""
         if not pid or pid != self._pid:
             return False
         self._pid = 0
         if ended_well:
-            found = self._paper.take()
-            self._follow(found.files, self._began_ns)
-            self._judge(found, now_s)
+            result = self._result.take()
+            self._follow(result.files, self._began_ns)
+            self._judge(result, now_s)
         else:
-            self._paper.clear()
+            self._result.clear()
             more = f" within {READING_S:g} s" if self._gave_up else ""
             self._refuse((f"it could not be read{more} ({how})",))
         return True
@@ -292,30 +294,30 @@ class Reload:
         config_file = self.settings.config_file
         self._files.follow(files if config_file is None else {config_file, *files}, since_ns)
 
-    # -- what was found -----------------------------------------------------------------------------
+    # -- what was result -----------------------------------------------------------------------------
 
-    def _judge(self, found: Found, now_s: float) -> None:
-        if found.problems:
-            self._refuse(found.problems)
+    def _judge(self, result: ReloadResult, now_s: float) -> None:
+        if result.problems:
+            self._refuse(result.problems)
             return
-        if found.parts is not None:
-            settings = replace(assembled(found.parts, self.settings), api_keys=found.keys)
+        if result.parts is not None:
+            settings = replace(assembled(result.parts, self.settings), api_keys=result.keys)
             try:
                 self._enroll(settings)
             except TableFullError as exc:
                 self._refuse((f"there is no room for its upstreams yet: {exc}",))
                 return
             self.settings = settings
-            self._keys.replace_fixed(found.keys)
-            self.snapshot.publish(found.parts)
-            self._changes, self._taken_s = found.changes, now_s
+            self._keys.replace_fixed(result.keys)
+            self.snapshot.publish(result.parts)
+            self._changes, self._taken_s = result.changes, now_s
         self._status.configuration = self.snapshot.number
         self._status.configuration_is_bad = False
         self._status.count_reload(taken=True)
         age_s = now_s - self._taken_s if self._changes else 0.0
-        self._answer(ReloadAnswer(self._answers_upto, self.snapshot.number, self._changes, found.restart, age_s=age_s))
-        what = found.summary or "nothing has changed"
-        more = f"; needs a restart: {', '.join(found.restart)}" if found.restart else ""
+        self._answer(ReloadAnswer(self._answers_upto, self.snapshot.number, self._changes, result.restart, age_s=age_s))
+        what = result.summary or "nothing has changed"
+        more = f"; needs a restart: {', '.join(result.restart)}" if result.restart else ""
         self._logger.info("configuration %d is in use: %s%s", self.snapshot.number, what, more)
 
     def _refuse(self, problems: tuple[str, ...]) -> None:

@@ -52,14 +52,13 @@ from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
-from velox.runtime.capacity import ResidentMemory, descriptors_of, open_files_limit, share
+from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
 from velox.runtime.leases import LeaseClient, LeasePipes
 from velox.runtime.listeners import Entrance
 from velox.runtime.members import MemberMaker, member_upkeep
-from velox.runtime.memory_guard import MemoryGuard
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.leased import LeasedTable

@@ -104,17 +104,6 @@ class UpstreamMemory:
     blocks: how many processes may count, Segment.blocks.
     """
 
-    __slots__ = (
-        "_cells",
-        "_inflight_first",
-        "_memory",
-        "_prefix_cells",
-        "_prefix_memory",
-        "_slab_cells",
-        "_slabs_first",
-        "blocks",
-    )
-
     def __init__(self, blocks: int) -> None:
         self.blocks: Final = blocks
         self._inflight_first = whole_lines(LINE_CELLS + blocks)

@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import uvloop
 
@@ -59,21 +59,17 @@ class Listener:
         """Listen, unless it does already. Raises OSError when the address can't be bound."""
         if self._server is not None:
             return
-        loop, handshake_s = self._loop, _TLS_HANDSHAKE_S if self._tls else None
         if self._sock is not None:
-            self._server = await loop.create_server(
-                self._front, sock=self._sock, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake_s
-            )
+            where: dict[str, Any] = {"sock": self._sock}
         else:
-            self._server = await loop.create_server(
-                self._front,
-                self._host,
-                self.port,
-                backlog=_BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=handshake_s,
-                reuse_address=True,
-            )
+            where = {"host": self._host, "port": self.port, "reuse_address": True}
+        self._server = await self._loop.create_server(
+            self._front,
+            **where,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=_TLS_HANDSHAKE_S if self._tls else None,
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def shut(self) -> None:

@@ -50,19 +50,6 @@ class Pace:
 class Player:
     """Plays one reply into one outlet. Nothing is sent after stop() or after the piece marked as last."""
 
-    __slots__ = (
-        "_engine",
-        "_first_at",
-        "_has_begun",
-        "_is_inside",
-        "_n_held",
-        "_n_sent",
-        "_outlet",
-        "_pace",
-        "_reply",
-        "_timer",
-    )
-
     def __init__(self, engine: Engine, pace: Pace, outlet: Outlet, reply: Reply) -> None:
         self._engine: Final = engine
         self._pace: Final = pace
