@@ -68,3 +68,11 @@ def test_replicas_hold_their_bounds() -> None:
         *("| paused (SIGSTOP)", "| goes on", "| killed", "| back, and empty"),
         "| up",
     ]
+
+
+def test_timing_of_keys_has_a_verdict_for_each_table() -> None:
+    """B-28's command prints both tables and a verdict for each. What the verdict is, is nobody's gate."""
+    command = [sys.executable, "-m", "bench.key_timing", "--tries", "50"]
+    run = subprocess.run(command, cwd=ROOT, env=ENV, check=True, capture_output=True, text=True, timeout=60)
+
+    assert run.stdout.count("first byte differs") == run.stdout.count("equal within noise") == 2
