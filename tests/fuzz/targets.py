@@ -79,6 +79,7 @@ class Target:
 
 _ALL = (
     Target("head", "target_head:run", 3000, _HTTP1),
+    Target("planned-head", "target_planned_head:run", 1000, (*_HTTP1, "HTTP/1.1 200 OK", "set-cookie: ", "date: ")),
     Target("chunked", "target_bodies:run_chunked", 1500, _CHUNKS),
     Target(
         "response", "target_bodies:run_response", 2000, (*_HTTP1, "HTTP/1.1 200 OK\r\n", " 103 \r\n", " 204 ", "304")

@@ -24,6 +24,8 @@ __all__ = ["MOST_HEAD_BYTES", "CallerMemories", "HeadLines", "LineMemory", "Plan
 
 MOST_HEAD_BYTES: Final = 4096
 _NEW_IN_A_ROW: Final = 4
+_ALL_UP_TO: Final = 64
+_ONE_IN: Final = 8
 
 # What one caller may hold: a few hundred KiB when it tries to hold much, 3 to 10 KiB otherwise.
 _PLANS: Final = 64
@@ -111,7 +113,19 @@ class LineMemory(Generic[K, S]):
     since this was last cleared.
     """
 
-    __slots__ = ("_n_bytes", "_n_new", "_named", "_repeats", "_seen", "_start", "_volatile", "marks", "plans", "used")
+    __slots__ = (
+        "_n_bytes",
+        "_n_new",
+        "_n_offered",
+        "_named",
+        "_repeats",
+        "_seen",
+        "_start",
+        "_volatile",
+        "marks",
+        "plans",
+        "used",
+    )
 
     def __init__(
         self, start: Callable[[K, Header], bytes | None], *, named: bool, repeats: frozenset[bytes] = frozenset()
@@ -125,6 +139,7 @@ class LineMemory(Generic[K, S]):
         self._n_new: Final[dict[bytes, int]] = {}  # by start: how many lines in a row were new
         self._volatile: Final[set[bytes]] = set()
         self._n_bytes = 0
+        self._n_offered = 0
         self.used = False
 
     def __repr__(self) -> str:
@@ -141,6 +156,14 @@ class LineMemory(Generic[K, S]):
         self.plans.clear()
         self._seen.clear()
         self._n_bytes = 0
+
+    def is_due(self) -> bool:
+        """Return True when a head that has no plan is to be learnt: the first ones, and then a part of them.
+
+        Learning takes longer than reading, and would be wasted on a caller whose heads are never alike.
+        """
+        self._n_offered += 1
+        return self._n_offered <= _ALL_UP_TO or self._n_offered % _ONE_IN == 0
 
     def learn(self, head: HeadLines[K]) -> _Marks | None:
         """Take a head that has no plan. Return its marks if they came before: then it is worth one."""
@@ -241,7 +264,7 @@ class CallerMemories(Generic[K, S]):
     turn comes, in place of one that was not found again since; so a flood of new credentials only pushes itself out.
     """
 
-    __slots__ = ("_by_line", "_make", "_new", "_old", "anonymous", "get")
+    __slots__ = ("_at", "_by_line", "_make", "_new", "_old", "anonymous", "get")
 
     def __init__(self, make: Callable[[], LineMemory[K, S]]) -> None:
         self._make: Final = make
@@ -251,6 +274,7 @@ class CallerMemories(Generic[K, S]):
         self._new: Final[dict[K, None]] = {}
         self._old: Final[dict[K, None]] = {}
         self.anonymous: Final = make()
+        self._at = 0  # where a credential was last found: most clients have it in the same place
 
     def __repr__(self) -> str:
         return f"<CallerMemories {len(self._old)} callers and {len(self._new)} new ones>"
@@ -271,7 +295,16 @@ class CallerMemories(Generic[K, S]):
         A line that is not known to a memory finds nothing there, so that this need not tell an unknown credential
         from none.
         """
-        return next(filter(None, map(self.get, lines)), self.anonymous)
+        if self._at < len(lines):
+            memory = self.get(lines[self._at])
+            if memory is not None:
+                return memory
+        for at, line in enumerate(lines):
+            memory = self.get(line)
+            if memory is not None:
+                self._at = at
+                return memory
+        return self.anonymous
 
     def of(self, credential: K | None) -> LineMemory[K, S] | None:
         """Return the memory of a caller, a new one if there is none; None for a credential that is too long."""

@@ -155,7 +155,7 @@ class HeadReader:
             return
         credential = next((at for at, (name, _) in enumerate(fields, 1) if name in CREDENTIALS), None)
         memory = self._memories.of(None if credential is None else lines[credential])
-        if memory is None:
+        if memory is None or not memory.is_due():
             return
         length_at, length_start = length_line(lines, fields)
         if request.content_length is not None and length_at < 0:

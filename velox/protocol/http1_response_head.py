@@ -70,7 +70,8 @@ class ReplyHeads:
             if framed is not None:
                 return framed
         framed, fields = _read(data)
-        self._learn(framed[0], lines, fields)
+        if memory.is_due():
+            self._learn(framed[0], lines, fields)
         return framed
 
     def _learn(self, head: ReplyHead, lines: list[bytes], fields: Headers) -> None:

@@ -87,7 +87,7 @@ class Http2HeadReader:
             return
         credential = next((line for line in lines if line[0] in CREDENTIALS), None)
         memory = self._memories.of(credential)
-        if memory is None:
+        if memory is None or not memory.is_due():
             return
         passed = {name for name, _ in request.shape.fields}
         said = [line if line[0] in passed else None for line in lines]
