@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 
 from velox.outcomes import AttemptOutcome
-from velox.policy.balance.prefix_table import PrefixTable
+from velox.policy.balance.prefix import PrefixTable
 from velox.policy.health.member import State
 from velox.shm.segment import Segment
 from velox.shm.upstream_table import ATTEMPTS, LEAVING_S, STATES, UpstreamCells, UpstreamTable

@@ -6,13 +6,10 @@ import random
 import timeit
 from collections.abc import Callable, Sequence
 
-from velox.policy.balance.bounded_hash import BoundedHash
-from velox.policy.balance.candidates import Balancer, Candidates
-from velox.policy.balance.least_inflight import LeastInflight
+from velox.policy.balance.bounded_hash import BoundedHash, Ring
+from velox.policy.balance.candidates import Balancer, Candidates, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
-from velox.policy.balance.prefix import PrefixAffinity
-from velox.policy.balance.prefix_table import CELLS, PrefixTable
-from velox.policy.balance.ring import Ring
+from velox.policy.balance.prefix import CELLS, PrefixAffinity, PrefixTable
 from velox.policy.balance.round_robin import RoundRobin
 
 N = 4096

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from velox.policy.balance.bounded_hash import BoundedHash
-from velox.policy.balance.bounds import load_per_weight
-from velox.policy.balance.candidates import Candidates
-from velox.policy.balance.ring import Ring
+from velox.policy.balance.bounded_hash import BoundedHash, Ring
+from velox.policy.balance.candidates import Candidates, load_per_weight
 
 KEYS = [f"user-{number}".encode() for number in range(4000)]
 

@@ -8,8 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velox.policy.balance.candidates import Candidates
-from velox.policy.balance.least_inflight import LeastInflight
+from velox.policy.balance.candidates import Candidates, LeastInflight
 
 
 def pick(candidates: Candidates, chance: float = 0.0) -> int | None:

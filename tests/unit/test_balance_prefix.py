@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.policy.balance.candidates import Candidates
-from velox.policy.balance.prefix import HASHED_BYTES, PrefixAffinity, prompt_of
-from velox.policy.balance.prefix_table import LENGTHS, PREFIX_BYTES, PrefixTable, marks
+from velox.policy.balance.prefix import (
+    HASHED_BYTES,
+    LENGTHS,
+    PREFIX_BYTES,
+    PrefixAffinity,
+    PrefixTable,
+    marks,
+    prompt_of,
+)
 
 TEXT = random.Random(7).randbytes(3 * PREFIX_BYTES)
 

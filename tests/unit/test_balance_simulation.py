@@ -12,13 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.balance_fleet import Request, Server, Story, conversations, play, poisson
-from velox.policy.balance.bounded_hash import BoundedHash
-from velox.policy.balance.candidates import Balancer
-from velox.policy.balance.least_inflight import LeastInflight
+from velox.policy.balance.bounded_hash import BoundedHash, Ring
+from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
-from velox.policy.balance.prefix import PrefixAffinity
-from velox.policy.balance.prefix_table import CELLS, PrefixTable
-from velox.policy.balance.ring import Ring
+from velox.policy.balance.prefix import CELLS, PrefixAffinity, PrefixTable
 from velox.policy.balance.round_robin import RoundRobin
 
 WORKERS = 4

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.health_fleet import Fleet, Story, erring, flapping, stalling, steady
-from velox.policy.balance.candidates import Balancer
-from velox.policy.balance.least_inflight import LeastInflight
+from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.breaker import STEADY

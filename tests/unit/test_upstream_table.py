@@ -10,10 +10,9 @@ import pytest
 
 from velox.observe import series
 from velox.outcomes import AttemptOutcome
-from velox.policy.balance.candidates import Candidates
-from velox.policy.balance.least_inflight import LeastInflight
-from velox.policy.balance.prefix_table import CELLS as PREFIX_CELLS
-from velox.policy.balance.prefix_table import PrefixTable
+from velox.policy.balance.candidates import Candidates, LeastInflight
+from velox.policy.balance.prefix import CELLS as PREFIX_CELLS
+from velox.policy.balance.prefix import PrefixTable
 from velox.policy.health.member import State
 from velox.shm import upstream_table as layout
 from velox.shm.upstream_table import (

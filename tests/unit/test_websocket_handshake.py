@@ -54,7 +54,7 @@ def test_handshake_as_clients_send_it_is_an_offer(fields: bytes) -> None:
 
     assert request is not None and request.offer is not None
     assert request.offer.key == KEY
-    assert not request.keep_alive and not request.has_body and request.key is None
+    assert not request.keep_alive and not request.has_body
 
 
 def test_fields_of_the_handshake_are_the_offers_only() -> None:

@@ -20,13 +20,10 @@ from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
 from velox.gateway.steps import finished
 from velox.net.yielding_sweep import YieldingSweep
-from velox.policy.balance.bounded_hash import BoundedHash
-from velox.policy.balance.candidates import Balancer
-from velox.policy.balance.least_inflight import LeastInflight
+from velox.policy.balance.bounded_hash import BoundedHash, Ring
+from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma
-from velox.policy.balance.prefix import PrefixAffinity
-from velox.policy.balance.prefix_table import PrefixTable
-from velox.policy.balance.ring import Ring
+from velox.policy.balance.prefix import PrefixAffinity, PrefixTable
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import State

@@ -11,7 +11,7 @@ there is room for all that a configuration may name, twice.
     in flight   each row:         1 cell a block: requests that have begun and not ended; written by that process
     slabs       each block, and one of the supervisor: ROW_CELLS a row, counters and gauges; written by that process
 
-    prefixes    a memfd of its own: policy.balance.prefix_table.CELLS a group; written by all, any loss is harmless
+    prefixes    a memfd of its own: policy.balance.prefix.CELLS a group; written by all, any loss is harmless
 
 The cells in flight of one row are adjacent, for they are added up for each choice; what a process counts is adjacent
 for the process.
@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, overload
 
-from velox.policy.balance.prefix_table import CELLS as PREFIX_CELLS
+from velox.policy.balance.prefix import CELLS as PREFIX_CELLS
 from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.shm.snapshot import SharedSnapshot
 
@@ -303,7 +303,7 @@ class UpstreamTable:
         return [(row, *label) for label, row in self._rows.items()]
 
     def prefixes(self, group: str) -> memoryview[int]:
-        """Return the table of prompts of a group (policy.balance.prefix_table). Raises KeyError."""
+        """Return the table of prompts of a group (policy.balance.prefix). Raises KeyError."""
         self._look()
         return self.memory.prefixes(self._groups[group])
 

@@ -30,7 +30,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import ClassVar, Final
 
-from velox.policy.balance.candidates import Candidates, usable
+from velox.policy.balance.candidates import Balancer, Candidates, usable
 
 __all__ = ["PeakEwma", "PeakLatency"]
 
@@ -95,8 +95,8 @@ class PeakLatency:
         return _UNKNOWN_S if self._n_asked else 0.0
 
 
-class PeakEwma:
-    """The choice by latency and load. Satisfies Balancer."""
+class PeakEwma(Balancer):
+    """The choice by latency and load."""
 
     __slots__ = ("_latencies", "_pairs")
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from velox.policy.balance.candidates import Candidates, LearnsNothing, usable
+from velox.policy.balance.candidates import Balancer, Candidates, usable
 
 __all__ = ["RoundRobin"]
 
 
-class RoundRobin(LearnsNothing):
-    """The turns of one worker. Satisfies Balancer."""
+class RoundRobin(Balancer):
+    """The turns of one worker."""
 
     __slots__ = ("_earned", "_next")
 
