@@ -78,6 +78,8 @@ _LAUNCHES: Final[Mapping[str, Launch]] = {
             # As its page on production says.
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_LOG": "ERROR",
+            # Without a key of its own it starts on request only.
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
             # The list of prices comes with it; otherwise it is fetched at start.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "LITELLM_DONT_SHOW_FEEDBACK_BOX": "True",
