@@ -170,7 +170,15 @@ class LineMemory(Generic[K, S]):
         lines, fields, length_at, _ = head
         if len(lines) > _LINES_OF_HEAD:
             return None
-        starts = self._starts(head)
+        several = self._several(fields)
+        starts: list[bytes | None] = []
+        for line, field in zip(lines, fields, strict=True):
+            start = None if field is None else self._start(line, field)
+            if field is not None and field[0] in several:
+                if start in self._volatile:
+                    return None  # lines of volatile fields are not kept
+                start = None
+            starts.append(start)
         if self._count(lines, starts):
             self._forget_lines()  # some of them are of fields that turned out to be volatile
         marks = [self.marks.get(line) for line in lines]
@@ -197,15 +205,12 @@ class LineMemory(Generic[K, S]):
         self._seen.add(key)
         return None
 
-    def _starts(self, head: HeadLines[K]) -> list[bytes | None]:
-        names = [field[0] for field in head.fields if field is not None]
-        several: set[bytes] = set()
-        if len(set(names)) < len(names):
-            several = {name for name in names if names.count(name) > 1} - self._repeats
-        return [
-            None if field is None or field[0] in several else self._start(line, field)
-            for line, field in zip(head.lines, head.fields, strict=True)
-        ]
+    def _several(self, fields: Sequence[Header | None]) -> set[bytes]:
+        """Return the names that come several times, but for those that may be volatile all the same."""
+        names = [field[0] for field in fields if field is not None]
+        if len(set(names)) == len(names):
+            return set()
+        return {name for name in names if names.count(name) > 1} - self._repeats
 
     def _count(self, lines: Sequence[K], starts: Sequence[bytes | None]) -> bool:
         """Count the lines that are new; return True when a field has become volatile by it."""
