@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             print(f"  {problem}", file=sys.stderr)
         return 2
     if arguments.command == "check":
-        return _explain(settings, arguments) if _asks(arguments) else _check(settings)
+        return _explain(settings, arguments) if _is_route_query(arguments) else _check(settings)
     other = _other_than_sim(settings) if arguments.sim else ""
     if other:
         print(f"velox: --sim and {other} name two upstreams: leave one out", file=sys.stderr)
@@ -95,9 +95,9 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
         for line in wrong:
             print(f"velox reload: {line}", file=sys.stderr)
         return 2
-    told = call_reload(address, token)
-    print("\n".join(told.lines), file=sys.stderr if told.code else sys.stdout)
-    return told.code
+    outcome = call_reload(address, token)
+    print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
+    return outcome.code
 
 
 def _missing_redis(settings: Settings) -> str:
@@ -137,11 +137,11 @@ def _check(settings: Settings) -> int:
         print(_tls(settings, settings.tls_cert_file, settings.tls_key_file))
     for line in (*upstream_lines(settings), *route_lines(settings), *limit_lines(settings)):
         print(line)
-    print(_door(settings))
+    print(_access(settings))
     return 0
 
 
-def _asks(arguments: argparse.Namespace) -> bool:
+def _is_route_query(arguments: argparse.Namespace) -> bool:
     return any(given is not None for given in (arguments.model, arguments.path, arguments.header, arguments.key))
 
 
@@ -163,7 +163,7 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0 if is_taken else 1
 
 
-def _door(settings: Settings) -> str:
+def _access(settings: Settings) -> str:
     n = len(settings.api_keys)
     if n:
         n_limited = sum(bool(key.models) for key in settings.api_keys)

@@ -17,7 +17,7 @@ import uvloop
 from tests.sockets.core_attempts import SILENT, run, status_of, submit, until
 from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gateway
 from tests.sockets.core_ingress import App, Server, eventually, sweep
-from velox.runtime.listeners import Entrance, bind_one
+from velox.runtime.listeners import ClientListener, bind_one
 from velox.types import Address
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -27,12 +27,12 @@ N = min(400, int(Path("/proc/sys/net/core/somaxconn").read_text()))
 
 
 @asynccontextmanager
-async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, Entrance]]:
+async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, ClientListener]]:
     """Accept as a worker does, on a socket that it was given."""
     listener = bind_one(address)
     server = Server(app, write_s=5.0, budget=1 << 20, max_connections=2 * N, min_rate=0)
     server.address = listener.getsockname()
-    entrance = Entrance([listener], server.ingress, None)
+    entrance = ClientListener([listener], server.ingress, None)
     sweeping = asyncio.create_task(sweep(server.ingress))
     await entrance.open()
     try:

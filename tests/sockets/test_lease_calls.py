@@ -55,7 +55,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], timeout: str = "5s") -> None
         try:
             await scene(Stage(calls, pipes, status, quotas))
         finally:
-            loop.remove_reader(pipes.told_fd(1))
+            loop.remove_reader(pipes.answers_fd(1))
             pipes.close()
 
     asyncio.run(main())
@@ -75,10 +75,10 @@ def test_demands_of_one_turn_are_one_message_and_each_waits_for_its_own_rows() -
         demands = await stage.demanded(3)
         assert [(demand.n, demand.block) for demand in demands] == [(1, 1), (2, 1), (3, 1)]
 
-        stage.pipes.tell(1, (demands[0].row,))
+        stage.pipes.answer(1, (demands[0].row,))
         assert await first
         assert not both.done()
-        stage.pipes.tell(1, (demands[1].row,))
+        stage.pipes.answer(1, (demands[1].row,))
         assert await both
         assert "waiting=0" in repr(stage.calls)
 
@@ -93,10 +93,10 @@ def test_everybody_is_told_when_redis_goes_away() -> None:
             asyncio.ensure_future(stage.calls.wait_for_lease([(quota, 1)], soon(stage.calls))) for quota in stage.quotas
         ]
         await stage.demanded(2)
-        stage.pipes.tell_all(ALIVE)
+        stage.pipes.answer_all(ALIVE)
         done, _ = await asyncio.wait(waits, timeout=0.05)
         assert not done
-        stage.pipes.tell_all(EVERY_ROW)
+        stage.pipes.answer_all(EVERY_ROW)
         assert await asyncio.gather(*waits) == [True, True]
 
     play(scene)
@@ -109,7 +109,7 @@ def test_silent_keeper_counts_as_gone_until_it_is_heard() -> None:
         assert not await stage.calls.wait_for_lease([(stage.quotas[0], 1)], soon(stage.calls))
         assert not stage.calls.is_up
         assert stage.quotas[0].take(1, 10**12) == 0  # the gateway's share
-        stage.pipes.tell_all(ALIVE)
+        stage.pipes.answer_all(ALIVE)
         while not stage.calls.is_up:
             await asyncio.sleep(0)
         assert stage.quotas[1].take(1, 10**12) == NOT_YET
@@ -142,7 +142,7 @@ def test_full_pipe_blocks_nobody() -> None:
         await asyncio.sleep(0)
         assert 900 <= len(stage.pipes.demands()) < 20_000
         for _ in range(100_000):
-            stage.pipes.tell(0, (1,))
+            stage.pipes.answer(0, (1,))
 
     play(scene)
 
@@ -157,7 +157,7 @@ def test_gate_that_never_opens_is_given_up_in_time() -> None:
         async def answer() -> None:
             while True:
                 for demand in stage.pipes.demands():
-                    stage.pipes.tell(1, (demand.row,))
+                    stage.pipes.answer(1, (demand.row,))
                 await asyncio.sleep(0.001)
 
         answering = asyncio.ensure_future(answer())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.e2e.redis_server import FlipProxy, RedisServer, free_port, redis_server
 from tests.e2e.watching import until
 from tests.unit.lease_buckets import Buckets
-from velox.runtime.lease_redis import Ask, LeaseRedis, RedisDownError, Told, reachable
+from velox.runtime.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError, reachable
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -40,11 +40,11 @@ def gateway(url: str, name: str = "a", timeout_s: float = PATIENT_S, sure_after_
         connection.close()
 
 
-def bucket(name: bytes | None = None, interval_ns: int = MINUTE, burst: int = 10, max_wait_ns: int = 0) -> Ask:
-    return Ask(name or os.urandom(16), interval_ns, burst, max_wait_ns, -60 * MINUTE, recover=False)
+def bucket(name: bytes | None = None, interval_ns: int = MINUTE, burst: int = 10, max_wait_ns: int = 0) -> BucketQuery:
+    return BucketQuery(name or os.urandom(16), interval_ns, burst, max_wait_ns, -60 * MINUTE, recover=False)
 
 
-def one(connection: LeaseRedis, ask: Ask) -> Told:
+def one(connection: LeaseRedis, ask: BucketQuery) -> BucketAnswer:
     return connection.ask((ask,))[1][0]
 
 

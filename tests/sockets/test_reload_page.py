@@ -16,7 +16,7 @@ import pytest
 
 from velox.admin.health import Readiness
 from velox.admin.reload import ReloadAnswer, ReloadAnswers, ReloadPage
-from velox.admin.reload_call import Told, call_reload
+from velox.admin.reload_call import ReloadOutcome, call_reload
 from velox.admin.server import AdminApp, run
 from velox.observe.series import CELLS
 from velox.runtime.process import spawn, wake
@@ -82,14 +82,14 @@ def gateway() -> Iterator[Gateway]:
         running.close()
 
 
-def asking(gateway: Gateway, token: str | None = None) -> Callable[[], Told]:
+def asking(gateway: Gateway, token: str | None = None) -> Callable[[], ReloadOutcome]:
     """Ask, in a thread; return what waits for the answer."""
-    told: Future[Told] = Future()
+    told: Future[ReloadOutcome] = Future()
     secret = None if token is None else Secret(token)
     thread = threading.Thread(target=lambda: told.set_result(call_reload(gateway.address, secret)))
     thread.start()
 
-    def wait() -> Told:
+    def wait() -> ReloadOutcome:
         thread.join(20.0)
         return told.result(0.0)
 
@@ -113,7 +113,7 @@ def test_changes_are_told_when_all_workers_have_followed(gateway: Gateway) -> No
     gateway.wait_asked(1)
     gateway.worker.configuration = 2
     gateway.answer(configuration=2, changes=("upstream b: added", "route r: changed"), restart=("workers", "pin_cpus"))
-    assert told() == Told(
+    assert told() == ReloadOutcome(
         0,
         (
             "configuration 2 is in use:",
@@ -129,7 +129,7 @@ def test_changes_that_were_taken_before_are_told_with_their_age(gateway: Gateway
     told = asking(gateway)
     gateway.wait_asked(1)
     gateway.answer(changes=("upstream b: added",), age_s=2.4)
-    assert told() == Told(0, ("configuration 1 is in use, taken 2 s ago:", "  upstream b: added"))
+    assert told() == ReloadOutcome(0, ("configuration 1 is in use, taken 2 s ago:", "  upstream b: added"))
 
 
 def test_worker_that_does_not_follow_is_named(gateway: Gateway) -> None:
@@ -145,7 +145,7 @@ def test_nothing_changed_is_told(gateway: Gateway) -> None:
     told = asking(gateway)
     gateway.wait_asked(1)
     gateway.answer()
-    assert told() == Told(0, ("configuration 1 is in use: nothing has changed",))
+    assert told() == ReloadOutcome(0, ("configuration 1 is in use: nothing has changed",))
 
 
 def test_problems_are_told_all_of_them(gateway: Gateway) -> None:
@@ -154,7 +154,7 @@ def test_problems_are_told_all_of_them(gateway: Gateway) -> None:
     gateway.wait_asked(1)
     gateway.answer(problems=("velox.yaml:3: a", "velox.yaml:4: b"))
     head = "2 problems in the configuration, number 1 stays in use:"
-    assert told() == Told(1, (head, "  velox.yaml:3: a", "  velox.yaml:4: b"))
+    assert told() == ReloadOutcome(1, (head, "  velox.yaml:3: a", "  velox.yaml:4: b"))
 
 
 def test_answer_to_an_earlier_one_is_none(gateway: Gateway) -> None:
@@ -228,7 +228,7 @@ def test_unix_socket_is_asked_too(tmp_path: Path) -> None:
 def test_gateway_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
     """Nothing listens, or something else does."""
     absent = Address("unix", path=str(tmp_path / "absent.sock"))
-    assert call_reload(absent, None) == Told(
+    assert call_reload(absent, None) == ReloadOutcome(
         2, (f"the gateway can't be reached at {absent} (No such file or directory)",)
     )
     with socket.create_server(("127.0.0.1", 0)) as sock:

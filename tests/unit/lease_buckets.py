@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from velox.runtime.lease_redis import Ask, Told
+from velox.runtime.lease_redis import BucketAnswer, BucketQuery
 
 __all__ = ["Buckets"]
 
@@ -18,11 +18,11 @@ class Buckets:
     def __init__(self) -> None:
         self.tats: dict[bytes, int] = {}
 
-    def ask(self, asks: Sequence[Ask], now_ns: int) -> list[Told]:
+    def ask(self, asks: Sequence[BucketQuery], now_ns: int) -> list[BucketAnswer]:
         """Answer as the script does."""
         return [self._answer(ask, now_ns) for ask in asks]
 
-    def _answer(self, ask: Ask, now_ns: int) -> Told:
+    def _answer(self, ask: BucketQuery, now_ns: int) -> BucketAnswer:
         full_ns = ask.burst * ask.interval_ns
         stored = self.tats.get(ask.name)
         tat = stored or 0
@@ -41,4 +41,4 @@ class Buckets:
         tat += spare * ask.interval_ns
         if stored is not None or tat > now_ns:  # a bucket that is full and was never used is not kept
             self.tats[ask.name] = tat
-        return Told(granted + spare, tat - now_ns, ready_ns)
+        return BucketAnswer(granted + spare, tat - now_ns, ready_ns)

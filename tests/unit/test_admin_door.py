@@ -9,7 +9,7 @@ import pytest
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
-from velox.admin.server import OPEN_PAGES, AdminApp, Door
+from velox.admin.server import OPEN_PAGES, AdminApp, TokenCheck
 from velox.profiling.samples import Profile
 
 TOKEN = "admin-token"
@@ -124,4 +124,4 @@ def test_profiles_keep_their_distance() -> None:
 
 def test_door_hides_its_token() -> None:
     """Not in its repr, which a log could show."""
-    assert TOKEN not in repr(Door(TOKEN))
+    assert TOKEN not in repr(TokenCheck(TOKEN))

@@ -20,7 +20,7 @@ from tests.litellm_import import deployment, imported, loaded, report, targets
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
 from velox.importing.litellm import import_litellm
-from velox.importing.providers import PROVIDERS, STRANGERS
+from velox.importing.providers import PROVIDERS, UNSUPPORTED
 from velox.settings import load
 from velox.settings import parse as parsers
 
@@ -217,7 +217,7 @@ def test_base_may_be_in_a_variable(tmp_path: Path) -> None:
     assert "nor is AZURE_API_BASE set" in report(imported({"model_list": [deployment("b", "azure/b")]}))
 
 
-@pytest.mark.parametrize("name", sorted(name for name, provider in PROVIDERS.items() if provider.doubt))
+@pytest.mark.parametrize("name", sorted(name for name, provider in PROVIDERS.items() if provider.unverified))
 def test_base_that_is_not_verified_is_told(name: str) -> None:
     """But not where the file names another."""
     doubtful = imported({"model_list": [deployment("a", f"{name}/m")]})
@@ -269,13 +269,13 @@ def test_provider_has_an_origin(name: str) -> None:
     assert base or imported({"model_list": [deployment("a", f"{name}/m", api_base="http://h.test")]}).text
 
 
-@pytest.mark.parametrize("name", sorted(STRANGERS))
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_provider_of_another_api_is_named(name: str) -> None:
     """With what to do instead, and nothing is written."""
     result = imported({"model_list": [deployment("a", f"{name}/m")]})
 
     assert result.text is None
-    assert f"config.yaml:4: {name}/m: {STRANGERS[name]}; nothing of this deployment is carried over" in report(result)
+    assert f"config.yaml:4: {name}/m: {UNSUPPORTED[name]}; nothing of this deployment is carried over" in report(result)
     assert name not in PROVIDERS
 
 

@@ -128,7 +128,7 @@ def test_alias_may_be_hidden() -> None:
     assert len(result.notes.of("left out")[0].lines) == 1
 
 
-def test_what_is_to_be_written_by_hand_is_right(tmp_path: Path) -> None:
+def test_what_is_to_be_written_manual_steps_is_right(tmp_path: Path) -> None:
     """The lines that the note on a provider's prefix tells, in the file as they are."""
     config = {"model_list": [deployment("a", "openai/a"), deployment("groq/*", "groq/*")]}
     result = imported(config)

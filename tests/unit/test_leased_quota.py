@@ -13,7 +13,7 @@ from velox.gateway.rate_headers import RateHeaders
 from velox.policy.lease import BACK_AFTER_NS, FRESH_NS, block
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE
 from velox.policy.token_bucket import BucketRate
-from velox.runtime.lease_keeper import LeaseRows, LinkTimes
+from velox.runtime.lease_keeper import LeaseRows, RedisTimes
 from velox.shm.leased import Demand, Lease, LeasedQuota, LeasedTable, balance_of, pack_rate, unpack_rate
 from velox.shm.quota_table import PROBES, QuotaMemory, QuotaSweeper
 
@@ -45,7 +45,7 @@ class Gateway:
         self.link = FakeLink()
         self.quotas = [self.quota(block) for block in range(workers)]
         self.keeper = LeaseRows(self.memory, rate.max_wait_ns)
-        self.times = LinkTimes(0, 0)
+        self.times = RedisTimes(0, 0)
 
     def quota(self, block: int, *parts: bytes) -> LeasedQuota:
         table = LeasedTable(self.memory, block, self.link)
@@ -69,7 +69,7 @@ class Gateway:
                 one.done()
             return
         for (one, _), answer in zip(asked, told, strict=True):
-            one.told(answer, now_ns)
+            one.take_answer(answer, now_ns)
 
     def replace_keeper(self, now_ns: int) -> None:
         """Kill the keeper and start the next one."""
@@ -272,7 +272,7 @@ def test_redis_that_comes_back_empty_gives_no_burst() -> None:
     gateway = Gateway(slow(10), Buckets())
     assert gateway.take(9, NOW) == 0
     gateway.buckets.tats.clear()
-    gateway.times = LinkTimes(NOW + 1, NOW)
+    gateway.times = RedisTimes(NOW + 1, NOW)
 
     gateway.keeper.ask_again()
     gateway.turn(NOW + 2)
@@ -289,7 +289,7 @@ def test_what_was_taken_alone_is_a_debt_that_redis_hears_of() -> None:
         assert gateway.quotas[0].take(n, NOW) == 0
     one.quotas[0].charge(2)
     for gateway in (one, two):
-        gateway.link.is_up, gateway.times = True, LinkTimes(NOW + 1, NOW)
+        gateway.link.is_up, gateway.times = True, RedisTimes(NOW + 1, NOW)
         gateway.turn(NOW + 2)
 
     assert (one.balance, two.balance) == (0, 0)
@@ -305,7 +305,7 @@ def test_long_outage_is_not_paid_for_when_it_is_over() -> None:
         assert gateway.quotas[0].take(1, NOW + i * 2 * SECOND) == 0
     assert gateway.balance == -1800
     end_ns = NOW + 3600 * SECOND
-    gateway.link.is_up, gateway.times = True, LinkTimes(end_ns, NOW)
+    gateway.link.is_up, gateway.times = True, RedisTimes(end_ns, NOW)
 
     assert gateway.take(20, end_ns + 1) == 0
 
@@ -323,7 +323,7 @@ def test_outage_under_load_makes_no_difference(is_empty: bool) -> None:
             was_up = gateway.link.is_up
             gateway.link.replicas, gateway.link.is_up = 2, not 3_000 <= ms < 6_000
             if gateway.link.is_up and not was_up:
-                gateway.times = LinkTimes(now_ns, NOW + 3_000 * MS)
+                gateway.times = RedisTimes(now_ns, NOW + 3_000 * MS)
                 gateway.keeper.ask_again()
             admitted += gateway.take(1, now_ns) == 0
         if is_empty and ms == 5_000:

@@ -15,6 +15,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,10 @@ _HZ: Final = range(1, 501)
 # The picture runs its own script and loads nothing; a second script, however it got in, is not that one.
 _SCRIPT_DIGEST: Final = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 _SVG_POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT_DIGEST}'"
+# What is between the two comments is shown only where profiles can be taken.
+_PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8")
+_PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
+_INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
 _HTML_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
@@ -139,48 +144,5 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
 def index_page(request: AdminRequest, *, with_profiles: bool) -> Reply:
     """Return the page that says what there is. The Host header in it passed the server's check."""
     host = escape(request.host or "127.0.0.1:6060")
-    page = _INDEX.replace("{profiles}", _PROFILES if with_profiles else "").replace("{host}", host)
+    page = (_PROFILES if with_profiles else _INDEX).replace("{host}", host)
     return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
-
-
-_INDEX: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Velox admin</title>
-<style>
-body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, sans-serif; color: #2b2320; background: #fbfaf8;
-  margin: 3rem auto; max-width: 44rem; padding: 0 1.5rem }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem } h2 { font-size: 1rem; margin: 2rem 0 .5rem; color: #6b625c }
-p { margin: .2rem 0; color: #6b625c }
-table { border-collapse: collapse; width: 100% }
-td { padding: .45rem 1rem .45rem 0; border-top: 1px solid #e6e0da }
-td:first-child { white-space: nowrap; width: 9rem }
-a { color: #b4530f; text-decoration: none } a:hover { text-decoration: underline }
-pre { font: 14px/1.6 ui-monospace, Menlo, Consolas, monospace; background: #f1ede8;
-  border-radius: 6px; padding: .7rem 1rem; overflow-x: auto }
-</style>
-<h1>Velox</h1>
-<p>The admin listener. Only a profile costs the workers anything: 0.1&nbsp;% while it runs.</p>
-<h2>State</h2>
-<table>
-<tr><td><a href="/metrics">/metrics</a><td>all workers in one view, for Prometheus
-<tr><td><a href="/healthz">/healthz</a><td>200 while a worker runs or starts
-<tr><td><a href="/readyz">/readyz</a><td>200 while a worker can serve; else 503 and why
-<tr><td>/reload<td>by POST: reads the configuration again, as <code>velox reload</code> does
-</table>
-{profiles}</html>
-"""
-
-_PROFILES: Final = """\
-<h2>CPU profile of all workers</h2>
-<table>
-<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=svg">10 seconds</a><td>flame graph
-<tr><td><a href="/debug/pprof/profile?seconds=30&amp;format=svg">30 seconds</a><td>flame graph
-<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=pprof">10 seconds</a><td>file for Go's pprof
-<tr><td><a href="/debug/pprof/profile?seconds=10&amp;format=folded">10 seconds</a><td>folded, for speedscope
-</table>
-<p>An answer comes when the time is over. <code>seconds</code>: 1 to 60, <code>hz</code>: 1 to 500.</p>
-<pre>go tool pprof -top 'http://{host}/debug/pprof/profile?seconds=10'
-curl -o cpu.svg 'http://{host}/debug/pprof/profile?seconds=10'</pre>
-"""

@@ -17,7 +17,7 @@ import orjson
 from velox.admin.reload import ANSWER_S
 from velox.types import Address, Secret
 
-__all__ = ["Told", "call_reload"]
+__all__ = ["ReloadOutcome", "call_reload"]
 
 # The page answers before that.
 _TIMEOUT_S: Final = ANSWER_S + 10.0
@@ -26,14 +26,14 @@ _ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReloadOutcome:
     """What is told. code: of the process: 0 taken, 1 refused, 2 the gateway could not be asked. lines: in order."""
 
     code: int
     lines: tuple[str, ...]
 
 
-def call_reload(address: Address, token: Secret | None) -> Told:
+def call_reload(address: Address, token: Secret | None) -> ReloadOutcome:
     """Ask, wait, and say what came of it."""
     connection = _Connection(address)
     headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
@@ -43,25 +43,25 @@ def call_reload(address: Address, token: Secret | None) -> Told:
         status, body = reply.status, reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-        return Told(2, (f"the gateway can't be reached at {address} ({why})",))
+        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why})",))
     finally:
         connection.close()
     if status in (200, 422):
-        return _told(orjson.loads(body))
+        return _outcome(orjson.loads(body))
     if status == 401:
-        return Told(2, (f"the gateway at {address} was not asked: {_ASKS}",))
+        return ReloadOutcome(2, (f"the gateway at {address} was not asked: {_ASKS}",))
     said = body.decode("utf-8", "replace").strip().splitlines()
     what = said[0] if said and said[0].isprintable() else "no reason is given"
     # 503: it leaves; 429, 504: later. Of all else nothing here can be asked for a reload.
-    return Told(1 if status in (429, 503, 504) else 2, (f"the gateway at {address} says {status}: {what}",))
+    return ReloadOutcome(1 if status in (429, 503, 504) else 2, (f"the gateway at {address} says {status}: {what}",))
 
 
-def _told(answer: dict[str, Any]) -> Told:
+def _outcome(answer: dict[str, Any]) -> ReloadOutcome:
     number, changes, problems = answer["configuration"], answer["changes"], answer["problems"]
     if problems:
         n = len(problems)
         head = f"{n} problem{'s' * (n > 1)} in the configuration, number {number} stays in use:"
-        return Told(1, (head, *_indented(problems)))
+        return ReloadOutcome(1, (head, *_indented(problems)))
     if changes:
         # Most often the file's change was seen before the command came.
         when = f", taken {max(1, round(answer['age_s']))} s ago" if answer["age_s"] else ""
@@ -72,7 +72,7 @@ def _told(answer: dict[str, Any]) -> Told:
         lines.append(f"not yet in use by {', '.join(answer['waits_for'])}")
     if answer["needs_restart"]:
         lines.append(f"needs a restart: {', '.join(answer['needs_restart'])}")
-    return Told(0, tuple(lines))
+    return ReloadOutcome(0, tuple(lines))
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

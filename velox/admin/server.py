@@ -29,22 +29,22 @@ from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
 
-__all__ = ["OPEN_PAGES", "AdminApp", "Door", "run", "serve"]
+__all__ = ["OPEN_PAGES", "AdminApp", "TokenCheck", "run", "serve"]
 
 # A kubelet can't be given a token. Without one these say yes or no, and nothing else.
 OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz"})
 
 
-class Door:
+class TokenCheck:
     """Asks for the token. token None: nobody is asked."""
 
     def __init__(self, token: str | None) -> None:
         self._digest: Final = None if token is None else hashlib.sha256(token.encode("latin-1")).digest()
 
     def __repr__(self) -> str:
-        return f"<Door open={self._digest is None}>"
+        return f"<TokenCheck open={self._digest is None}>"
 
-    def knows(self, request: AdminRequest) -> bool:
+    def is_trusted(self, request: AdminRequest) -> bool:
         """Tell whether the request may see everything. In constant time: digests are compared, of equal length."""
         if self._digest is None:
             return True
@@ -54,7 +54,7 @@ class Door:
 
     def check(self, request: AdminRequest) -> None:
         """Raise RefusalError(401) for a page that the request may not see, also if there is no such page."""
-        if request.path not in OPEN_PAGES and not self.knows(request):
+        if request.path not in OPEN_PAGES and not self.is_trusted(request):
             message = "send the admin token: Authorization: Bearer TOKEN"
             raise RefusalError(401, message, (("WWW-Authenticate", "Bearer"),))
 
@@ -92,11 +92,11 @@ class AdminApp:
         self._ready = ready
         self._profiles = profiles
         self._reload = reload
-        self._door = Door(token)
+        self._token = TokenCheck(token)
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Answer a request. Raises RefusalError."""
-        self._door.check(request)
+        self._token.check(request)
         match request.path:
             case "/":
                 return index_page(request, with_profiles=self._profiles is not None)
@@ -105,7 +105,7 @@ class AdminApp:
             case "/healthz" | "/livez":
                 return Reply(200, b"ok\n") if self._ready().alive else Reply(503, b"no worker is running\n")
             case "/readyz":
-                return _ready_reply(self._ready(), with_reasons=self._door.knows(request))
+                return _ready_reply(self._ready(), with_reasons=self._token.is_trusted(request))
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
@@ -117,8 +117,8 @@ class AdminApp:
 
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
-    told = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
-    body = orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
+    fields = {"ready": state.ready, "reasons": state.reasons} if with_reasons else {"ready": state.ready}
+    body = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     return Reply(200 if state.ready else 503, body, "application/json")
 
 
@@ -246,13 +246,13 @@ def run(sock: socket.socket, app: AdminApp) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_until_stopped(sock, app))
+        runner.run(_serve(sock, app))
 
 
-async def _serve_until_stopped(sock: socket.socket, app: AdminApp) -> None:
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+async def _serve(sock: socket.socket, app: AdminApp) -> None:
+    must_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, must_stop.set)
     server = await serve(sock, app)
-    await told.wait()
+    await must_stop.wait()
     server.close()
     # Connections still open end with the loop: the runner cancels what is left.

@@ -19,7 +19,7 @@ from velox.importing.providers import (
     AZURE,
     AZURE_CREDENTIALS,
     PROVIDERS,
-    STRANGERS,
+    UNSUPPORTED,
     Provider,
     base_of,
     base_variables,
@@ -149,7 +149,7 @@ class Reader:
         kind = AZURE if provider in ("azure", "azure_text") else PROVIDERS.get(provider)
         if kind is None:
             unknown = "who serves it is not known here; write openai/MODEL with its api_base if it speaks OpenAI's API"
-            self._refuse(group, model or "a deployment", where, STRANGERS.get(provider, unknown))
+            self._refuse(group, model or "a deployment", where, UNSUPPORTED.get(provider, unknown))
             return None
         if not is_name(group) or not is_name(name):
             self._refuse(group, model or "a deployment", item.where, _NOT_NAMED)
@@ -206,8 +206,8 @@ class Reader:
         if why:
             self._refuse(group, model, where, why)
             return None
-        if not text and kind.doubt:
-            why = f"its URL is not verified: {kind.doubt}; see that it is right, or give api_base"
+        if not text and kind.unverified:
+            why = f"its URL is not verified: {kind.unverified}; see that it is right, or give api_base"
             self._notes.changed(f"{provider}: api_base", why, place)
         host = urlsplit(origin).hostname or ""
         base = provider if not text or host in (urlsplit(kind.base).hostname, "localhost") else f"{provider}-{host}"

@@ -17,7 +17,7 @@ from velox.importing.notes import Notes
 from velox.policy.patterns import is_exact, matches
 from velox.policy.routes import Balance
 
-__all__ = ["Balances", "Fallbacks", "Limit", "Route", "Routes", "Target", "weighed"]
+__all__ = ["Balances", "Fallbacks", "Limit", "Route", "Routes", "Target", "with_weights"]
 
 _MOST_WEIGHT: Final = 1000
 _MOST_TARGETS: Final = 64
@@ -92,7 +92,7 @@ class Balances:
         return self.by_group.get(group, self.usual)
 
 
-def weighed(deployments: Sequence[Deployment], balances: Balances) -> list[Deployment]:
+def with_weights(deployments: Sequence[Deployment], balances: Balances) -> list[Deployment]:
     """Return the deployments with their weights, 1 to 1000, where a group has several.
 
     In turn means: by the first of weight, rpm and tpm that the group's first one has, as LiteLLM does. Else all are
@@ -221,7 +221,7 @@ class Routes:
             if each.model == group or is_exact(each.model):
                 pairs.append((each, None if each.model == group else each.model))
                 continue
-            self._notes.left_out(f"model_name {_shown(group)}", _by_hand(each), each.where)
+            self._notes.left_out(f"model_name {_shown(group)}", _manual_steps(each), each.where)
         if not pairs:
             return []
         wheres = [each.where for each, _ in pairs]
@@ -294,7 +294,7 @@ def _rank(deployment: Deployment) -> float:
     return math.inf if deployment.order is None else deployment.order
 
 
-def _by_hand(each: Deployment) -> str:
+def _manual_steps(each: Deployment) -> str:
     """Tell what to write for a group with `*` whose names the provider does not know."""
     keys = f", keys: [{each.to.key}]" if each.to.key else ""
     asked, known = each.group.replace("*", "NAME", 1), each.model.replace("*", "NAME", 1)

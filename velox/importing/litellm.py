@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from velox.importing.deployments import Reader
-from velox.importing.groups import Balances, Fallbacks, Route, Routes, weighed
+from velox.importing.groups import Balances, Fallbacks, Route, Routes, with_weights
 from velox.importing.meanings import section_setting
 from velox.importing.notes import Notes, shown_name
 from velox.importing.providers import AZURE, PROVIDERS
@@ -99,13 +99,13 @@ class _File:
         balances = self._balances(router)
         by_tag = self._by_tag(router)
         if not by_tag:
-            self._idle_tags(items)
+            self._note_unused_tags(items)
         fallbacks = Fallbacks()
         for part in (router, library):
             self._add_fallbacks(part, fallbacks)
         most = self._first(router, library, "max_fallbacks", "max_fallbacks")
         fallbacks.most = int(most[0]) if most else fallbacks.most
-        weights = weighed(deployments, balances)
+        weights = with_weights(deployments, balances)
         self._add_default_fallbacks((router, library), fallbacks)
         for where in (*fallbacks.wheres.values(), fallbacks.others_where):
             if where:
@@ -116,7 +116,7 @@ class _File:
                 notes.changed("fallbacks", text, where)
         maker = Routes(weights, self._aliases(router), fallbacks, notes, by_tag=by_tag, balances=balances)
         routes = maker.make()
-        self._strays({**reader.refused, **{each.group: each.where for each in deployments}}, routes)
+        self._note_shadowed_names({**reader.refused, **{each.group: each.where for each in deployments}}, routes)
         upstreams = {each.to for route in routes for each in route.to + route.fallback}
         if len(upstreams) > _MOST_UPSTREAMS:
             text = f"{len(upstreams)} upstreams come of it, and Velox has {_MOST_UPSTREAMS} at most: leave some out"
@@ -140,7 +140,7 @@ class _File:
             part.leave_rest(section_setting(part.name))
         return write(self._settings, routes, limits[:_MOST_LIMITS], notes) if routes else None
 
-    def _strays(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
+    def _note_shadowed_names(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
         """Tell which names have no route, and now lead to another provider, because one with `*` takes them, too."""
         models = [model for route in routes for model in route.models]
         for name, where in names.items():
@@ -195,7 +195,7 @@ class _File:
         self._notes.changed("router_settings.enable_tag_filtering", why, where)
         return True
 
-    def _idle_tags(self, items: object) -> None:
+    def _note_unused_tags(self, items: object) -> None:
         """Without tag filtering tags are for reports only."""
         for item in items if isinstance(items, tuple) else ():
             for entry in item.fields or ():

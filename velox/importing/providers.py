@@ -15,7 +15,7 @@ __all__ = [
     "AZURE",
     "AZURE_CREDENTIALS",
     "PROVIDERS",
-    "STRANGERS",
+    "UNSUPPORTED",
     "Provider",
     "base_of",
     "base_variables",
@@ -29,14 +29,14 @@ class Provider:
 
     key: the variable that LiteLLM reads its key from where the file gives none; "": it needs none.
     has_v1: its servers have `/v1` whether api_base names it or not. model_prefix: what LiteLLM puts before a model that
-    has none. doubt: why base may be wrong, which an import tells; "": it was verified.
+    has none. unverified: why base may be wrong, which an import tells; "": it was verified.
     """
 
     base: str = ""
     key: str = ""
     has_v1: bool = False
     model_prefix: str = ""
-    doubt: str = ""
+    unverified: str = ""
 
 
 # Read, not asked: nobody has sent a request to these. The bases are those of LiteLLM's source, which is where it asks
@@ -44,8 +44,8 @@ class Provider:
 # empower, friendliai, meta_llama, nvidia_nim, ollama, sambanova, together_ai, wandb), constants.py (dashscope,
 # deepseek, featherless_ai, hyperbolic, lambda_ai, mistral, moonshot, nscale, xai), llms/ (aiml, baseten, groq, voyage),
 # llms/openai_like/providers.json (the second block), and its page on fireworks_ai. openai: src/openai/_client.py of
-# openai-python. openrouter: openrouter.ai/docs. Of the others `doubt` says why they are not verified. A key's name that
-# is wrong shows itself: Velox does not start without the variable.
+# openai-python. openrouter: openrouter.ai/docs. `unverified` says why the others are not verified. A wrong name
+# of a key's variable is found at the start: Velox does not start without the variable.
 PROVIDERS: Final[Mapping[str, Provider]] = {
     "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
     "text-completion-openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
@@ -66,7 +66,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     ),
     "friendliai": Provider("https://api.friendli.ai/serverless/v1", "FRIENDLI_TOKEN"),
     "galadriel": Provider(
-        "https://api.galadriel.com/v1", "GALADRIEL_API_KEY", doubt="LiteLLM itself names it and api.galadriel.ai"
+        "https://api.galadriel.com/v1", "GALADRIEL_API_KEY", unverified="LiteLLM itself names it and api.galadriel.ai"
     ),
     "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "hosted_vllm": Provider(has_v1=True),
@@ -81,7 +81,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "nebius": Provider(
         "https://api.studio.nebius.ai/v1",
         "NEBIUS_API_KEY",
-        doubt="LiteLLM asks there, but its own pages name https://api.tokenfactory.nebius.com",
+        unverified="LiteLLM asks there, but its own pages name https://api.tokenfactory.nebius.com",
     ),
     "nscale": Provider("https://inference.api.nscale.com/v1", "NSCALE_API_KEY"),
     "nvidia_nim": Provider("https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY"),
@@ -129,7 +129,7 @@ AZURE_CREDENTIALS: Final = frozenset(
 # URLs of cohere and bedrock stand on the providers' own pages on compatibility; that of anthropic was not seen there.
 _OTHER_PATH: Final = "it takes OpenAI's requests, but not at a path that ends in /v1, and Velox changes no path"
 _OWN_API: Final = "it has an API of its own, and Velox translates none"
-STRANGERS: Final[Mapping[str, str]] = {
+UNSUPPORTED: Final[Mapping[str, str]] = {
     "anthropic": f"{_OWN_API}; for chat completions write openai/MODEL with api_base https://api.anthropic.com/v1",
     "azure_ai": "its URL differs with the model; a resource with /openai/v1 can be written as azure/",
     "bedrock": f"{_OWN_API}, nor does it sign for AWS; some models are at"
@@ -184,7 +184,7 @@ def provider_of(model: str, given: str = "") -> tuple[str, str]:
     first, slash, rest = model.partition("/")
     if given:
         return given, rest if slash and first == given else model
-    if slash and (first in PROVIDERS or first in STRANGERS or first in ("azure", "azure_text")):
+    if slash and (first in PROVIDERS or first in UNSUPPORTED or first in ("azure", "azure_text")):
         return first, rest
     if slash:
         return "", model

@@ -31,7 +31,7 @@ class HandshakeLog:
         self._metrics.count_tls_failure(cause)
         self._counts[cause] += 1
 
-    def tell(self, now_s: float) -> None:
+    def flush(self, now_s: float) -> None:
         """Write the line if there is something to say and it is time. now_s: monotonic."""
         if now_s < self._next_s or not any(self._counts):
             return

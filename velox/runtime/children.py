@@ -79,7 +79,7 @@ class LeaseProcess:
         """Note its process."""
         self.pid = self._status.keeper_pid = pid
 
-    def hurry(self) -> None:
+    def kill_if_idle(self) -> None:
         """End it at once if it has nobody to give anything back to: it may be in the middle of a slow look-up."""
         if self.pid and not self._status.redis_is_up:
             with contextlib.suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ from velox.observe.oplog import operations_logger
 from velox.outcomes import LeaseResult
 from velox.policy.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
 from velox.policy.token_bucket import BucketRate
-from velox.runtime.lease_redis import Ask, LeaseRedis, RedisDownError, Told
+from velox.runtime.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError
 from velox.runtime.leases import ALIVE, EVERY_ROW, LeasePipes
 from velox.settings import Settings
 from velox.shm.leased import Demand, Lease, pack_rate, unpack_rate
@@ -42,14 +42,14 @@ from velox.shm.quota_table import LEAVING, QuotaMemory, RowTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
 
-__all__ = ["HeldRow", "LeaseKeeper", "LeaseRows", "LinkTimes", "run_keeper"]
+__all__ = ["HeldRow", "LeaseKeeper", "LeaseRows", "RedisTimes", "run_keeper"]
 
 # Different amounts that are asked for at once; those that find no place are asked for again by who waits.
 _MOST_PAIRS: Final = 32
 _WORD: Final = 8
 
 
-class LinkTimes(NamedTuple):
+class RedisTimes(NamedTuple):
     """Since when Redis can be asked, and when it could last be asked before that; 0: never. Monotonic ns."""
 
     up_since_ns: int
@@ -65,6 +65,7 @@ class HeldRow:
         "_before",
         "_since_ns",
         "_used",
+        "answered_ns",
         "back",
         "blocks",
         "index",
@@ -75,7 +76,6 @@ class HeldRow:
         "rate",
         "tag",
         "tat",
-        "told_ns",
     )
 
     def __init__(self, memory: QuotaMemory, index: int, tag: int, name: bytes, rate: BucketRate, now_ns: int) -> None:
@@ -89,7 +89,7 @@ class HeldRow:
         self.blocks: set[int] = set()
         self.is_low = False  # a worker said that its lease gets short
         self.back = 0  # taken out of the lease, to go back to Redis
-        self.told_ns = 0  # when Redis last told of it, to this keeper
+        self.answered_ns = 0  # when Redis last told of it, to this keeper
         self._used = self.lease.used.load()
         self._since_ns = now_ns  # not used since
         self._before = 0  # the balance, when it was last looked at
@@ -99,7 +99,7 @@ class HeldRow:
     def __repr__(self) -> str:
         return f"<HeldRow {self.index} {self.lease!r} needs={len(self.needs)}>"
 
-    def ask(self, now_ns: int, link: LinkTimes, replicas: int) -> Ask | None:
+    def ask(self, now_ns: int, link: RedisTimes, replicas: int) -> BucketQuery | None:
         """Return what to ask Redis; None: nothing, what was needed is here."""
         balance, size = self.lease.balance(), block(self.rate, replicas)
         asked = pairs(self.needs, balance, _MOST_PAIRS)
@@ -108,14 +108,14 @@ class HeldRow:
         self._asked_tat = self.tat.load()
         rate = self.rate
         # Redis may have lost what it told before this connection.
-        recover = self.told_ns < link.up_since_ns
+        recover = self.answered_ns < link.up_since_ns
         ahead_ns = self._asked_tat - now_ns
         if self._asked_tat & 1:
             # What workers took without Redis is a debt, which it hears of: here it counts for nothing.
             ahead_ns -= self._asked_debt * rate.interval_ns * replicas
         if not (asked or want or self.back or self._asked_debt or (recover and ahead_ns > 0)):
             return None
-        return Ask(
+        return BucketQuery(
             *(self.name, rate.interval_ns, rate.burst, rate.max_wait_ns, ahead_ns, recover),
             back=self.back,
             debt=self._asked_debt,
@@ -124,18 +124,18 @@ class HeldRow:
             pairs=asked,
         )
 
-    def told(self, told: Told, now_ns: int) -> None:
+    def take_answer(self, answer: BucketAnswer, now_ns: int) -> None:
         """Note what Redis has answered to ask()."""
         lease = self.lease
-        if told.ready_ns:
+        if answer.ready_ns:
             # Before the permits: who takes one looks at it afterwards.
-            lease.ready.store(max(lease.ready.load(), now_ns + told.ready_ns))
-        if told.granted or self._asked_debt:
-            lease.granted.fetch_add(told.granted + self._asked_debt)
+            lease.ready.store(max(lease.ready.load(), now_ns + answer.ready_ns))
+        if answer.granted or self._asked_debt:
+            lease.granted.fetch_add(answer.granted + self._asked_debt)
         # If workers moved it meanwhile, it stays theirs until Redis has heard of that.
-        self.tat.cas(self._asked_tat, (now_ns + told.ahead_ns) & ~1)
+        self.tat.cas(self._asked_tat, (now_ns + answer.ahead_ns) & ~1)
         lease.hold.store(max(now_ns, 1))
-        self.told_ns = now_ns
+        self.answered_ns = now_ns
         self.done()
 
     def done(self) -> None:
@@ -220,7 +220,7 @@ class LeaseRows:
             if held.look(now_ns, replicas):
                 self._to_ask[held.index] = held
             elif held.is_over(now_ns) and held.index not in self._to_ask:
-                self._let_go(held)
+                self._release(held)
 
     def ask_again(self) -> None:
         """Ask for every row: Redis may have lost what it knew."""
@@ -263,7 +263,7 @@ class LeaseRows:
         held = self._held[demand.row] = HeldRow(memory, demand.row, tag, demand.name, rate, now_ns)
         return held
 
-    def _let_go(self, held: HeldRow) -> None:
+    def _release(self, held: HeldRow) -> None:
         held.lease.hold.store(0)
         # Given back at this moment, by a worker that saw HOLD: it told nobody.
         if held.lease.balance():
@@ -324,7 +324,7 @@ class LeaseKeeper:
         self._replicas: Final = replicas
         self._is_up = False
         self._why = ""  # Redis is down, as logged last; "": it is up, or was not asked yet
-        self._link = LinkTimes(0, 0)
+        self._link = RedisTimes(0, 0)
         self._retry_ns = 0
         self._next_try_ns = 0
         self._next_tick_ns = 0
@@ -347,12 +347,12 @@ class LeaseKeeper:
             self._turn(time.monotonic_ns())
             wait_ns = self._next_tick_ns - time.monotonic_ns()
             poll.poll(max(0, -(-wait_ns // 1_000_000)))
-        self._say_goodbye()
+        self._return_everything()
 
     def _turn(self, now_ns: int) -> None:
         for demand in self._pipes.demands():
             if not self._rows.demanded(demand, now_ns):
-                self._pipes.tell(demand.block, (demand.row,))
+                self._pipes.answer(demand.block, (demand.row,))
         if now_ns >= self._next_tick_ns:
             self._next_tick_ns = now_ns + _TICK_NS
             self._rows.look(now_ns, self._n_replicas())
@@ -361,12 +361,12 @@ class LeaseKeeper:
         if not self._is_up:
             # Who asked nevertheless must not wait.
             for held in self._rows.drop():
-                self._tell(held)
+                self._answer(held)
 
     def _ask(self, now_ns: int) -> None:
         """Ask for all rows that need it. To say that this gateway lives is a question, too."""
         if not self._is_up:
-            self._link = LinkTimes(now_ns, self._status.redis_answered_ns)
+            self._link = RedisTimes(now_ns, self._status.redis_answered_ns)
             self._next_heartbeat_ns = now_ns
             self._rows.ask_again()
         while True:
@@ -384,24 +384,26 @@ class LeaseKeeper:
         asked = [(one, ask) for one, ask in asks if ask is not None]
         if asked or is_due:
             try:
-                n, told = self._redis.ask([ask for _, ask in asked], counts_for_ns=_COUNTS_FOR_NS if is_due else None)
+                n, answers = self._redis.ask(
+                    [ask for _, ask in asked], counts_for_ns=_COUNTS_FOR_NS if is_due else None
+                )
             except RedisDownError as exc:
                 self._failed(held, str(exc))
                 return False
             answered_ns = time.monotonic_ns()
             self._metrics.lease_round_trip.observe(answered_ns - now_ns)
-            for (one, ask), answer in zip(asked, told, strict=True):
+            for (one, ask), answer in zip(asked, answers, strict=True):
                 if ask.back:
                     self._metrics.count_lease(LeaseResult.RETURNED)
                 if ask.pairs or ask.want:
                     got_all = answer.granted >= sum(n * times for n, times in ask.pairs)
                     self._metrics.count_lease(LeaseResult.GRANTED if got_all else LeaseResult.REFUSED)
-                one.told(answer, answered_ns)
+                one.take_answer(answer, answered_ns)
             self._answered(answered_ns, n)
         for one, question in asks:
             if question is None:
                 one.done()
-            self._tell(one)
+            self._answer(one)
         return True
 
     def _answered(self, now_ns: int, n_replicas: int) -> None:
@@ -410,7 +412,7 @@ class LeaseKeeper:
         if n_replicas >= 0:
             self._status.replicas = max(1, n_replicas)
             self._next_heartbeat_ns = now_ns + _HEARTBEAT_NS
-            self._pipes.tell_all(ALIVE)
+            self._pipes.answer_all(ALIVE)
         if self._is_up:
             return
         self._is_up = True
@@ -418,7 +420,7 @@ class LeaseKeeper:
         if self._why:
             self._logger.warning("Redis can be asked again: limits hold over all gateways")
         self._why = ""
-        self._pipes.tell_all(EVERY_ROW)
+        self._pipes.answer_all(EVERY_ROW)
 
     def _failed(self, held: Sequence[HeldRow], why: str) -> None:
         """Leave Redis alone for a while; workers go on without it from now on."""
@@ -427,7 +429,7 @@ class LeaseKeeper:
         self._metrics.count_lease(LeaseResult.FAILED)
         for one in held:
             one.done()
-        self._pipes.tell_all(EVERY_ROW)
+        self._pipes.answer_all(EVERY_ROW)
         self._retry_ns = retry_ns(self._retry_ns)
         self._next_try_ns = time.monotonic_ns() + self._retry_ns
         if not self._why:
@@ -439,15 +441,15 @@ class LeaseKeeper:
             self._logger.error("Redis can't be asked: %s; %s (VELOX_REDIS_FALLBACK=%s)", why, what, self._fallback)
         self._why = why
 
-    def _tell(self, held: HeldRow) -> None:
+    def _answer(self, held: HeldRow) -> None:
         for waiting in held.blocks:
-            self._pipes.tell(waiting, (held.index,))
+            self._pipes.answer(waiting, (held.index,))
         held.blocks.clear()
 
     def _n_replicas(self) -> int:
         return self._replicas or self._status.replicas or 1
 
-    def _say_goodbye(self) -> None:
+    def _return_everything(self) -> None:
         """Give everything back, if that is possible at once."""
         if not self._is_up:
             return

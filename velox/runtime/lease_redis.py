@@ -49,7 +49,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-__all__ = ["SCRIPT", "UNIT_NS", "Ask", "LeaseRedis", "RedisDownError", "Told", "reachable"]
+__all__ = ["SCRIPT", "UNIT_NS", "BucketAnswer", "BucketQuery", "LeaseRedis", "RedisDownError", "reachable"]
 
 UNIT_NS: Final = 100
 
@@ -66,7 +66,7 @@ _SURE_AFTER_NS: Final = 2_000_000_000
 _SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
-class Ask(NamedTuple):
+class BucketQuery(NamedTuple):
     """What is asked of one bucket. The script says what each means."""
 
     name: bytes
@@ -82,7 +82,7 @@ class Ask(NamedTuple):
     pairs: Sequence[tuple[int, int]] = ()
 
 
-class Told(NamedTuple):
+class BucketAnswer(NamedTuple):
     """What was told of one bucket."""
 
     granted: int
@@ -118,7 +118,7 @@ class LeaseRedis:
     def __repr__(self) -> str:
         return f"<LeaseRedis {'closed' if self._connection is None else 'open'}>"
 
-    def ask(self, asks: Sequence[Ask], *, counts_for_ns: int | None = None) -> tuple[int, list[Told]]:
+    def ask(self, asks: Sequence[BucketQuery], *, counts_for_ns: int | None = None) -> tuple[int, list[BucketAnswer]]:
         """Return the number of gateways, and what was told of each bucket. Raises RedisDownError.
 
         counts_for_ns: this gateway counts as one for so long; below 0: not any more; None: nothing new of that, and the
@@ -139,7 +139,7 @@ class LeaseRedis:
         self._now, self._heard_ns = now, _now_ns()
         self._first_ns = self._first_ns or self._heard_ns
         triples = zip(told[::3], told[1::3], told[2::3], strict=True)
-        return replicas, [Told(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
+        return replicas, [BucketAnswer(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
 
     def close(self) -> None:
         """Close the connection; the next question opens another one."""

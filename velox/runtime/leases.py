@@ -28,7 +28,7 @@ from velox.shm.status import GatewayStatus
 
 __all__ = ["ALIVE", "EVERY_ROW", "LeaseClient", "LeasePipes"]
 
-# Instead of a row: the keeper lives; and: whatever you wait for, look again.
+# Instead of a row: the keeper runs; and: every row has an answer.
 ALIVE: Final = 0xFFFF_FFFF
 EVERY_ROW: Final = 0xFFFF_FFFE
 
@@ -46,30 +46,30 @@ class LeasePipes:
     def __init__(self, blocks: int) -> None:
         flags = os.O_NONBLOCK | os.O_CLOEXEC
         self.demands_fd, self._demands_write = os.pipe2(flags)
-        self._told: Final = [os.pipe2(flags) for _ in range(blocks)]
+        self._answers: Final = [os.pipe2(flags) for _ in range(blocks)]
         try:
             fcntl.fcntl(self._demands_write, fcntl.F_SETPIPE_SZ, _DEMANDS_BYTES)
         except OSError:
             pass  # the user's limit on pipes is reached: 900 demands have to do
 
     def __repr__(self) -> str:
-        return f"<LeasePipes blocks={len(self._told)}>"
+        return f"<LeasePipes blocks={len(self._answers)}>"
 
-    def told_fd(self, block: int) -> int:
-        """Return what becomes readable when the keeper tells a worker something."""
-        return self._told[block][0]
+    def answers_fd(self, block: int) -> int:
+        """Return the descriptor that becomes readable when the keeper has an answer for a worker."""
+        return self._answers[block][0]
 
     # -- a worker's side --------------------------------------------------------------------------
 
     def demand(self, demands: Sequence[Demand]) -> None:
-        """Tell the keeper."""
+        """Send demands to the keeper."""
         for first in range(0, len(demands), _MOST_DEMANDS):
             part = demands[first : first + _MOST_DEMANDS]
             _write(self._demands_write, b"".join([demand.packed() for demand in part]))
 
-    def told(self, block: int) -> list[int]:
-        """Return the rows that the keeper told of, ALIVE and EVERY_ROW among them."""
-        words = _read(self._told[block][0], _ATOMIC)
+    def answers(self, block: int) -> list[int]:
+        """Return the rows that the keeper has answered, ALIVE and EVERY_ROW among them."""
+        words = _read(self._answers[block][0], _ATOMIC)
         return list(struct.unpack(f"={len(words) // 4}I", words))
 
     # -- the keeper's side ------------------------------------------------------------------------
@@ -81,21 +81,21 @@ class LeasePipes:
             found += Demand.unpacked(messages)
         return found
 
-    def tell(self, block: int, rows: Iterable[int]) -> None:
-        """Tell a worker of rows."""
+    def answer(self, block: int, rows: Iterable[int]) -> None:
+        """Send answered rows to a worker."""
         words = list(rows)
         for first in range(0, len(words), _MOST_ROWS):
             part = words[first : first + _MOST_ROWS]
-            _write(self._told[block][1], struct.pack(f"={len(part)}I", *part))
+            _write(self._answers[block][1], struct.pack(f"={len(part)}I", *part))
 
-    def tell_all(self, word: int) -> None:
-        """Tell every worker ALIVE or EVERY_ROW."""
-        for block in range(len(self._told)):
-            self.tell(block, (word,))
+    def answer_all(self, word: int) -> None:
+        """Send ALIVE or EVERY_ROW to every worker."""
+        for block in range(len(self._answers)):
+            self.answer(block, (word,))
 
     def close(self) -> None:
         """Close all ends, as this process has them."""
-        for fd in (self.demands_fd, self._demands_write, *(fd for pair in self._told for fd in pair)):
+        for fd in (self.demands_fd, self._demands_write, *(fd for pair in self._answers for fd in pair)):
             os.close(fd)
 
 
@@ -139,7 +139,7 @@ class LeaseClient:
         self._demands: list[Demand] = []
         self._waiting: dict[int, set[_Waiter]] = {}
         self._trusts = True
-        loop.add_reader(pipes.told_fd(block), self._on_told)
+        loop.add_reader(pipes.answers_fd(block), self._on_answers)
 
     def __repr__(self) -> str:
         return f"<LeaseClient up={self.is_up} waiting={len(self._waiting)}>"
@@ -165,13 +165,13 @@ class LeaseClient:
         return self._settings.redis_timeout_s
 
     def send(self, demand: Demand) -> None:
-        """Tell the keeper, at the end of this turn of the loop."""
+        """Send a demand to the keeper, at the end of this turn of the loop."""
         if not self._demands:
             self._loop.call_soon(self._flush)
         self._demands.append(demand)
 
     async def wait_for_lease(self, wants: Sequence[Want], until_s: float) -> bool:
-        """Ask for permits and wait for what the keeper says of all of them; False: it said nothing until then."""
+        """Ask for permits and wait for the keeper's answer on all of them; False: there was none in time."""
         waiter = _Waiter(self._loop.create_future())
         for quota, n in wants:
             assert isinstance(quota, LeasedQuota), "no other quota says NOT_YET"
@@ -198,8 +198,8 @@ class LeaseClient:
         demands, self._demands = self._demands, []
         self._pipes.demand(demands)
 
-    def _on_told(self) -> None:
-        rows = self._pipes.told(self._block)
+    def _on_answers(self) -> None:
+        rows = self._pipes.answers(self._block)
         self._trusts = True
         if EVERY_ROW in rows:
             rows = list(self._waiting)

@@ -26,7 +26,7 @@ from velox.net.client.ingress import Ingress
 from velox.net.client.tls import TlsIngress
 from velox.types import Address, SocketOwner
 
-__all__ = ["BACKLOG", "BindError", "Entrance", "Listeners", "bind_one"]
+__all__ = ["BACKLOG", "BindError", "ClientListener", "Listeners", "bind_one"]
 
 BACKLOG: Final = 4096  # the kernel caps it at net.core.somaxconn
 _UNSENT_BYTES: Final = 128 * 1024  # as the dialer has it for upstreams
@@ -210,7 +210,7 @@ def _is_served(path: str) -> bool:
 _BACKLOG_S: Final = 3.0
 
 
-class Entrance:
+class ClientListener:
     """The listening sockets of one worker. tls: None: none of them speaks it; else those of TCP do."""
 
     def __init__(self, listeners: Sequence[socket.socket], ingress: Ingress, tls: TlsIngress | None) -> None:

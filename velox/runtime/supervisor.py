@@ -1,24 +1,17 @@
-"""The places that workers fill, and which process is in them.
+"""The supervisor: binds and holds the sockets, owns the shared memory, starts processes and replaces those that die.
 
-Knows: that a slot has one worker that serves, and beside it, for a while, a successor that starts or a worker that
-leaves. Does not know: how a process is started or told to leave (supervisor.py).
+Knows: processes and signals, and that a slot has one worker that serves and, for a while, a successor that starts or a
+worker that leaves. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so that nothing
+a client does can reach it and a fork is always safe.
 
-
-=====
-
-The supervisor: binds and holds the sockets, owns the shared memory, starts processes and replaces those that die.
-
-Knows: processes and signals. Does not know: HTTP; it parses no client's bytes, has one thread and no event loop, so
-that nothing a client does can reach it and a fork is always safe.
-
-    signals      SIGTERM, SIGINT: drain, then leave; a second one: leave now. SIGCHLD: somebody died. SIGHUP: reload
+    signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
     heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
     keys         the file of keys is read again when it changes (credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
-    memory       a worker that asks for a successor is told to leave when that one serves (R-MEM-4)
-    quotas       what a dead worker held is taken back; rows that nobody needs are freed (velox.shm.quota_table)
-    upstreams    each member has a row before a worker looks for it; the same is done there (velox.shm.upstream_table)
+    memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
+    quotas       what a dead worker held is taken back; unused rows are freed (velox.shm.quota_table)
+    upstreams    each member gets a row before a worker looks for it; unused rows are freed (velox.shm.upstream_table)
 """
 
 from __future__ import annotations
@@ -57,13 +50,13 @@ from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamTable
 
-__all__ = ["SPARES", "Seat", "Slot", "serve"]
+__all__ = ["SPARES", "Slot", "WorkerProcess", "serve"]
 
 # Blocks of shared memory that a slot needs beside its first: one process may leave while another one serves.
 SPARES: Final = 1
 
 
-class Seat:
+class WorkerProcess:
     """One process of a slot, and its block of shared memory; the block outlives the processes that use it."""
 
     def __init__(self, segment: Segment, block: int) -> None:
@@ -71,12 +64,12 @@ class Seat:
         self.status: Final = WorkerStatus(segment, block)
         self.pid = 0  # 0: nobody
         self.started_s = 0.0
-        self.leave_by_s = 0.0  # 0: it was not told to leave
+        self.leave_by_s = 0.0  # 0: it was not asked to stop
         self.aborted = False
         self.status.vacate()
 
     def __repr__(self) -> str:
-        return f"<Seat {self.block} pid={self.pid} {self.status.state.name}>"
+        return f"<WorkerProcess {self.block} pid={self.pid} {self.status.state.name}>"
 
 
 class Slot:
@@ -84,7 +77,7 @@ class Slot:
 
     def __init__(self, index: int, segment: Segment) -> None:
         self.index: Final = index
-        self.serving, self.other = (Seat(segment, block) for block in segment.blocks_of(index))
+        self.serving, self.other = (WorkerProcess(segment, block) for block in segment.blocks_of(index))
         self.backoff_s = 0.0
         self.respawn_at_s = 0.0
         self.replace_at_s = 0.0  # not before: a worker that can't help its memory must not be replaced all the time
@@ -93,8 +86,8 @@ class Slot:
         return f"<Slot {self.index} serving={self.serving!r} other={self.other!r}>"
 
     @property
-    def seats(self) -> tuple[Seat, Seat]:
-        """Both seats, the one that serves first."""
+    def processes(self) -> tuple[WorkerProcess, WorkerProcess]:
+        """Both processes, the one that serves first."""
         return self.serving, self.other
 
     @property
@@ -244,9 +237,9 @@ class Supervisor:
         if self._reload.is_due(now_s):
             self._reload.started(self._fork(partial(self._reload.run, self._listeners)), now_s)
         for slot in self._slots:
-            for seat in slot.seats:
-                if seat.pid:
-                    self._check_heartbeat(slot, seat, now_s)
+            for process in slot.processes:
+                if process.pid:
+                    self._check_heartbeat(slot, process, now_s)
             self._fill(slot, now_s)
         if not self._admin_pid and now_s >= self._admin_respawn_at_s:
             self._start_admin()
@@ -275,49 +268,49 @@ class Supervisor:
                 if not self._gateway.draining:
                     self._logger.error("the simulator died (%s)", how_it_ended(status))
             elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
-                self._bury(pid, status, now_s)
+                self._clean_up_after(pid, status, now_s)
 
-    def _bury(self, pid: int, status: int, now_s: float) -> None:
+    def _clean_up_after(self, pid: int, status: int, now_s: float) -> None:
         """Clean up after a worker, and say when the next one starts."""
-        found = ((slot, seat) for slot in self._slots for seat in slot.seats if seat.pid == pid)
-        slot, seat = next(found, (None, None))
-        if slot is None or seat is None:
+        found = ((slot, process) for slot in self._slots for process in slot.processes if process.pid == pid)
+        slot, process = next(found, (None, None))
+        if slot is None or process is None:
             return
-        was_told, seat.leave_by_s = bool(seat.leave_by_s), 0.0
-        seat.pid = 0
-        seat.status.vacate()
-        self._sweeper.reclaim(seat.block)
-        self._upstreams.reclaim(seat.block)
-        WorkerMetrics(self._segment.metrics(seat.block)).reset_gauges()
+        was_asked_to_stop, process.leave_by_s = bool(process.leave_by_s), 0.0
+        process.pid = 0
+        process.status.vacate()
+        self._sweeper.reclaim(process.block)
+        self._upstreams.reclaim(process.block)
+        WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
         if self._gateway.draining:
             return
-        if was_told:
+        if was_asked_to_stop:
             self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, how_it_ended(status))
             return
-        was_well = now_s - seat.started_s >= _HEALTHY_AFTER_S
+        was_well = now_s - process.started_s >= _HEALTHY_AFTER_S
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
-        seat.status.count_restart(RestartCause.STUCK if seat.aborted else cause)
+        process.status.count_restart(RestartCause.STUCK if process.aborted else cause)
         self._logger.error(
             "worker %d died (%s); the next one starts in %g s", slot.index, how_it_ended(status), slot.backoff_s
         )
 
-    def _check_heartbeat(self, slot: Slot, seat: Seat, now_s: float) -> None:
-        heartbeat_s = seat.status.heartbeat_ns / 1e9 or seat.started_s
+    def _check_heartbeat(self, slot: Slot, process: WorkerProcess, now_s: float) -> None:
+        heartbeat_s = process.status.heartbeat_ns / 1e9 or process.started_s
         stuck_s = now_s - heartbeat_s
-        if stuck_s > STUCK_AFTER_S and not seat.aborted:
-            seat.aborted = True
+        if stuck_s > STUCK_AFTER_S and not process.aborted:
+            process.aborted = True
             self._logger.error("worker %d has not moved for %g s: aborted", slot.index, STUCK_AFTER_S)
             # SIGABRT: faulthandler prints where it stood. SIGCONT: a stopped worker takes no other signal.
-            os.kill(seat.pid, signal.SIGABRT)
-            os.kill(seat.pid, signal.SIGCONT)
+            os.kill(process.pid, signal.SIGABRT)
+            os.kill(process.pid, signal.SIGCONT)
         elif stuck_s > STUCK_AFTER_S + _ABORT_GRACE_S:
-            os.kill(seat.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
 
     def _fill(self, slot: Slot, now_s: float) -> None:
         """Have one worker in the slot that serves, and another one when it asks for it."""
-        serving, other = slot.seats
+        serving, other = slot.processes
         if not serving.pid and slot.has_successor:
             slot.change_over()
         elif not serving.pid:
@@ -348,13 +341,13 @@ class Supervisor:
         members = labels_of(upstreams_of(settings, self._sim_origin))
         self._upstreams.enroll(members, groups=prefix_groups(settings))
 
-    def _start_worker(self, slot: Slot, seat: Seat) -> None:
-        seat.status.state = WorkerState.STARTING
-        seat.started_s = time.monotonic()
-        seat.aborted = False
+    def _start_worker(self, slot: Slot, process: WorkerProcess) -> None:
+        process.status.state = WorkerState.STARTING
+        process.started_s = time.monotonic()
+        process.aborted = False
         context = WorkerContext(
             slot=slot.index,
-            block=seat.block,
+            block=process.block,
             settings=self._reload.settings,
             sockets=self._listeners[slot.index],
             channel=self._channels[slot.index][1],
@@ -368,8 +361,8 @@ class Supervisor:
             certificates=self._certificates,
             sim_origin=self._sim_origin,
         )
-        seat.pid = self._fork(partial(children.worker, context, self._listeners))
-        seat.status.pid = seat.pid
+        process.pid = self._fork(partial(children.worker, context, self._listeners))
+        process.status.pid = process.pid
 
     def _start_admin(self) -> None:
         if self._admin is None:
@@ -404,20 +397,20 @@ class Supervisor:
         self._reload.stop()
         self._drain_until_s = now_s + self._settings.drain_timeout_s + _LEAVE_GRACE_S
         self._logger.info("draining: running requests have %g s", self._settings.drain_timeout_s)
-        for seat in self._running():
-            os.kill(seat.pid, signal.SIGTERM)
+        for process in self._running():
+            os.kill(process.pid, signal.SIGTERM)
 
     def _watch_drain(self, now_s: float) -> None:
         running = self._running()
-        if not any(seat.status.state in (WorkerState.STARTING, WorkerState.READY) for seat in running):
+        if not any(process.status.state in (WorkerState.STARTING, WorkerState.READY) for process in running):
             self._listeners.close()
         if now_s >= self._drain_until_s or self._n_stops > 1:
-            for seat in running:
-                os.kill(seat.pid, signal.SIGKILL)
+            for process in running:
+                os.kill(process.pid, signal.SIGKILL)
 
-    def _running(self) -> list[Seat]:
+    def _running(self) -> list[WorkerProcess]:
         """Return the workers that live, also those that leave."""
-        return [seat for slot in self._slots for seat in slot.seats if seat.pid]
+        return [process for slot in self._slots for process in slot.processes if process.pid]
 
     def _is_over(self) -> bool:
         return self._gateway.draining and not self._running()
@@ -425,7 +418,7 @@ class Supervisor:
     def _leave(self) -> None:
         self._listeners.close()
         if self._leases is not None:
-            self._leases.hurry()
+            self._leases.kill_if_idle()
         for pid in (self._admin_pid, self._sim_pid, 0 if self._leases is None else self._leases.pid):
             if pid:
                 with contextlib.suppress(ProcessLookupError):

@@ -57,7 +57,7 @@ from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
 from velox.runtime.leases import LeaseClient, LeasePipes
-from velox.runtime.listeners import Entrance
+from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
@@ -286,14 +286,14 @@ class Worker:
         self._upkeep.replace(self._fleet.members)
         self._lag_due_s = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
-        entrance = Entrance(self._context.sockets, self._ingress, self._tls)
-        await entrance.open()
+        listener = ClientListener(self._context.sockets, self._ingress, self._tls)
+        await listener.open()
         self._status.state = WorkerState.READY
         wake(self._context.notify)
         await self._must_drain.wait()
         if self._status.wants_successor:
             profiles.close()  # the channel is the successor's now
-        await self._drain(entrance)
+        await self._drain(listener)
 
     def _make_tls(self, certificates: Certificates) -> TlsIngress:
         return TlsIngress(
@@ -314,10 +314,10 @@ class Worker:
             wake=partial(wake, self._context.notify),
         )
 
-    async def _drain(self, entrance: Entrance) -> None:
+    async def _drain(self, listener: ClientListener) -> None:
         """Take the connections that are queued, stop, answer what runs, then tell the rest (R-PROC-4)."""
         self._ingress.draining = self._gateway.draining = True
-        await entrance.close()
+        await listener.close()
         self._status.state = WorkerState.DRAINING
         wake(self._context.notify)
         self._ingress.drain()
@@ -356,7 +356,7 @@ class Worker:
         self._log.flush()
         if self._context.certificates is not None and self._tls is not None:
             self._context.certificates.follow(self._tls)
-            self._handshakes.tell(now_s)
+            self._handshakes.flush(now_s)
         if self._keys.take_over():
             self._gateway.replace_keys(self._keys.keys)
         self._configuration.look()

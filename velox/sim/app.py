@@ -21,7 +21,7 @@ from velox.sim import load
 from velox.sim.ask import count_prompt_tokens, prompt_text, read_ask, read_limit
 from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.embeddings import EmbeddingWriter
-from velox.sim.engine import Courses, Outage, PrefixCache
+from velox.sim.engine import AnswerPlanner, Outage, PrefixCache
 from velox.sim.options import SimOptions
 from velox.sim.responses import ResponseWriter
 from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
@@ -83,7 +83,7 @@ class Simulator:
         }
         self._embeddings: Final = EmbeddingWriter()
         self._cache: Final = PrefixCache(options.prefix_cache)
-        self._courses: Final = Courses(options)
+        self._planner: Final = AnswerPlanner(options)
         self._busy: Final = busy
         self._outage: Final = outage
         self._name: Final[Headers] = [(b"x-sim-name", options.name.encode())] if options.name else []
@@ -154,7 +154,7 @@ class Simulator:
             ask = read_ask(body)
             vectors = self._embeddings.whole(ask)
             n_prompt = count_prompt_tokens(ask.fields.get("input"))
-            return Whole(200, self._headers(_JSON, now), vectors, 1, self._courses.next(n_prompt, n_prompt))
+            return Whole(200, self._headers(_JSON, now), vectors, 1, self._planner.next(n_prompt, n_prompt))
         return self._text(self._texts[short], body, now)
 
     def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:
@@ -176,10 +176,10 @@ class Simulator:
             is_cut=n_tokens < full,
             include_usage=ask.include_usage,
         )
-        course = self._courses.next(n_prompt - n_cached, n_prompt + n_tokens)
+        plan = self._planner.next(n_prompt - n_cached, n_prompt + n_tokens)
         if ask.stream:
-            return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job), course)
-        return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens, course)
+            return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job), plan)
+        return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens, plan)
 
     def _load(self) -> bytes:
         options, busy, cache = self._options, self._busy, self._cache

@@ -26,9 +26,9 @@ from typing import Final
 
 from velox.sim.ask import CHARACTERS_PER_TOKEN
 from velox.sim.options import SimOptions
-from velox.sim.shapes import SMOOTH, Course
+from velox.sim.shapes import UNDISTURBED, AnswerPlan
 
-__all__ = ["BLOCK_TOKENS", "Courses", "Engine", "Outage", "PrefixCache"]
+__all__ = ["BLOCK_TOKENS", "AnswerPlanner", "Engine", "Outage", "PrefixCache"]
 
 # The pace may change meanwhile, so a timer that shares the speed with others looks again after this at the latest.
 _LOOK_S: Final = 0.05
@@ -151,22 +151,22 @@ def _chain(model: str, prompt: str, most: int) -> list[int]:
     return chain
 
 
-class Courses:
-    """Decides the course of one answer after the other."""
+class AnswerPlanner:
+    """Decides the plan of one answer after the other."""
 
     def __init__(self, options: SimOptions) -> None:
         # A source of its own: the ids, and which requests fail, do not depend on whether some are slow, too.
         self._random: Final = random.Random(options.seed)
         self._options: Final = options
         self._token_s: Final = 1 / options.prefill_rate if options.prefill_rate else 0.0
-        self._are_smooth: Final = not (
+        self._is_undisturbed: Final = not (
             options.prefill_rate or options.prefix_cache or options.slow_rate or options.stall_rate
         )
 
-    def next(self, n_uncached: int, n_context: int) -> Course:
+    def next(self, n_uncached: int, n_context: int) -> AnswerPlan:
         """Return the next answer's. n_uncached: tokens of the prompt to compute; n_context: of prompt and answer."""
-        if self._are_smooth:
-            return SMOOTH
+        if self._is_undisturbed:
+            return UNDISTURBED
         options = self._options
         late_s = n_uncached * self._token_s
         if options.slow_rate and self._random.random() < options.slow_rate:
@@ -174,7 +174,7 @@ class Courses:
         stops_after = None
         if options.stall_rate and self._random.random() < options.stall_rate:
             stops_after = options.stall_after
-        return Course(late_s, stops_after, n_context)
+        return AnswerPlan(late_s, stops_after, n_context)
 
 
 class Outage:

@@ -12,8 +12,8 @@ from velox.errors import VeloxError
 from velox.net.resets import reset
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.sim.backend import Backend, Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.sim.stage import Player, Stage
 from velox.types import RequestHead
 
 __all__ = ["Http1Connection"]
@@ -25,8 +25,8 @@ _MAX_AHEAD_BYTES: Final = 65_536
 class Http1Connection(asyncio.Protocol):
     """Answers the requests of one connection in order."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage: Final = stage
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Final = backend
         self._decoder: Final = RequestDecoder(Http1Limits())
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
@@ -52,7 +52,7 @@ class Http1Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._stage.enter(self)
+        self._backend.enter(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -66,7 +66,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage.exit(self)
+        self._backend.exit(self)
         self._stop()
 
     def pause_writing(self) -> None:
@@ -153,7 +153,7 @@ class Http1Connection(asyncio.Protocol):
         body = b"".join(self._body)
         self._body.clear()
         self._has_begun = False
-        player = self._stage.answer(self, self._head.method, self._head.target, body)
+        player = self._backend.answer(self, self._head.method, self._head.target, body)
         if player is None:
             reset(self._transport)
             return
@@ -168,7 +168,7 @@ class Http1Connection(asyncio.Protocol):
     def _refuse(self, error: VeloxError) -> None:
         """Answer what is no proper request, and close: where the next one would begin is not known."""
         self._stop()
-        reply = self._stage.app.refuse(RefusalError(error.status, error.message, code=error.reason.code))
+        reply = self._backend.app.refuse(RefusalError(error.status, error.message, code=error.reason.code))
         head = http1_write.reply_head(
             reply.status, reply.headers, content_length=len(reply.body), chunked=False, close=True
         )

@@ -11,8 +11,8 @@ from typing import Final, cast
 
 from velox.protocol.http2 import INTERNAL_ERROR, Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
+from velox.sim.backend import Backend, Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.sim.stage import Player, Stage
 from velox.types import Header
 
 __all__ = ["Http2Connection"]
@@ -44,20 +44,20 @@ class _Stream:
         self._parts.append(piece)
         return self._n_body <= _MAX_BODY_BYTES
 
-    def answer(self, stage: Stage) -> None:
+    def answer(self, backend: Backend) -> None:
         """Answer the request, which is whole."""
         body = b"".join(self._parts)
         self._parts.clear()
-        player = stage.answer(self, self._fields[b":method"], self._fields.get(b":path", b""), body)
+        player = backend.answer(self, self._fields[b":method"], self._fields.get(b":path", b""), body)
         if player is None:
             self._connection.cut(self)
         else:
             self._play(player)
 
-    def refuse(self, stage: Stage, refusal: RefusalError) -> None:
+    def refuse(self, backend: Backend, refusal: RefusalError) -> None:
         """Answer before the request is whole."""
         self._parts.clear()
-        self._play(stage.player(self, stage.app.refuse(refusal)))
+        self._play(backend.player(self, backend.app.refuse(refusal)))
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -94,8 +94,8 @@ class _Stream:
 class Http2Connection(asyncio.Protocol):
     """Answers the streams of one connection side by side. It is the engine's handler too."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage: Final = stage
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Final = backend
         self._loop: Final = asyncio.get_running_loop()
         self.engine: Final[Engine] = engine_factory("ngh2")(self, _SETTINGS, False)
         self._streams: Final[dict[int, _Stream]] = {}
@@ -138,7 +138,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.engine.start()
-        self._stage.enter(self)
+        self._backend.enter(self)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -147,7 +147,7 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage.exit(self)
+        self._backend.exit(self)
         for stream in self._streams.values():
             stream.stop()
         self._streams.clear()
@@ -172,14 +172,14 @@ class Http2Connection(asyncio.Protocol):
         if stream is None or stream.player is not None:
             return  # the rest of a request that was refused
         if not stream.receive(data):
-            stream.refuse(self._stage, RefusalError(413, f"the body is over {_MAX_BODY_BYTES} bytes"))
+            stream.refuse(self._backend, RefusalError(413, f"the body is over {_MAX_BODY_BYTES} bytes"))
         elif end_stream:
-            stream.answer(self._stage)
+            stream.answer(self._backend)
 
     def on_stream_end(self, stream_id: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None and stream.player is None:
-            stream.answer(self._stage)
+            stream.answer(self._backend)
 
     def on_reset(self, stream_id: int, error_code: int, by_us: bool = False) -> None:
         stream = self._streams.pop(stream_id, None)
@@ -187,7 +187,7 @@ class Http2Connection(asyncio.Protocol):
             self._held.pop(stream, None)
             self._ending.pop(stream_id, None)
             stream.stop()
-            self._stage.n_cancelled += stream.player is not None
+            self._backend.n_cancelled += stream.player is not None
 
     def on_goaway(self, last_stream_id: int, error_code: int) -> None:
         self._is_leaving = True

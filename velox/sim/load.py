@@ -9,44 +9,13 @@ gpu_cache_usage_perc until 0.9; a page of today's has the new name only, this on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 __all__ = ["Load", "page"]
 
-_VLLM: Final = """\
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{{engine="0",model_name="{model}"}} {running:.1f}
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-# TYPE vllm:num_requests_waiting gauge
-vllm:num_requests_waiting{{engine="0",model_name="{model}"}} {waiting:.1f}
-# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
-# TYPE vllm:kv_cache_usage_perc gauge
-vllm:kv_cache_usage_perc{{engine="0",model_name="{model}"}} {usage!r}
-# HELP vllm:gpu_cache_usage_perc The older name of kv_cache_usage_perc.
-# TYPE vllm:gpu_cache_usage_perc gauge
-vllm:gpu_cache_usage_perc{{engine="0",model_name="{model}"}} {usage!r}
-# HELP vllm:prefix_cache_queries_total Prefix cache queries, in terms of number of queried tokens.
-# TYPE vllm:prefix_cache_queries_total counter
-vllm:prefix_cache_queries_total{{engine="0",model_name="{model}"}} {asked:.1f}
-# HELP vllm:prefix_cache_hits_total Prefix cache hits, in terms of number of cached tokens.
-# TYPE vllm:prefix_cache_hits_total counter
-vllm:prefix_cache_hits_total{{engine="0",model_name="{model}"}} {hit:.1f}
-"""
-_SGLANG: Final = """\
-# HELP sglang:num_running_reqs The number of running requests
-# TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{{model_name="{model}"}} {running:.1f}
-# HELP sglang:num_queue_reqs The number of requests in the waiting queue
-# TYPE sglang:num_queue_reqs gauge
-sglang:num_queue_reqs{{model_name="{model}"}} {waiting:.1f}
-# HELP sglang:token_usage The token usage
-# TYPE sglang:token_usage gauge
-sglang:token_usage{{model_name="{model}"}} {usage!r}
-# HELP sglang:cache_hit_rate The cache hit rate
-# TYPE sglang:cache_hit_rate gauge
-sglang:cache_hit_rate{{model_name="{model}"}} {rate!r}
-"""
+_VLLM: Final = Path(__file__).with_name("metrics_vllm.txt").read_text("utf-8")
+_SGLANG: Final = Path(__file__).with_name("metrics_sglang.txt").read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)

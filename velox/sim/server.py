@@ -18,11 +18,11 @@ from typing import Any, Final, Self, cast
 import uvloop
 
 from velox.sim.app import Simulator
+from velox.sim.backend import Backend, Pace
 from velox.sim.engine import Engine, Outage
 from velox.sim.http1 import Http1Connection
 from velox.sim.http2 import Http2Connection
 from velox.sim.options import SimOptions
-from velox.sim.stage import Pace, Stage
 
 __all__ = ["Listener", "SimServer", "SimStatistics", "run", "start"]
 
@@ -127,10 +127,10 @@ class SimStatistics:
 class SimServer:
     """A listening simulator."""
 
-    def __init__(self, listener: Listener, stage: Stage, options: SimOptions, outage: Outage | None = None) -> None:
+    def __init__(self, listener: Listener, backend: Backend, options: SimOptions, outage: Outage | None = None) -> None:
         """outage: while it lasts, the port is closed."""
         self._listener: Final = listener
-        self._stage: Final = stage
+        self._backend: Final = backend
         self.port: Final[int] = listener.port
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url: Final = f"{'https' if options.cert_file else 'http'}://{host}:{self.port}"
@@ -147,13 +147,13 @@ class SimServer:
 
     def statistics(self) -> SimStatistics:
         """Return a snapshot."""
-        stage = self._stage
+        backend = self._backend
         return SimStatistics(
-            n_connections=len(stage.connections),
-            n_running=sum(connection.n_running for connection in stage.connections),
-            n_queued_bytes=sum(connection.n_queued_bytes for connection in stage.connections),
-            n_requests=stage.n_requests,
-            n_cancelled=stage.n_cancelled,
+            n_connections=len(backend.connections),
+            n_running=sum(connection.n_running for connection in backend.connections),
+            n_queued_bytes=sum(connection.n_queued_bytes for connection in backend.connections),
+            n_requests=backend.n_requests,
+            n_cancelled=backend.n_cancelled,
         )
 
     async def close(self, grace_s: float = 0.0) -> None:
@@ -167,19 +167,19 @@ class SimServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._outage_task
         self._listener.close()
-        self._stage.leave()
+        self._backend.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self._stage.wait_empty()
-        self._stage.abort()
-        await self._stage.wait_empty()
+                await self._backend.wait_empty()
+        self._backend.abort()
+        await self._backend.wait_empty()
 
     async def _keep(self, outage: Outage) -> None:
         """Shut and open the listener as the outage comes and goes. Answers that run then go on to their end."""
         while True:
             if outage.is_now():
                 self._listener.shut()
-                self._stage.send_away()
+                self._backend.send_away()
             else:
                 await self._listener.open()
             await asyncio.sleep(outage.change_in_s())
@@ -199,10 +199,10 @@ async def start(options: SimOptions, *, sock: socket.socket | None = None) -> Si
     closes = options.flap_as == "refuse"
     if sock is not None and outage is not None and closes:
         raise ValueError("flap as refuse needs a host and a port; expected no socket")
-    stage = Stage(Simulator(options, time.time, engine, None if closes else outage), pace, engine)
+    backend = Backend(Simulator(options, time.time, engine, None if closes else outage), pace, engine)
 
-    def front() -> _Front:
-        return _Front(stage, has_http2=options.http2)
+    def front() -> _PrefaceDetector:
+        return _PrefaceDetector(backend, has_http2=options.http2)
 
     listener = Listener(options, front, sock)
     try:
@@ -210,14 +210,14 @@ async def start(options: SimOptions, *, sock: socket.socket | None = None) -> Si
     except BaseException:
         listener.close()
         raise
-    return SimServer(listener, stage, options, outage if closes else None)
+    return SimServer(listener, backend, options, outage if closes else None)
 
 
-class _Front(asyncio.Protocol):
+class _PrefaceDetector(asyncio.Protocol):
     """Holds a connection until it is known which HTTP the client speaks, then hands it over."""
 
-    def __init__(self, stage: Stage, *, has_http2: bool) -> None:
-        self._stage: Final = stage
+    def __init__(self, backend: Backend, *, has_http2: bool) -> None:
+        self._backend: Final = backend
         self._has_http2: Final = has_http2
         self._begin = b""
         self._transport: asyncio.Transport
@@ -244,23 +244,23 @@ class _Front(asyncio.Protocol):
         elif not self._has_http2:
             self._hand_over(is_http2=False)
         else:
-            self._stage.enter(self)
+            self._backend.enter(self)
 
     def data_received(self, data: bytes) -> None:
         self._begin += data
         start = self._begin[: len(_PREFACE)]
         if not _PREFACE.startswith(start):
-            self._stage.exit(self)
+            self._backend.exit(self)
             self._hand_over(is_http2=False)
         elif len(start) == len(_PREFACE):
-            self._stage.exit(self)
+            self._backend.exit(self)
             self._hand_over(is_http2=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage.exit(self)
+        self._backend.exit(self)
 
     def _hand_over(self, *, is_http2: bool) -> None:
-        connection = Http2Connection(self._stage) if is_http2 else Http1Connection(self._stage)
+        connection = Http2Connection(self._backend) if is_http2 else Http1Connection(self._backend)
         self._transport.set_protocol(connection)
         connection.connection_made(self._transport)
         if self._begin:

@@ -15,7 +15,7 @@ import orjson
 
 from velox.types import Headers
 
-__all__ = ["SMOOTH", "Course", "Job", "RefusalError", "Reply", "Streamed", "Text", "TokenStream", "Whole"]
+__all__ = ["UNDISTURBED", "AnswerPlan", "Job", "RefusalError", "Reply", "Streamed", "Text", "TokenStream", "Whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TokenStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class AnswerPlan:
     """How one answer goes, beside what all have in common.
 
     late_s: seconds that its first token takes longer. stops_after: tokens of a stream after which no more comes, 0: not
@@ -66,7 +66,7 @@ class Course:
     n_context: int = 0
 
 
-SMOOTH: Final = Course()
+UNDISTURBED: Final = AnswerPlan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Whole:
     headers: Headers
     body: bytes
     n_tokens: int = 0
-    course: Course = SMOOTH
+    plan: AnswerPlan = UNDISTURBED
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Streamed:
     status: int
     headers: Headers
     events: TokenStream
-    course: Course = SMOOTH
+    plan: AnswerPlan = UNDISTURBED
 
 
 Reply: TypeAlias = Whole | Streamed

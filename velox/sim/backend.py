@@ -13,7 +13,7 @@ from velox.sim.app import Simulator
 from velox.sim.engine import Engine
 from velox.sim.shapes import Reply, Streamed, TokenStream
 
-__all__ = ["Connection", "Outlet", "Pace", "Player", "Stage"]
+__all__ = ["Backend", "Connection", "Outlet", "Pace", "Player"]
 
 # Events joined into one write when many are due: about 16 KiB, so a slow reader is noticed soon.
 _BATCH: Final = 64
@@ -41,7 +41,7 @@ class Pace:
 
     def wait_s(self, reply: Reply) -> float:
         """Return the seconds to a reply's first byte; a whole body comes when its last token would."""
-        first_s = self.ttft_s + reply.course.late_s
+        first_s = self.ttft_s + reply.plan.late_s
         if isinstance(reply, Streamed):
             return first_s
         return first_s + (reply.n_tokens - 1) * self.interval_s if reply.n_tokens else 0.0
@@ -83,10 +83,10 @@ class Player:
         self._leave()
 
     def _begin(self) -> None:
-        course = self._reply.course
-        self._n_held = course.n_context
+        plan = self._reply.plan
+        self._n_held = plan.n_context
         self._engine.n_held += self._n_held
-        if course.stops_after is not None and not (course.stops_after and isinstance(self._reply, Streamed)):
+        if plan.stops_after is not None and not (plan.stops_after and isinstance(self._reply, Streamed)):
             return  # it keeps its place and says nothing until its client leaves
         self._has_begun = True
         wait_s = self._pace.wait_s(self._reply)
@@ -107,7 +107,7 @@ class Player:
         if self._engine.time() + _CLOCK_SLACK_S < self._first_at:
             self._timer = self._engine.call_at(self._first_at, self._play)
         elif isinstance(self._reply, Streamed):
-            self._play_events(self._reply.events, self._reply.course.stops_after)
+            self._play_events(self._reply.events, self._reply.plan.stops_after)
         else:
             self._outlet.send(self._reply, self._reply.body, last=True)
             self._leave()
@@ -158,7 +158,7 @@ class Connection(Protocol):
         """Close at once; running answers are cut."""
 
 
-class Stage:
+class Backend:
     """The connections, and what they need to answer."""
 
     def __init__(self, app: Simulator, pace: Pace, engine: Engine) -> None:
