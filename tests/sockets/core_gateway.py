@@ -24,8 +24,7 @@ from velox.outcomes import ConnectionEnd
 from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.estimate import Estimator
 from velox.policy.limit_rules import LimitRule
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
+from velox.policy.retry import RetryBudget, RetryRules
 from velox.policy.routes import Timeouts
 from velox.types import ANYONE, Caller, Header, KeyEntry, Rates, ReplyHead, RequestHead, Scope, WebSocketOffer
 

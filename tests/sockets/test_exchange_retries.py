@@ -31,8 +31,7 @@ from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import EJECTION
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
+from velox.policy.retry import RetryBudget, RetryRules
 from velox.types import ANYONE, BodyFields, Header, ReplyHead
 
 

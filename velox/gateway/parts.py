@@ -16,8 +16,7 @@ from velox.gateway.recorder import Recorder
 from velox.gateway.reply_fields import ReplyFields
 from velox.gateway.tunnels import Tunnels
 from velox.policy.estimate import Estimator
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
+from velox.policy.retry import RetryBudget, RetryRules
 from velox.protocol.body import BodyReader
 
 __all__ = ["GatewayLimits", "Parts"]

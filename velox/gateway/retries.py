@@ -26,8 +26,7 @@ from velox.gateway.routing import RouteCursor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
+from velox.policy.retry import RetryBudget, RetryRules
 from velox.types import Headers, ReplyHead
 
 __all__ = ["RetryPolicy"]

@@ -28,7 +28,7 @@ a long average of all latencies, which a standing queue raises until it is no lo
 from __future__ import annotations
 
 import math
-from typing import Final, Protocol
+from typing import Final
 
 __all__ = ["AdaptiveLimit", "ConcurrencyLimit", "FixedLimit", "Unlimited"]
 
@@ -56,45 +56,11 @@ _PROBE_ROUNDS: Final = 40  # so that probes, a round or two each, take 2 to 4 % 
 _ENOUGH: Final = 0.75  # of a round have replied: those that have not are the slow ones
 
 
-class ConcurrencyLimit(Protocol):
-    """The limit of one upstream in one worker. All times are monotonic seconds and never decrease."""
+class ConcurrencyLimit:
+    """The limit of one upstream in one worker: the base, which counts and never limits.
 
-    @property
-    def limit(self) -> int:
-        """How many may run; 0: any number."""
-
-    @property
-    def in_flight(self) -> int:
-        """How many run and are counted."""
-
-    @property
-    def n_begun(self) -> int:
-        """How many run, counted or not."""
-
-    @property
-    def room(self) -> int:
-        """How many more may begin; below 0: some began without asking, as second attempts do."""
-
-    def begin(self, now_s: float, *, lasts: bool = False) -> None:
-        """A request begins. lasts: it becomes a tunnel. Whether it was allowed to is the caller's affair."""
-
-    def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
-        """The reply brings its first event, `first_byte_s` after it was sent. Return True if there is more room now.
-
-        streamed: it comes while it is made; else the time is that of the whole answer. began_s: as given to begin().
-        """
-
-    def refused(self, began_s: float, now_s: float) -> None:
-        """The upstream said that it has too much to do (429, 503), or nothing for as long as one waits."""
-
-    def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
-        """A request has ended, however. replied: replied() was told of it. began_s, lasts: as given to begin()."""
-
-
-class Unlimited:
-    """No limit; counts all the same."""
-
-    __slots__ = ("n_begun",)
+    All times are monotonic seconds and never decrease. n_begun: how many run, counted or not.
+    """
 
     def __init__(self) -> None:
         self.n_begun = 0
@@ -104,33 +70,44 @@ class Unlimited:
 
     @property
     def limit(self) -> int:
+        """How many may run; 0: any number."""
         return 0
 
     @property
     def in_flight(self) -> int:
+        """How many run and are counted."""
         return self.n_begun
 
     @property
     def room(self) -> int:
+        """How many more may begin; below 0: some began without asking, as second attempts do."""
         return _UNLIMITED
 
     def begin(self, now_s: float, *, lasts: bool = False) -> None:
+        """A request begins. lasts: it becomes a tunnel. Whether it was allowed to is the caller's affair."""
         self.n_begun += 1
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
+        """The reply brings its first event, `first_byte_s` after it was sent. Return True if there is more room now.
+
+        streamed: it comes while it is made; else the time is that of the whole answer. began_s: as given to begin().
+        """
         return False
 
     def refused(self, began_s: float, now_s: float) -> None:
-        pass
+        """The upstream said that it has too much to do (429, 503), or nothing for as long as one waits."""
 
     def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+        """A request has ended, however. replied: replied() was called for it. began_s, lasts: as given to begin()."""
         self.n_begun -= 1
 
 
-class FixedLimit(Unlimited):
-    """A number that the settings give. Tunnels count: each is a request that runs, whatever it does just now."""
+class Unlimited(ConcurrencyLimit):
+    """No limit."""
 
-    __slots__ = ("_limit",)
+
+class FixedLimit(ConcurrencyLimit):
+    """A number that the settings give. Tunnels count: each is a request that runs, whatever it does just now."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -145,17 +122,17 @@ class FixedLimit(Unlimited):
         return self._limit - self.n_begun
 
 
-class AdaptiveLimit:
+class AdaptiveLimit(ConcurrencyLimit):
     """A limit that follows the server. Tunnels do not count: how many of them a server bears, their delay does not say.
 
     most: it never grows beyond.
     """
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most: Final = max(1, most)
         self._limit = min(_START, float(self._most))
         self._is_start = True
-        self.in_flight = 0
         self._n_lasting = 0
         self._round: Round | None = None
         self._round_s = 0.0  # how long a round takes
@@ -176,18 +153,18 @@ class AdaptiveLimit:
         return int(self._limit)
 
     @property
-    def n_begun(self) -> int:
-        return self.in_flight + self._n_lasting
+    def in_flight(self) -> int:
+        return self.n_begun - self._n_lasting
 
     @property
     def room(self) -> int:
         return int(self._limit) - self.in_flight
 
     def begin(self, now_s: float, *, lasts: bool = False) -> None:
+        self.n_begun += 1
         if lasts:
             self._n_lasting += 1
             return
-        self.in_flight += 1
         current = self._round
         if current is None:
             if self.in_flight > int(self._limit):
@@ -215,10 +192,10 @@ class AdaptiveLimit:
         self._signal(max(1.0, self._limit * _CUT), now_s)
 
     def ended(self, began_s: float, now_s: float, *, replied: bool, lasts: bool = False) -> None:
+        self.n_begun -= 1
         if lasts:
             self._n_lasting -= 1
             return
-        self.in_flight -= 1
         current = self._round
         if current is not None:
             current.n_ended += 1

@@ -15,7 +15,7 @@ short, for a little too short is where most of the usual times are, and the budg
 from __future__ import annotations
 
 import math
-from typing import Final, Protocol
+from typing import Final
 
 from velox.policy.routes import Hedge
 
@@ -30,7 +30,7 @@ _FRESH_S: Final = 1.0  # a percentile is kept as long
 _MOST_SAVED: Final = 10.0  # second tries at once after a quiet time; arbitrary
 
 
-class SecondTries(Protocol):
+class SecondTries:
     """When a second try may go beside a first one. All times are monotonic seconds and never decrease."""
 
     def on_request(self) -> None:
@@ -41,35 +41,28 @@ class SecondTries(Protocol):
 
     def delay_s(self, now_s: float) -> float | None:
         """Return how long after the first try a second one may go; None: none may, for too little is known."""
+        raise NotImplementedError
 
     def take(self) -> bool:
         """Ask, when the delay is over, whether the second try goes; what is taken is spent."""
+        raise NotImplementedError
 
 
-class ProbeRelief:
+class ProbeRelief(SecondTries):
     """For one request that is sent to a member that is out, to see if it is back: its silence is not the client's wait.
 
-    It has a second try on any route, and without a budget: there is one such request in some seconds.
+    It has a second try on any route, and without a budget: there is one such request in some seconds. What it took says
+    nothing about other requests.
     """
-
-    __slots__ = ("_late_s",)
 
     def __init__(self, late_s: float) -> None:
         """late_s: when no first byte means that the member is not back."""
         self._late_s: Final = late_s
 
-    def on_request(self) -> None:
-        """It is no request of a route that hedges."""
-
-    def heard(self, waited_s: float, now_s: float) -> None:
-        """What it took tells nothing of the others."""
-
     def delay_s(self, now_s: float) -> float | None:
-        """Return how long it may be silent."""
         return self._late_s
 
     def take(self) -> bool:
-        """It always goes."""
         return True
 
 
@@ -152,7 +145,7 @@ class HedgeBudget:
         return True
 
 
-class Hedging:
+class Hedging(SecondTries):
     """The second tries of one route in one worker. All times are monotonic seconds and never decrease."""
 
     __slots__ = ("_budget", "_delay_s", "_fixed_s", "_known_s", "_percentile", "_times")
@@ -169,16 +162,13 @@ class Hedging:
         return f"<Hedging after {self._fixed_s or self._delay_s} s {self._budget!r}>"
 
     def on_request(self) -> None:
-        """Count one request, hedged or not. Its second try earns nothing."""
         self._budget.on_request()
 
     def heard(self, waited_s: float, now_s: float) -> None:
-        """A first try waited so long for its first byte, or until it was given up."""
         if self._fixed_s is None:
             self._times.heard(waited_s, now_s)
 
     def delay_s(self, now_s: float) -> float | None:
-        """Return how long after the first try a second one may go; None: none may, for too little is known."""
         if self._fixed_s is not None:
             return self._fixed_s
         if now_s - self._known_s >= _FRESH_S:
@@ -187,5 +177,4 @@ class Hedging:
         return self._delay_s
 
     def take(self) -> bool:
-        """Ask, when the delay is over, whether the second try goes; what is taken is spent."""
         return self._budget.take()

@@ -1,7 +1,7 @@
 """When a request that an upstream may have begun is tried again, and after how long (R-RETRY-2, R-RETRY-3).
 
-Knows: statuses, Retry-After in its three forms, how long to wait without one. Does not know: a clock, upstreams, the
-budget (retry_budget.py), or whether the client has seen a byte.
+Knows: statuses, Retry-After in its three forms, how long to wait without one, and how many requests and
+retries there were in the last seconds. Does not know: a clock, upstreams, or whether the client has seen a byte.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Final
 
 from velox.types import Headers
 
-__all__ = ["RetryRules", "retry_after_s"]
+__all__ = ["RetryBudget", "RetryRules", "retry_after_s"]
 
 BACKOFF_FIRST_S: Final = 0.25
 _SECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,9})?")
+WINDOW_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,69 @@ class RetryRules:
         if asked_s is not None:
             return asked_s if asked_s <= self.max_wait_s else None
         return BACKOFF_FIRST_S * 2.0**n_before * (0.5 + random)
+
+
+class RetryBudget:
+    """How many retries one worker may make. Times are monotonic seconds and never decrease.
+
+    While an upstream fails, each retry is more load on it. With the budget, the load is at most (1 + percent / 100)
+    times the requests, and `spare_per_s` above that, however many fail. The spare part lets a gateway with few requests
+    retry at all. Source: Finagle's RetryBudget; differs in that the spare part is not saved up beyond one second.
+
+    percent: retries per hundred requests of the last 10 seconds. spare_per_s: allowed besides; may be less than one.
+    """
+
+    def __init__(self, percent: int, spare_per_s: float) -> None:
+        self._percent: Final = percent
+        self._spare_per_s: Final = spare_per_s
+        # A second's share of a worker may be below one retry; it is saved up until it is one.
+        self._spare = max(1.0, spare_per_s) if spare_per_s else 0.0
+        self._spare_s = 0.0  # when _spare was counted last
+        # By second of the window, and their sums.
+        self._requests: Final = [0] * WINDOW_S
+        self._retries: Final = [0] * WINDOW_S
+        self._n_requests = 0
+        self._n_retries = 0
+        self._second = 0
+
+    def __repr__(self) -> str:
+        return f"<RetryBudget requests={self._n_requests} retries={self._n_retries} spare={self._spare:.2f}>"
+
+    def on_request(self, now_s: float) -> None:
+        """Count one request."""
+        second = int(now_s)
+        if second != self._second:
+            self._roll(second)
+        self._requests[second % WINDOW_S] += 1
+        self._n_requests += 1
+
+    def take(self, now_s: float) -> bool:
+        """Take one retry; False when none is left, and nothing is taken."""
+        second = int(now_s)
+        if second != self._second:
+            self._roll(second)
+        if (self._n_retries + 1) * 100 <= self._n_requests * self._percent:
+            self._retries[second % WINDOW_S] += 1
+            self._n_retries += 1
+            return True
+        if not self._spare_per_s:
+            return False
+        earned = (now_s - self._spare_s) * self._spare_per_s
+        self._spare = min(self._spare + earned, max(1.0, self._spare_per_s))
+        self._spare_s = now_s
+        if self._spare < 1.0:
+            return False
+        self._spare -= 1.0
+        return True
+
+    def _roll(self, second: int) -> None:
+        """Forget the seconds that have left the window."""
+        for passed in range(self._second + 1, min(second, self._second + WINDOW_S) + 1):
+            place = passed % WINDOW_S
+            self._n_requests -= self._requests[place]
+            self._n_retries -= self._retries[place]
+            self._requests[place] = self._retries[place] = 0
+        self._second = second
 
 
 def retry_after_s(headers: Headers, unix_s: float) -> float | None:

@@ -46,8 +46,7 @@ from velox.observe.oplog import operations_logger
 from velox.policy.estimate import Estimator
 from velox.policy.fair_queue import FairQueue
 from velox.policy.memory_watch import MemoryWatch
-from velox.policy.retry import RetryRules
-from velox.policy.retry_budget import RetryBudget
+from velox.policy.retry import RetryBudget, RetryRules
 from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
