@@ -7,8 +7,8 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-# Which tests run when. `check`: those of UNIT without the marker `slow`; `test`: all of UNIT and SERVERS;
-# `test-all`: those of MORE as well. A new folder of tests belongs to one of the three (tests/arch/test_selection.py).
+# Which tests run when. `check`: those of UNIT without the marker `slow` and without the benches'; `test`: all of UNIT
+# and SERVERS; `test-all`: those of MORE as well. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
@@ -20,7 +20,7 @@ run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it ru
 	@$(BIN)/python deploy/demo.py
 
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
-	$(PYTEST) -q -m "not slow" $(UNIT) $(ARGS)
+	$(PYTEST) -q -m "not slow" --ignore-glob="*/test_bench_*" $(UNIT) $(ARGS)
 
 test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh

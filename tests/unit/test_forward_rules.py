@@ -94,4 +94,4 @@ def test_heads_are_kept_up_to_a_number() -> None:
     for n in range(100):
         made.build(shared([(b"x-a", b"%d" % n)]), BodyFields(), b"{}")
 
-    assert len(made._built) <= 16
+    assert len(made._built) <= 2 * 16  # a memo keeps twice its limit

@@ -90,7 +90,7 @@ def test_path_cache_stays_bounded() -> None:
     for n in range(10_000):
         routes.facts(b"/v1/files/file-%d" % n)
 
-    assert len(routes._known) <= 1024
+    assert len(routes._known) <= 2 * 1024  # a memo keeps twice its limit
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,8 @@ def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
     for n in range(10_000):
         house.limiter.limits(ALICE, HEAD, f"model-{n}")
 
-    assert len(house.limiter._sets) <= 4096 and len(house.limiter._bounds) <= 4096
+    most = 2 * 4096  # a memo keeps twice its limit
+    assert len(house.limiter._sets) <= most and len(house.limiter._bounds) <= most
 
 
 def test_model_with_a_lone_surrogate_has_a_quota() -> None:
