@@ -17,10 +17,20 @@ import hashlib
 import math
 import zlib
 from bisect import bisect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from velox.policy.balance.candidates import FACTOR, SPARE, Balancer, Candidates, least_loaded, load_per_weight, usable
+from velox.policy.balance.candidates import (
+    FACTOR,
+    SPARE,
+    Balancer,
+    Candidates,
+    Key,
+    Tried,
+    least_loaded,
+    load_per_weight,
+    usable,
+)
 
 __all__ = ["BoundedHash", "Ring"]
 
@@ -44,12 +54,7 @@ class BoundedHash(Balancer):
         return f"<BoundedHash {self._ring} factor={self._factor} spare={self._spare}>"
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose the first member from the key's place on that may be chosen and has room."""
         weights = usable(candidates.weights, tried)

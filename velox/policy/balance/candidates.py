@@ -13,12 +13,27 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
-__all__ = ["FACTOR", "SPARE", "Balancer", "Candidates", "LeastInflight", "least_loaded", "load_per_weight", "usable"]
+__all__ = [
+    "FACTOR",
+    "SPARE",
+    "Balancer",
+    "Candidates",
+    "Key",
+    "LeastInflight",
+    "Tried",
+    "least_loaded",
+    "load_per_weight",
+    "usable",
+]
 
 FACTOR: Final = 1.25  # as in the paper's examples and HAProxy's advice (hash-balance-factor 125 to 200)
 SPARE: Final = 8.0  # requests that any member serves well side by side; arbitrary
+
+# What requests are kept together by, and the members that a request must not go to (again).
+Key: TypeAlias = bytes | memoryview
+Tried: TypeAlias = Collection[int]
 
 
 @dataclass(slots=True)
@@ -50,12 +65,7 @@ class Balancer:
     learns: ClassVar[bool] = False
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose a member; None where none may be.
 
@@ -93,12 +103,7 @@ class LeastInflight(Balancer):
         return "<LeastInflight>"
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose the least loaded."""
         return least_loaded(candidates, usable(candidates.weights, tried), random)

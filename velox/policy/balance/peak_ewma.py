@@ -27,10 +27,10 @@ Members are drawn regardless of weight; the comparison is by weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from velox.policy.balance.candidates import Balancer, Candidates, usable
+from velox.policy.balance.candidates import Balancer, Candidates, Key, Tried, usable
 
 __all__ = ["PeakEwma", "PeakLatency"]
 
@@ -111,12 +111,7 @@ class PeakEwma(Balancer):
         return f"<PeakEwma {list(self._latencies)}>"
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose the best of those drawn."""
         weights = usable(candidates.weights, tried)

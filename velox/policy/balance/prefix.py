@@ -31,10 +31,19 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from velox.policy.balance.candidates import SPARE, Balancer, Candidates, least_loaded, load_per_weight, usable
+from velox.policy.balance.candidates import (
+    SPARE,
+    Balancer,
+    Candidates,
+    Key,
+    Tried,
+    least_loaded,
+    load_per_weight,
+    usable,
+)
 
 __all__ = [
     "CELLS",
@@ -87,12 +96,7 @@ class PrefixAffinity(Balancer):
         return f"<PrefixAffinity {self._table} factor={self._factor} spare={self._spare} worth={self._worth}>"
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose, and remember that the prompt goes there."""
         weights = usable(candidates.weights, tried)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from velox.policy.balance.candidates import Balancer, Candidates, usable
+from velox.policy.balance.candidates import Balancer, Candidates, Key, Tried, usable
 
 __all__ = ["RoundRobin"]
 
@@ -31,12 +31,7 @@ class RoundRobin(Balancer):
         return f"<RoundRobin earned={[round(earned, 2) for earned in self._earned]}>"
 
     def pick(
-        self,
-        candidates: Candidates,
-        now_s: float,
-        random: float,
-        key: bytes | memoryview = b"",
-        tried: Collection[int] = (),
+        self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
         """Choose whoever's turn it is."""
         if candidates.is_even and not tried:
