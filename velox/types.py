@@ -76,8 +76,9 @@ class HeadShape:
     target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
     fields: in their order; the value of a volatile field is None here and one of `RequestHead.values`.
     offer: this is the opening handshake of a WebSocket, whose own fields are then not among the fields.
-    is_shared: heads of one caller have this very object, so that what follows from it is worth keeping. Otherwise it
-    belongs to one head, and no field is volatile.
+    is_shared: other heads have this very object, so that what follows from it is worth keeping. Otherwise it belongs to
+    one head, and no field is volatile. credential_at: the place of the credential among the values; -1: it is none of
+    them, and the shape is of heads with the same one, or none.
     """
 
     method: bytes
@@ -91,6 +92,7 @@ class HeadShape:
     offer: WebSocketOffer | None
     fields: tuple[ShapeField, ...]
     is_shared: bool = False
+    credential_at: int = -1
 
 
 class RequestHead:

@@ -32,7 +32,7 @@ from velox.types import Caller, Endpoint, Headers, HeadShape, KeyEntry, RequestH
 __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
-_KEPT_SHAPES: Final = 1024
+_KEPT_PLANS: Final = 4096
 _SHORT_S: Final = 10.0
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
@@ -52,7 +52,8 @@ class Gateway:
         self.draining = False  # set by the worker: nothing that lasts is begun any more
         self._refuses = False
         self._active: set[Exchange] = set()
-        self._plans: Final[Memo[HeadShape, RequestPlan]] = Memo(_KEPT_SHAPES)  # of heads that passed
+        # Of heads that passed, by shape and credential.
+        self._plans: Final[Memo[tuple[HeadShape, bytes | None], RequestPlan]] = Memo(_KEPT_PLANS)
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
@@ -85,7 +86,8 @@ class Gateway:
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
         shape = head.shape
-        plan = (self._plans.get(shape) or self._plans.find(shape)) if shape.is_shared else None
+        key = (shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None)
+        plan = (self._plans.get(key) or self._plans.find(key)) if shape.is_shared else None
         if plan is not None and (plan.has_body or not head.has_body):
             return plan
         parts = self.parts
@@ -93,7 +95,7 @@ class Gateway:
             caller = parts.auth.check(head)
             parts.endpoints.check(head)
         plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
-        return self._plans.put(shape, plan) if shape.is_shared else plan
+        return self._plans.put(key, plan) if shape.is_shared else plan
 
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
@@ -105,7 +107,7 @@ class Gateway:
     ) -> Exchange | None:
         """Queue a whole request; None when it was refused on the spot."""
         shape = head.shape
-        plan = self._plans.get(shape)
+        plan = self._plans.get((shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None))
         if plan is None or not plan.has_body:
             plan = self.plan(head, caller)
         kind = Exchange if shape.offer is None else TunnelExchange

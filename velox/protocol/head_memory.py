@@ -1,6 +1,6 @@
 """Memory of heads by their lines: a head is found again though the values of its volatile fields are new.
 
-Knows: which lines came before, which names have a new value in each head, how much one caller may hold. Does not know:
+Knows: which lines came before, which names have a new value in each head, how much one caller may add. Does not know:
 how a head is read (http1_head.py, http2_heads.py, http1_response_head.py), or what a line means.
 
 A line is what a protocol looks up as one: the bytes of an HTTP/1.1 line, or a field of HTTP/2. Each known line has a
@@ -8,7 +8,11 @@ mark. The marks of a head's lines, with None for each line that is not known, fi
 lines, and which fields must stand where None is. Two heads with the same plan have the same lines everywhere else.
 
 A field is volatile once its line was new several times in a row. Lines of volatile fields are not kept. Which fields
-are never volatile is said by the readers: those that Velox acts on.
+are never volatile is said by the readers: those that Velox acts on. Credentials always are: heads of many callers that
+differ in nothing else have one plan, and no plan holds anything that only one caller has sent.
+
+What is in use stays. When the memory is full all of it is put aside; what is found there comes back, the rest goes when
+the memory is full again. One caller may add a part of it before that, so that it can't fill it by itself.
 """
 
 from __future__ import annotations
@@ -20,26 +24,33 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.types import Header, ShapeField
 
-__all__ = ["MOST_HEAD_BYTES", "CallerMemories", "HeadLines", "LineMemory", "Plan", "plain_lines"]
+__all__ = ["MOST_HEAD_BYTES", "Bounds", "HeadLines", "LineMemory", "Plan", "plain_lines"]
 
 MOST_HEAD_BYTES: Final = 4096
 _NEW_IN_A_ROW: Final = 4
-_ALL_UP_TO: Final = 64
-_ONE_IN: Final = 8
 
-# What one caller may hold: a few hundred KiB when it tries to hold much, 3 to 10 KiB otherwise.
-_PLANS: Final = 64
 _PLANS_OF_MARKS: Final = 4
-_LINES: Final = 256
 _LINE_BYTES: Final = 512
-_ALL_LINES_BYTES: Final = 64 << 10
-_NAMES: Final = 256
 _LINES_OF_HEAD: Final = 128
 _VOLATILE_OF_HEAD: Final = 32
+# Of a caller's part: a field that becomes volatile counts as so many lines.
+_NAME_COST: Final = 16
+# What a caller has added when its heads are looked at seldom.
+_OFTEN: Final = 128
+_SELDOM: Final = 8
+# So many heads without a plan, then each caller has its whole part again.
+_HEADS_OF_A_PART: Final = 16384
 
-_NEW_CALLERS: Final = 64
-_CALLERS: Final = 448
-_LOOKS: Final = 8
+
+class Bounds(NamedTuple):
+    """What a memory may hold, twice: as much is put aside. part: of its lines, what one caller may add before that."""
+
+    plans: int = 1024
+    lines: int = 8192
+    n_bytes: int = 2 << 20
+    names: int = 256
+    part: float = 0.125
+
 
 K = TypeVar("K", bound=bytes | Header)  # a line
 S = TypeVar("S")  # what follows from the known lines
@@ -105,118 +116,163 @@ class HeadLines(NamedTuple, Generic[K]):
 
 
 class LineMemory(Generic[K, S]):
-    """The lines and plans of one caller, or of one upstream.
+    """The lines and plans of the callers of a worker, or of one upstream.
 
     start: what a line is told to be volatile by, such as `Name: ` as it is spelled; None for a line that never is.
-    repeats: names that may be volatile though they come several times in a head. Others are not then.
-    plans: by marks; several where volatile fields of different names stand in the same place. used: a plan was found
-    since this was last cleared.
+    always: names that are volatile from the first. repeats: names that may be volatile though they come several times
+    in a head; others are not then. plans: by marks; several where volatile fields of different names stand in the same
+    place.
     """
 
     __slots__ = (
-        "_n_bytes",
-        "_n_new",
-        "_n_offered",
-        "_named",
-        "_repeats",
-        "_seen",
-        "_start",
-        "_volatile",
-        "marks",
-        "plans",
-        "used",
+        *("_always", "_bounds", "_marks_aside", "_n_bytes", "_n_heads", "_n_new", "_named", "_parts", "_plans_aside"),
+        *("_repeats", "_seen", "_start", "_volatile", "marks", "plans"),
     )
 
     def __init__(
-        self, start: Callable[[K, Header], bytes | None], *, named: bool, repeats: frozenset[bytes] = frozenset()
+        self,
+        start: Callable[[K, Header], bytes | None],
+        *,
+        named: bool,
+        always: frozenset[bytes] = frozenset(),
+        repeats: frozenset[bytes] = frozenset(),
+        bounds: Bounds = Bounds(),  # noqa: B008 - a constant
     ) -> None:
         self._start: Final = start
+        self._always: Final = always
         self._repeats: Final = repeats
         self._named: Final = named
+        self._bounds: Final = bounds
         self.marks: Final[dict[K, _Mark]] = {}
         self.plans: Final[dict[_Marks, tuple[Plan[K, S], ...]]] = {}
+        self._marks_aside: dict[K, _Mark] = {}
+        self._plans_aside: dict[_Marks, tuple[Plan[K, S], ...]] = {}
         self._seen: Final[set[_Marks]] = set()  # once: a plan is made for what comes again
         self._n_new: Final[dict[bytes, int]] = {}  # by start: how many lines in a row were new
         self._volatile: Final[set[bytes]] = set()
+        self._parts: Final[dict[K | None, int]] = {}  # how much each caller has added
+        self._n_heads = 0  # without a plan, since all had their whole parts
         self._n_bytes = 0
-        self._n_offered = 0
-        self.used = False
 
     def __repr__(self) -> str:
         return f"<LineMemory {len(self.plans)} plans, {len(self.marks)} lines, {len(self._volatile)} volatile>"
 
+    def __len__(self) -> int:
+        """Return how many lines are held."""
+        return len(self.marks) + len(self._marks_aside)
+
     def clear(self) -> None:
         """Forget everything."""
-        self._forget_lines()
-        self._n_new.clear()
-        self._volatile.clear()
-
-    def _forget_lines(self) -> None:
         self.marks.clear()
         self.plans.clear()
+        self._marks_aside = {}
+        self._plans_aside = {}
         self._seen.clear()
+        self._n_new.clear()
+        self._volatile.clear()
+        self._parts.clear()
         self._n_bytes = 0
 
-    def is_due(self) -> bool:
-        """Return True when a head that has no plan is to be learnt: the first ones, and then a part of them.
+    def recall(self, lines: Sequence[K]) -> tuple[Plan[K, S], ...]:
+        """Return the plans for a head that `plans` has none for, if they were put aside; they come back by this."""
+        aside = self._marks_aside
+        if not aside:
+            return ()
+        for line in lines:
+            if line not in self.marks and (mark := aside.get(line)) is not None:
+                self._add(line, mark)
+        marks = tuple(map(self.marks.get, lines))
+        plans = self.plans.get(marks) or self._plans_aside.pop(marks, ())
+        if plans:
+            self._put(marks, plans)
+        return plans
 
-        Learning takes longer than reading, and would be wasted on a caller whose heads are never alike.
+    def wants(self, caller: K | None) -> bool:
+        """Say whether a head without a plan is worth a look: of a caller whose heads get none, one in a few."""
+        self._n_heads += 1
+        if self._n_heads >= _HEADS_OF_A_PART:
+            self._n_heads = 0
+            self._parts.clear()
+        return self._n_heads % _SELDOM == 0 or self._parts.get(caller, 0) < _OFTEN
+
+    def learn(self, head: HeadLines[K], caller: K | None = None) -> _Marks | None:
+        """Take a head that has no plan. Return its marks if they came before: then it is worth one.
+
+        caller: whose part it counts for.
         """
-        self._n_offered += 1
-        return self._n_offered <= _ALL_UP_TO or self._n_offered % _ONE_IN == 0
-
-    def learn(self, head: HeadLines[K]) -> _Marks | None:
-        """Take a head that has no plan. Return its marks if they came before: then it is worth one."""
-        lines, fields, length_at, _ = head
-        if len(lines) > _LINES_OF_HEAD:
+        lines, _, length_at, _ = head
+        used, bounds = self._parts.get(caller, 0), self._bounds
+        most = max(1, round(bounds.part * bounds.lines))
+        if len(lines) > _LINES_OF_HEAD or used >= most:
             return None
-        several = self._several(fields)
-        starts: list[bytes | None] = []
-        for line, field in zip(lines, fields, strict=True):
-            start = None if field is None else self._start(line, field)
-            if field is not None and field[0] in several:
-                if start in self._volatile:
-                    return None  # lines of volatile fields are not kept
-                start = None
-            starts.append(start)
-        if self._count(lines, starts):
-            self._forget_lines()  # some of them are of fields that turned out to be volatile
+        starts = self._starts(head)
+        if starts is None:
+            return None
+        used += _NAME_COST * self._count(lines, starts)
         marks = [self.marks.get(line) for line in lines]
         new = [
             at
             for at, (mark, start) in enumerate(zip(marks, starts, strict=True))
             if mark is None and at != length_at and start not in self._volatile
         ]
-        sizes = [_size(lines[at]) for at in new]
-        if sizes and max(sizes) > _LINE_BYTES:
-            return None
-        if len(self.marks) + len(new) > _LINES or self._n_bytes + sum(sizes) > _ALL_LINES_BYTES:
-            self.clear()
+        self._parts[caller] = used = used + len(new) + 1
+        if used > most or any(_size(lines[at]) > _LINE_BYTES for at in new):
             return None
         for at in new:
-            marks[at] = self.marks.setdefault(lines[at], _Mark(fields[at], starts[at]))
-        self._n_bytes += sum(sizes)
+            mark = self.marks.get(lines[at])  # one head may have the same line twice
+            marks[at] = mark or self._add(lines[at], _Mark(head.fields[at], starts[at]))
         key = tuple(marks)
         if key in self._seen:
             self._seen.discard(key)
             return key
-        if len(self._seen) >= _PLANS:
+        if len(self._seen) >= bounds.plans:
             self._seen.clear()
         self._seen.add(key)
         return None
 
-    def _several(self, fields: Sequence[Header | None]) -> set[bytes]:
-        """Return the names that come several times, but for those that may be volatile all the same."""
-        names = [field[0] for field in fields if field is not None]
-        if len(set(names)) == len(names):
-            return set()
-        return {name for name in names if names.count(name) > 1} - self._repeats
+    def _add(self, line: K, mark: _Mark) -> _Mark:
+        size = _size(line)
+        if len(self.marks) >= self._bounds.lines or self._n_bytes + size > self._bounds.n_bytes:
+            self._marks_aside = self.marks.copy()
+            self.marks.clear()
+            self._parts.clear()
+            self._n_bytes = 0
+        self.marks[line] = mark
+        self._n_bytes += size
+        return mark
 
-    def _count(self, lines: Sequence[K], starts: Sequence[bytes | None]) -> bool:
-        """Count the lines that are new; return True when a field has become volatile by it."""
-        became, counts = False, self._n_new
-        if len(counts) + len(self._volatile) > _NAMES:
-            self.clear()
+    def _put(self, marks: _Marks, plans: tuple[Plan[K, S], ...]) -> None:
+        if len(self.plans) >= self._bounds.plans:
+            self._plans_aside = self.plans.copy()
+            self.plans.clear()
+        self.plans[marks] = plans
+
+    def _starts(self, head: HeadLines[K]) -> list[bytes | None] | None:
+        """Return what each line is told to be volatile by; None for a head that must not be remembered.
+
+        A volatile field that comes twice would leave its lines behind, and hide others' plans from heads with the same.
+        """
+        names = [field[0] for field in head.fields if field is not None]
+        several = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+        several -= self._repeats
+        starts: list[bytes | None] = []
+        for line, field in zip(head.lines, head.fields, strict=True):
+            start = None if field is None else self._start(line, field)
+            if field is not None and field[0] in several:
+                if start in self._volatile:
+                    return None
+                start = None
+            elif start is not None and field is not None and field[0] in self._always:
+                self._make_volatile(start)
+            starts.append(start)
+        return starts
+
+    def _count(self, lines: Sequence[K], starts: Sequence[bytes | None]) -> int:
+        """Count the lines that are new; return how many fields have become volatile by it."""
+        became: set[bytes] = set()
+        counts = self._n_new
+        if len(counts) > self._bounds.names:
+            counts.clear()
         for line, start in zip(lines, starts, strict=True):
             if start is None or start in self._volatile:
                 continue
@@ -226,9 +282,19 @@ class LineMemory(Generic[K, S]):
             counts[start] = counts.get(start, 0) + 1
             if counts[start] >= _NEW_IN_A_ROW:
                 del counts[start]
-                self._volatile.add(start)
-                became = True
-        return became
+                self._make_volatile(start)
+                became.add(start)
+        if became:
+            for line in [line for line, mark in self.marks.items() if mark.start in became]:
+                self._n_bytes -= _size(line)
+                del self.marks[line]
+        return len(became)
+
+    def _make_volatile(self, start: bytes) -> None:
+        if start not in self._volatile:
+            if len(self._volatile) >= self._bounds.names:
+                self._volatile.clear()  # plans that were made stay; the names are found out again
+            self._volatile.add(start)
 
     def keep(self, marks: _Marks, head: HeadLines[K], shape: Callable[[tuple[ShapeField, ...]], S]) -> None:
         """Keep a plan for heads with these marks, which learn() has returned. shape: made of its fields."""
@@ -256,94 +322,11 @@ class LineMemory(Generic[K, S]):
         others = self.plans.get(marks, ())
         if len(others) >= _PLANS_OF_MARKS or tuple(starts) in [plan.starts for plan in others]:
             return
-        if not others and len(self.plans) >= _PLANS:
-            self.plans.clear()
         plan = Plan[K, S](shape(tuple(fields)), places, tuple(starts), has_length=has_length, named=self._named)
-        self.plans[marks] = (*others, plan)
-
-
-class CallerMemories(Generic[K, S]):
-    """The memories of all callers of a worker, each below the line of its credential.
-
-    Callers that are new have few places among themselves. Whoever was found again there gets one of the others when its
-    turn comes, in place of one that was not found again since; so a flood of new credentials only pushes itself out.
-    """
-
-    __slots__ = ("_at", "_by_line", "_make", "_new", "_old", "anonymous", "get")
-
-    def __init__(self, make: Callable[[], LineMemory[K, S]]) -> None:
-        self._make: Final = make
-        self._by_line: Final[dict[K, LineMemory[K, S]]] = {}
-        self.get: Final = self._by_line.get
-        # In the order in which they are looked at when a place is needed.
-        self._new: Final[dict[K, None]] = {}
-        self._old: Final[dict[K, None]] = {}
-        self.anonymous: Final = make()
-        self._at = 0  # where a credential was last found: most clients have it in the same place
-
-    def __repr__(self) -> str:
-        return f"<CallerMemories {len(self._old)} callers and {len(self._new)} new ones>"
-
-    def __len__(self) -> int:
-        return len(self._by_line)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._by_line.clear()
-        self._new.clear()
-        self._old.clear()
-        self.anonymous.clear()
-
-    def find(self, lines: Sequence[K]) -> LineMemory[K, S]:
-        """Return the memory of who sent these lines, as far as it is known; the anonymous one otherwise.
-
-        A line that is not known to a memory finds nothing there, so that this need not tell an unknown credential
-        from none.
-        """
-        if self._at < len(lines):
-            memory = self.get(lines[self._at])
-            if memory is not None:
-                return memory
-        for at, line in enumerate(lines):
-            memory = self.get(line)
-            if memory is not None:
-                self._at = at
-                return memory
-        return self.anonymous
-
-    def of(self, credential: K | None) -> LineMemory[K, S] | None:
-        """Return the memory of a caller, a new one if there is none; None for a credential that is too long."""
-        if credential is None:
-            return self.anonymous
-        memory = self._by_line.get(credential)
-        if memory is None:
-            if _size(credential) > _LINE_BYTES:
-                return None
-            if len(self._new) >= _NEW_CALLERS:
-                self._settle(next(iter(self._new)))
-            memory = self._by_line[credential] = self._make()
-            self._new[credential] = None
-        return memory
-
-    def _settle(self, credential: K) -> None:
-        """Give a new caller a place among the others if it is in use and there is one; else forget it."""
-        del self._new[credential]
-        if self._by_line[credential].used and (len(self._old) < _CALLERS or self._make_room()):
-            self._old[credential] = None
+        if others:
+            self.plans[marks] = (*others, plan)
         else:
-            del self._by_line[credential]
-
-    def _make_room(self) -> bool:
-        for _ in range(_LOOKS):
-            oldest = next(iter(self._old))
-            del self._old[oldest]
-            memory = self._by_line[oldest]
-            if not memory.used:
-                del self._by_line[oldest]
-                return True
-            memory.used = False
-            self._old[oldest] = None
-        return False
+            self._put(marks, (plan,))
 
 
 def _size(line: bytes | Header) -> int:

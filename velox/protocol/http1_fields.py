@@ -67,12 +67,14 @@ CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-
 
 # A request's fields that Velox acts on (policy/deadline.py, gateway/), so that two heads which differ in one of them
 # are two kinds of request. Those that do not pass are none of them: they need no place in what passes.
-NEVER_VOLATILE: Final = CREDENTIALS | {
-    b"content-type",
-    b"content-encoding",
-    b"accept-encoding",
-    b"x-request-timeout-ms",
-}
+NEVER_VOLATILE: Final = frozenset(
+    {
+        b"content-type",
+        b"content-encoding",
+        b"accept-encoding",
+        b"x-request-timeout-ms",
+    }
+)
 NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"sec-websocket-")
 
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import httptools
 
 from velox.errors import Reason, VeloxError
-from velox.protocol.head_memory import MOST_HEAD_BYTES, CallerMemories, HeadLines, LineMemory, Plan
+from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     CREDENTIALS,
     HANDSHAKE,
@@ -35,7 +35,7 @@ from velox.protocol.http1_fields import (
     line_start,
 )
 from velox.protocol.http1_target import split_target
-from velox.protocol.websocket import read_offer
+from velox.protocol.websocket_handshake import read_offer
 from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "check_request_line",
     "check_single",
     "expects_continue",
+    "shared_shape",
     "too_long",
 ]
 
@@ -92,35 +93,34 @@ class HeadReader:
 
     A client sends the same lines again and again, but for a few: its Content-Length, an id, a trace. What those lines
     say that Velox acts on is found by them (head_memory.py), and reading them is left out. Only heads that accept() was
-    called for are remembered, each below its credential.
+    called for are remembered. What follows from a credential is found by its value, which no shape holds.
     """
 
-    __slots__ = ("_limits", "_memories", "_most_bytes", "_unknown")
+    __slots__ = ("_limits", "_memory", "_most_bytes", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits: Final = limits
         # So short that nothing in it is over a limit. What is known is within those of the target and of the count.
         self._most_bytes: Final = min(MOST_HEAD_BYTES, limits.head_bytes, limits.line_bytes)
-        self._memories: Final = CallerMemories[bytes, HeadShape](lambda: LineMemory(_start, named=True))
+        self._memory: Final = LineMemory[bytes, HeadShape](_start, named=True, always=CREDENTIALS)
         self._unknown: tuple[RequestHead, list[bytes], Headers] | None = None  # that was read last, with all its fields
 
     def __repr__(self) -> str:
-        return f"<HeadReader {self._memories}>"
+        return f"<HeadReader {self._memory}>"
 
     def clear(self) -> None:
         """Forget everything."""
-        self._memories.clear()
+        self._memory.clear()
 
     def read(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
         if len(head) > self._most_bytes:
             return _read(head, self._limits)[0]
         lines = head.split(b"\r\n")
-        memory = self._memories.find(lines)
-        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+        memory = self._memory
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
             request = self._by_plan(plan, lines)
             if request is not None:
-                memory.used = True
                 return request
         request, fields = _read(head, self._limits)
         self._unknown = request, lines, fields
@@ -153,9 +153,11 @@ class HeadReader:
         # A head that asks for an answer of its own kind is too rare to be worth a plan.
         if request.offer is not None or len(lines) != len(fields) + 3 or any(name == b"expect" for name, _ in fields):
             return
-        credential = next((at for at, (name, _) in enumerate(fields, 1) if name in CREDENTIALS), None)
-        memory = self._memories.of(None if credential is None else lines[credential])
-        if memory is None or not memory.is_due():
+        credentials = [at for at, (name, _) in enumerate(fields, 1) if name in CREDENTIALS]
+        if len(credentials) > 1:
+            return
+        caller = lines[credentials[0]] if credentials else None
+        if not self._memory.wants(caller):
             return
         length_at, length_start = length_line(lines, fields)
         if request.content_length is not None and length_at < 0:
@@ -163,14 +165,16 @@ class HeadReader:
         passed = {name for name, _ in request.shape.fields}
         said = [None, *(field if field[0] in passed else None for field in fields), None, None]
         learnt = HeadLines(lines, said, length_at, length_start)
-        marks = memory.learn(learnt)
+        marks = self._memory.learn(learnt, caller)
         if marks is not None:
-            memory.keep(marks, learnt, partial(_shared, request.shape))
+            self._memory.keep(marks, learnt, partial(shared_shape, request.shape))
 
 
-def _shared(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
+def shared_shape(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
     """Return the shape of heads like one that was read, with these fields."""
-    return replace(shape, fields=fields, is_shared=True)
+    volatile = [name for name, value in fields if value is None]
+    credential_at = next((at for at, name in enumerate(volatile) if name in CREDENTIALS), -1)
+    return replace(shape, fields=fields, is_shared=True, credential_at=credential_at)
 
 
 def _start(line: bytes, field: Header) -> bytes | None:

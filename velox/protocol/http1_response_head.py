@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import httptools
 
-from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
+from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     HOP_BY_HOP,
     LENGTH_DIGITS,
@@ -32,6 +32,8 @@ _NEVER_VOLATILE: Final = frozenset(
     {b"content-type", b"content-encoding", b"retry-after", b"retry-after-ms", b"location"}
 )
 _REPEATS: Final = frozenset({b"set-cookie"})
+# There are as many of these as upstreams: a few hundred KiB at most, and 10 KiB otherwise.
+_BOUNDS: Final = Bounds(plans=64, lines=256, n_bytes=64 << 10, part=16.0)
 _REMOVED: Final = HOP_BY_HOP | {b"content-length"}
 
 
@@ -54,7 +56,7 @@ class ReplyHeads:
     __slots__ = ("_memory",)
 
     def __init__(self) -> None:
-        self._memory: Final = LineMemory[bytes, ReplyShape](_start, named=True, repeats=_REPEATS)
+        self._memory: Final = LineMemory[bytes, ReplyShape](_start, named=True, repeats=_REPEATS, bounds=_BOUNDS)
 
     def __repr__(self) -> str:
         return f"<ReplyHeads {self._memory!r}>"
@@ -65,16 +67,17 @@ class ReplyHeads:
             return _read(data)[0]
         lines = data.split(b"\r\n")
         memory = self._memory
-        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
             framed = _by_plan(plan, lines)
             if framed is not None:
                 return framed
         framed, fields = _read(data)
-        if memory.is_due():
-            self._learn(framed[0], lines, fields)
+        self._learn(framed[0], lines, fields)
         return framed
 
     def _learn(self, head: ReplyHead, lines: list[bytes], fields: Headers) -> None:
+        if not self._memory.wants(None):
+            return
         length_at, length_start = length_line(lines, fields)
         # Whose body is not framed by its fields, or in an unusual way, is read each time.
         if head.status in NO_BODY_STATUSES or (head.content_length is not None and length_at < 0):

@@ -9,15 +9,14 @@ As for HTTP/1.1 (http1_head.HeadReader), and for the same reason: reading takes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from velox.protocol.head_memory import MOST_HEAD_BYTES, CallerMemories, HeadLines, LineMemory, Plan
+from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
-from velox.protocol.http1_head import Http1Limits, body_length
+from velox.protocol.http1_head import Http1Limits, body_length, shared_shape
 from velox.protocol.http2_head import read_head
-from velox.types import Header, HeadShape, RequestHead, ShapeField
+from velox.types import Header, HeadShape, RequestHead
 
 __all__ = ["Http2HeadReader"]
 
@@ -29,28 +28,27 @@ _NO_END: Final = (b"", b"")
 class Http2HeadReader:
     """Reads the heads of many connections; one a worker."""
 
-    __slots__ = ("_limits", "_memories", "_unknown")
+    __slots__ = ("_limits", "_memory", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits: Final = limits
-        self._memories: Final = CallerMemories[Header, HeadShape](lambda: LineMemory(_start, named=False))
+        self._memory: Final = LineMemory[Header, HeadShape](_start, named=False, always=CREDENTIALS)
         self._unknown: tuple[RequestHead, list[Header]] | None = None  # that was read last
 
     def __repr__(self) -> str:
-        return f"<Http2HeadReader {self._memories}>"
+        return f"<Http2HeadReader {self._memory}>"
 
     def clear(self) -> None:
         """Forget everything."""
-        self._memories.clear()
+        self._memory.clear()
 
     def read(self, fields: Sequence[Header], *, end_stream: bool) -> RequestHead:
         """See read_head()."""
         lines = [*fields, _END if end_stream else _NO_END]
-        memory = self._memories.find(lines)
-        for plan in memory.plans.get(tuple(map(memory.marks.get, lines)), ()):
+        memory = self._memory
+        for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
             request = self._by_plan(plan, lines)
             if request is not None:
-                memory.used = True
                 return request
         request = read_head(fields, self._limits, end_stream=end_stream)
         self._unknown = request, lines
@@ -85,21 +83,16 @@ class Http2HeadReader:
         # Where several fields are told as one, and where a length says that there is no body, it is read each time.
         if length_at >= 0 and (names.count(b"content-length") > 1 or not request.content_length):
             return
-        credential = next((line for line in lines if line[0] in CREDENTIALS), None)
-        memory = self._memories.of(credential)
-        if memory is None or not memory.is_due():
+        credentials = [line for line in lines if line[0] in CREDENTIALS]
+        caller = credentials[0] if credentials else None
+        if len(credentials) > 1 or not self._memory.wants(caller):
             return
         passed = {name for name, _ in request.shape.fields}
         said = [line if line[0] in passed else None for line in lines]
         learnt = HeadLines(lines, said, length_at, b"content-length")
-        marks = memory.learn(learnt)
+        marks = self._memory.learn(learnt, caller)
         if marks is not None:
-            memory.keep(marks, learnt, partial(_shared, request.shape))
-
-
-def _shared(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
-    """Return the shape of heads like one that was read, with these fields."""
-    return replace(shape, fields=fields, is_shared=True)
+            self._memory.keep(marks, learnt, partial(shared_shape, request.shape))
 
 
 def _start(line: Header, _: Header) -> bytes | None:
