@@ -35,7 +35,7 @@ from velox.protocol.http1_fields import (
     line_start,
 )
 from velox.protocol.http1_target import split_target
-from velox.protocol.websocket_handshake import read_offer
+from velox.protocol.websocket import read_offer
 from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
