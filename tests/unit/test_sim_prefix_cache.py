@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velox.sim.ask import count_prompt_tokens, prompt_text
 from velox.sim.engine import BLOCK_TOKENS, PrefixCache
+from velox.sim.request import count_prompt_tokens, prompt_text
 
 BLOCK = BLOCK_TOKENS * 4  # characters
 
@@ -31,8 +31,8 @@ def test_prompt_asked_again_is_found_in_full_blocks_but_for_its_last_token(n_cha
     cache = PrefixCache(1024)
     prompt = text(n_characters)
 
-    assert cache.ask("m", prompt) == 0
-    assert cache.ask("m", prompt) == n_tokens
+    assert cache.look_up("m", prompt) == 0
+    assert cache.look_up("m", prompt) == n_tokens
     assert cache.n_hit == n_tokens
     assert cache.n_asked == 2 * count_prompt_tokens(prompt)
 
@@ -40,42 +40,42 @@ def test_prompt_asked_again_is_found_in_full_blocks_but_for_its_last_token(n_cha
 def test_longer_prompt_finds_what_it_has_in_common() -> None:
     """A conversation's next turn begins with the turns before; one that parts finds what is before the parting."""
     cache = PrefixCache(1024)
-    cache.ask("m", text(4 * BLOCK))
+    cache.look_up("m", text(4 * BLOCK))
 
-    assert cache.ask("m", text(4 * BLOCK) + text(BLOCK, "next")) == 4 * BLOCK_TOKENS
-    assert cache.ask("m", text(4 * BLOCK)[: 2 * BLOCK + 5] + text(BLOCK, "else")) == 2 * BLOCK_TOKENS
+    assert cache.look_up("m", text(4 * BLOCK) + text(BLOCK, "next")) == 4 * BLOCK_TOKENS
+    assert cache.look_up("m", text(4 * BLOCK)[: 2 * BLOCK + 5] + text(BLOCK, "else")) == 2 * BLOCK_TOKENS
 
 
 def test_block_counts_only_behind_the_same_blocks() -> None:
     """The same words behind another beginning, or for another model, are not there."""
     cache = PrefixCache(1024)
-    cache.ask("m", text(BLOCK, "one") + text(2 * BLOCK))
+    cache.look_up("m", text(BLOCK, "one") + text(2 * BLOCK))
 
-    assert cache.ask("m", text(BLOCK, "two") + text(2 * BLOCK)) == 0
-    assert cache.ask("other", text(BLOCK, "one") + text(2 * BLOCK)) == 0
+    assert cache.look_up("m", text(BLOCK, "two") + text(2 * BLOCK)) == 0
+    assert cache.look_up("other", text(BLOCK, "one") + text(2 * BLOCK)) == 0
 
 
 def test_least_recently_used_prompt_leaves_first() -> None:
     """Room for two prompts: with a third the one that was asked for longest ago goes, its end first."""
     cache = PrefixCache(4 * BLOCK_TOKENS)
     one, two, three = (text(2 * BLOCK + 1, name) for name in ("one", "two", "three"))
-    cache.ask("m", one)
-    cache.ask("m", two)
-    assert cache.ask("m", one) == 2 * BLOCK_TOKENS
+    cache.look_up("m", one)
+    cache.look_up("m", two)
+    assert cache.look_up("m", one) == 2 * BLOCK_TOKENS
 
-    cache.ask("m", text(BLOCK, "three"))
+    cache.look_up("m", text(BLOCK, "three"))
 
-    assert cache.ask("m", two) == BLOCK_TOKENS
-    cache.ask("m", three)
-    assert cache.ask("m", one) == 0
+    assert cache.look_up("m", two) == BLOCK_TOKENS
+    cache.look_up("m", three)
+    assert cache.look_up("m", one) == 0
 
 
 def test_prompt_longer_than_the_cache_leaves_its_beginning() -> None:
     """What many prompts could share is kept, and no more than there is room for."""
     cache = PrefixCache(3 * BLOCK_TOKENS + 15)
-    cache.ask("m", text(100 * BLOCK))
+    cache.look_up("m", text(100 * BLOCK))
 
-    assert cache.ask("m", text(100 * BLOCK)) == 3 * BLOCK_TOKENS
+    assert cache.look_up("m", text(100 * BLOCK)) == 3 * BLOCK_TOKENS
     assert "3 of 3 blocks" in repr(cache)
 
 
@@ -83,9 +83,9 @@ def test_prompt_longer_than_the_cache_leaves_its_beginning() -> None:
 def test_cache_smaller_than_a_block_has_nothing(n_tokens: int) -> None:
     """Then nothing is counted either."""
     cache = PrefixCache(n_tokens)
-    cache.ask("m", text(BLOCK + 1))
+    cache.look_up("m", text(BLOCK + 1))
 
-    assert cache.ask("m", text(BLOCK + 1)) == 0
+    assert cache.look_up("m", text(BLOCK + 1)) == 0
     assert (cache.n_asked, cache.n_hit) == (0, 0)
 
 

@@ -46,7 +46,7 @@ def readiness(
     requires_upstream: bool = True,
     configuration_is_bad: bool = False,
 ) -> Readiness:
-    """Judge the gateway. draining: it was told to leave. requires_upstream: a worker without upstream is not ready.
+    """Judge the gateway. draining: it was asked to stop. requires_upstream: a worker without upstream is not ready.
 
     configuration_is_bad: what was last read of it can't be used. The gateway serves with the one before.
     """

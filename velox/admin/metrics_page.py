@@ -89,7 +89,7 @@ def render(
     quotas: QuotaMemory | None = None,
     upstreams: UpstreamTable | None = None,
 ) -> bytes:
-    """Return the page. proc: where the kernel tells of processes. quotas: the table of limits."""
+    """Return the page. proc: the kernel's /proc. quotas: the table of limits."""
     return generate_latest(_GatewayCollector(segment, proc, quotas, upstreams))
 
 

@@ -42,7 +42,7 @@ class ReloadAnswer:
     """What came of it. upto: of those that asked, counted from the start. configuration: the number of what holds now.
 
     changes: what is other in it than in the one before; of the one of the start none. age_s: for how long it holds: it
-    may have been taken earlier, when its file had changed or somebody else had asked. restart: fields that differ and
+    may have been taken earlier, when its file had changed or another client had asked. restart: fields that differ and
     need a restart. problems: why what was read can't be used; then nothing has changed.
     """
 

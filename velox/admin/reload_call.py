@@ -1,6 +1,6 @@
 """Asks a running gateway for a reload, through its admin listener: what `velox reload` does.
 
-Knows: the request, and how the answer is told to a person. Does not know: where the listener is, or its token
+Knows: the request, and how the answer is shown to a person. Does not know: where the listener is, or its token
 (settings/loading.py).
 """
 
@@ -27,7 +27,7 @@ _ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_
 
 @dataclass(frozen=True, slots=True)
 class ReloadOutcome:
-    """What is told. code: of the process: 0 taken, 1 refused, 2 the gateway could not be asked. lines: in order."""
+    """What `velox reload` prints. code: its exit code: 0 taken, 1 refused, 2 the gateway could not be asked."""
 
     code: int
     lines: tuple[str, ...]

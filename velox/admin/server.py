@@ -148,7 +148,7 @@ class _Listener:
             else:
                 await _send(writer, write_reply(Reply(503, b"too many connections\n"), head_only=False))
         except (TimeoutError, OSError):
-            pass  # the client is gone, or too slow to be told anything
+            pass  # the client is gone, or too slow for an answer
         finally:
             self._connections -= 1
             writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
@@ -242,7 +242,7 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 def run(sock: socket.socket, app: AdminApp) -> None:
     """Serve on a listening socket until SIGTERM, then return at once; running profiles are given up.
 
-    SIGINT is ignored: Ctrl-C reaches the whole process group, and while workers drain somebody has to say so.
+    SIGINT is ignored: Ctrl-C reaches the whole process group, and probes must be answered while workers drain.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

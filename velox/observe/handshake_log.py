@@ -36,6 +36,6 @@ class HandshakeLog:
         if now_s < self._next_s or not any(self._counts):
             return
         self._next_s = now_s + _EVERY_S
-        told = ", ".join(f"{n} {cause.name.lower()}" for cause, n in zip(TlsFailure, self._counts, strict=True) if n)
+        counts = ", ".join(f"{n} {cause.name.lower()}" for cause, n in zip(TlsFailure, self._counts, strict=True) if n)
         self._counts = [0] * len(TlsFailure)
-        self._logger.warning("TLS handshakes with clients failed: %s (next line in %g s)", told, _EVERY_S)
+        self._logger.warning("TLS handshakes with clients failed: %s (next line in %g s)", counts, _EVERY_S)

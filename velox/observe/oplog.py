@@ -5,7 +5,7 @@ is worth saying. Nothing of a request is logged here.
 
 Libraries log through the same handler once `take_over` was called. What they say may hold anything (asyncio prints a
 callback with its arguments, and with them a client's bytes), so of theirs only the kind of error and the lines of code
-are told, as of a bug of our own.
+are logged, as of a bug of our own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def take_over(stream: TextIO) -> None:
 
 
 def crash_text(exc: BaseException) -> str:
-    """Return what is told of a bug: the kind of error and where it was raised, never what it was raised with."""
+    """Return what is logged of a bug: the kind of error and where it was raised, never what it was raised with."""
     frames = traceback.extract_tb(exc.__traceback__)[-_FRAMES:]
     where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
     return f"bug: {type(exc).__name__} at {where}"

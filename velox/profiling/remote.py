@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
 
 class ProfileAgent:
-    """A worker's end of the channel: samples when told to, and answers.
+    """A worker's end of the channel: samples on request, and answers.
 
     Runs on the worker's loop, in the main thread, and does nothing until an order comes. Owns no socket:
     close() leaves it open.
@@ -127,7 +127,7 @@ async def collect(socks: Sequence[socket.socket], seconds: float, hz: int) -> Pr
     """Profile all workers at the same time; takes `seconds`, or GRACE_S more where one does not answer.
 
     socks: the admin's ends, by slot; made non-blocking. A slot without an answer is named in `missing`.
-    Cancelled: the workers are told to stop.
+    Cancelled: the workers are asked to stop.
     """
     started_ns, ident = time.time_ns(), time.monotonic_ns()
     order = _Order(ident, seconds, hz)

@@ -296,7 +296,7 @@ class MemoryGuard:
         self._state = MemoryState.FINE
         self._n_looks = 0
         self._next_trim = 0
-        self._is_told = False
+        self._is_logged = False
 
     def __repr__(self) -> str:
         return f"<MemoryGuard {self._state.name}>"
@@ -319,9 +319,9 @@ class MemoryGuard:
         if short != self._status.refuses:
             self._status.refuses = short
             self._refuse(short)
-        if short and not self._is_told:
+        if short and not self._is_logged:
             # Once: around the limit it goes up and down. The metrics show how long it lasts.
-            self._is_told = True
+            self._is_logged = True
             self._logger.warning("%d MiB of memory: new requests are refused (VELOX_MEMORY_*)", n_bytes >> 20)
         if state is MemoryState.FULL:
             # Not taken back: a worker that was over the hard limit once is replaced, even if it gets better.

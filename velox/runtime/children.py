@@ -41,7 +41,7 @@ _RESTART_S: Final = 0.1
 
 
 class LeaseProcess:
-    """The keeper of one gateway, whichever process it is. pid: 0: none runs."""
+    """The lease keeper of one gateway, whichever process it is. pid: 0: none runs."""
 
     def __init__(self, settings: Settings, segment: Segment, quotas: QuotaMemory, logger: logging.Logger) -> None:
         self._settings: Final = settings
@@ -80,7 +80,7 @@ class LeaseProcess:
         self.pid = self._status.keeper_pid = pid
 
     def kill_if_idle(self) -> None:
-        """End it at once if it has nobody to give anything back to: it may be in the middle of a slow look-up."""
+        """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
         if self.pid and not self._status.redis_is_up:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -94,7 +94,7 @@ class LeaseProcess:
 
 
 def worker(context: WorkerContext, listeners: Listeners) -> int:
-    """Serve clients on the slot's sockets until told to drain."""
+    """Serve clients on the slot's sockets until SIGTERM."""
     # A worker that is aborted because it hangs says where.
     faulthandler.enable()
     if context.settings.pin_cpus:

@@ -76,7 +76,7 @@ def assembling(parts: ConfigPieces, running: Settings) -> Generator[None, None, 
 
 
 def assembled(parts: ConfigPieces, running: Settings) -> Settings:
-    """Put them together at once: for a process that nobody waits for."""
+    """Put them together at once: for a process without a loop."""
     return finished(assembling(parts, running))
 
 
@@ -90,7 +90,7 @@ def unpacked(text: bytes) -> Any:
     return pickle.loads(text)  # noqa: S301 - it was never outside of the gateway's own memory
 
 
-# Above what the longest file with the most aliases comes to; pages that nobody wrote to take no memory.
+# Above what the longest file with the most aliases comes to; untouched pages take no memory.
 MAX_BYTES: Final = 128 * 2**20
 # A request takes several turns of the loop: a third of its time is for this, the rest for them.
 _STEP_S: Final = 0.001

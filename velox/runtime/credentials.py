@@ -210,7 +210,7 @@ class Certificates:
             self._logger.warning("the certificate in VELOX_TLS_CERT has expired on %s", self._now.not_after)
 
     def _mark(self) -> _Mark:
-        """Return what tells the files of now from others."""
+        """Return what differs when one of the files has changed."""
         return tuple(file_state(path) for path in self._files if path is not None)
 
     # -- a worker -------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ class Fleet:
     def _making(self, settings: Settings, new: list[Member]) -> Generator[None, None, Routing]:
         """Make the tables for some settings. new: gets the members that were not there."""
         upstreams = self._maker.entries(settings)
-        # What is known of keys stays known, whatever else of their upstream is changed: they rest for as long as told.
+        # The state of keys is kept, whatever else of their upstream changes: a key rests as long as the upstream asked.
         keys = {
             (entry.name, entry.keys): self._keys.get((entry.name, entry.keys))
             or Keys(len(entry.keys), changes=self._maker.changes)

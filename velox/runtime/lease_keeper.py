@@ -89,7 +89,7 @@ class HeldRow:
         self.blocks: set[int] = set()
         self.is_low = False  # a worker said that its lease gets short
         self.back = 0  # taken out of the lease, to go back to Redis
-        self.answered_ns = 0  # when Redis last told of it, to this keeper
+        self.answered_ns = 0  # when Redis last answered for it, to this keeper
         self._used = self.lease.used.load()
         self._since_ns = now_ns  # not used since
         self._before = 0  # the balance, when it was last looked at
@@ -107,7 +107,7 @@ class HeldRow:
         self._asked_debt = max(0, -balance)
         self._asked_tat = self.tat.load()
         rate = self.rate
-        # Redis may have lost what it told before this connection.
+        # Redis may have lost its state since before this connection.
         recover = self.answered_ns < link.up_since_ns
         ahead_ns = self._asked_tat - now_ns
         if self._asked_tat & 1:
@@ -238,7 +238,7 @@ class LeaseRows:
         return [self._to_ask.pop(index) for index in indexes]
 
     def drop(self) -> Sequence[HeldRow]:
-        """Return the rows that would be asked for, if there were somebody to ask; what they need is forgotten."""
+        """Return the rows that would be asked for, if Redis were up; their needs are dropped."""
         dropped = self.next(len(self._to_ask))
         for held in dropped:
             held.done()
@@ -265,7 +265,7 @@ class LeaseRows:
 
     def _release(self, held: HeldRow) -> None:
         held.lease.hold.store(0)
-        # Given back at this moment, by a worker that saw HOLD: it told nobody.
+        # Given back at this moment, by a worker that saw HOLD and so sent no demand.
         if held.lease.balance():
             held.lease.hold.store(1)
         else:
@@ -283,7 +283,7 @@ _MOST_ROWS: Final = 64
 def run_keeper(settings: Settings, segment: Segment, quotas: QuotaMemory, pipes: LeasePipes) -> int:
     """Keep the leases until SIGTERM; return the exit code."""
     assert settings.redis_url is not None, "without it there is no keeper"
-    # The same for a keeper that follows. Of the key nothing can be told from it.
+    # The same for the next keeper. It reveals nothing of the key.
     replica = hashlib.sha256(quotas.key).hexdigest()[:16]
     # Half: a demand may come when a question has just gone out, and must be answered by the next one.
     redis = LeaseRedis(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s / 2, replica)
@@ -300,7 +300,7 @@ def run_keeper(settings: Settings, segment: Segment, quotas: QuotaMemory, pipes:
 
 
 class LeaseKeeper:
-    """One gateway's. fallback: VELOX_REDIS_FALLBACK, for the log. replicas: 0: as many as Redis tells of."""
+    """One gateway's. fallback: VELOX_REDIS_FALLBACK, for the log. replicas: 0: as many as Redis counts."""
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class LeaseKeeper:
         self._leaves = True
 
     def run(self) -> None:
-        """Keep the leases until told to leave."""
+        """Keep the leases until leave() is called."""
         self._rows.take_over(time.monotonic_ns())
         poll = select.poll()
         poll.register(self._pipes.demands_fd, select.POLLIN)

@@ -83,7 +83,7 @@ class BucketQuery(NamedTuple):
 
 
 class BucketAnswer(NamedTuple):
-    """What was told of one bucket."""
+    """The answer for one bucket."""
 
     granted: int
     ahead_ns: int
@@ -110,7 +110,7 @@ class LeaseRedis:
         self._tolerance: Final = max(_LEAST_TOLERANCE_NS, round(2e9 * timeout_s)) // UNIT_NS
         self._connection: Any = None  # the library's own types say little
         self._moved: tuple[str, int] | None = None  # the node of a cluster that has our slot
-        self._now = 0  # as Redis told last,
+        self._now = 0  # the time of the last answer,
         self._heard_ns = 0  # at this moment,
         self._first_ns = 0  # and first at this one
         self._sure_after_ns: Final = sure_after_ns
@@ -119,7 +119,7 @@ class LeaseRedis:
         return f"<LeaseRedis {'closed' if self._connection is None else 'open'}>"
 
     def ask(self, asks: Sequence[BucketQuery], *, counts_for_ns: int | None = None) -> tuple[int, list[BucketAnswer]]:
-        """Return the number of gateways, and what was told of each bucket. Raises RedisDownError.
+        """Return the number of gateways, and the answer for each bucket. Raises RedisDownError.
 
         counts_for_ns: this gateway counts as one for so long; below 0: not any more; None: nothing new of that, and the
         number is -1.
@@ -135,10 +135,10 @@ class LeaseRedis:
             arguments += (int(ask.recover), ask.back, ask.debt, ask.since_ns // UNIT_NS, ask.want, len(ask.pairs))
             for pair in ask.pairs:
                 arguments += pair
-        now, replicas, *told = self._run(len(keys), [*keys, *arguments])
+        now, replicas, *answers = self._run(len(keys), [*keys, *arguments])
         self._now, self._heard_ns = now, _now_ns()
         self._first_ns = self._first_ns or self._heard_ns
-        triples = zip(told[::3], told[1::3], told[2::3], strict=True)
+        triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
         return replicas, [BucketAnswer(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
 
     def close(self) -> None:

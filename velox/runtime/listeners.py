@@ -138,7 +138,7 @@ def bind_one(address: Address, *, reuse_port: bool = False) -> socket.socket:
 
 
 def _bind_unix(address: Address, mode: int, owner: SocketOwner | None) -> socket.socket:
-    """Bind a path; a socket file that nobody listens on any more is replaced.
+    """Bind a path; a socket file without a listener is replaced.
 
     At no instant can anybody connect whom mode and owner keep out. The file is made with its mode, not given it later;
     one that gets another owner is made with no mode at all. That it does not listen yet is not enough: the kernel asks
@@ -246,7 +246,7 @@ class ClientListener:
         queues = select.poll()  # select() knows no descriptor above 1023, which many workers and addresses may reach
         for listener in self._listeners:
             queues.register(listener, select.POLLIN)
-        while queues.poll(0) and loop.time() < until_s:  # noqa: ASYNC110 - no event tells
+        while queues.poll(0) and loop.time() < until_s:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # the last ones are accepted; now they become connections
         for server in self._servers:

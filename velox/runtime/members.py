@@ -85,7 +85,7 @@ def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tu
 
 # A probe takes no longer than until the next one, and a page of health hardly ever this long.
 _PROBE_TIMEOUT_S: Final = 2.0
-# Some scrapes may fail before what the last one told is forgotten.
+# Some scrapes may fail before the last load is forgotten.
 _STALE_LOAD_S: Final = 10.0
 # Heads that are kept, of all forwarders, and of one: some kB each, so some 16 MB.
 _ALL_HEADS: Final = 4096

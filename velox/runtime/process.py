@@ -73,7 +73,7 @@ def return_large_blocks() -> None:
     on the buffers of TLS connections that come and go lie scattered over its heap (docs/decisions/0017).
     """
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # musl has none, and nothing to be told
+    if hasattr(libc, "mallopt"):  # musl has none, and needs none
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 

@@ -63,9 +63,9 @@ class ConfigFiles:
         return f"<ConfigFiles {len(self._states)} {self._seen!r}>"
 
     def follow(self, paths: Iterable[str], since_ns: int) -> None:
-        """Look at these from now on, and at no others. since_ns: when they began to be read, in the system's time.
+        """Watch these from now on, and no others. since_ns: when they began to be read, in the system's time.
 
-        One that was followed before stays known as it was. Of another one that changed since then nobody can say
+        A file that was followed before keeps its known state. For another one that changed since then it is unknown
         which content was read: it counts as changed.
         """
         states: dict[str, FileState | None] = {}
@@ -196,7 +196,7 @@ def result_of(load: Callable[[], Settings], running: Settings) -> ReloadResult:
     )
 
 
-# Of a file with more of them, the next reading tells the rest.
+# Of a file with more problems, the next reading shows the rest.
 _MOST_LOGGED: Final = 20
 
 

@@ -62,7 +62,7 @@ class WorkerProcess:
     def __init__(self, segment: Segment, block: int) -> None:
         self.block: Final = block
         self.status: Final = WorkerStatus(segment, block)
-        self.pid = 0  # 0: nobody
+        self.pid = 0  # 0: none
         self.started_s = 0.0
         self.leave_by_s = 0.0  # 0: it was not asked to stop
         self.aborted = False
@@ -109,14 +109,14 @@ _HEALTHY_AFTER_S: Final = 5.0
 _ABORT_GRACE_S: Final = 1.0
 # A worker that asks for a successor again waits for it this long: what fills its memory would fill the next one's, too.
 _REPLACE_AGAIN_S: Final = 10.0
-# What a successor gets to reach the upstream before the worker that it follows is told to leave.
+# What a successor gets to reach the upstream before the worker that it replaces is stopped.
 _WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
 
 
 def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
-    """Run the gateway until it is told to stop; return the exit code. source: where the settings can be read again."""
+    """Run the gateway until a signal stops it; return the exit code. source: where the settings can be read again."""
     take_over(sys.stderr)
     logger = operations_logger(sys.stderr)
     try:
@@ -167,7 +167,7 @@ class Supervisor:
         self._announced = False
 
     def run(self) -> int:
-        """Start everything, watch it, and leave when told to and all are gone."""
+        """Start all processes, watch them, and return when the gateway was stopped and all are gone."""
         self._gateway.supervisor_pid = os.getpid()
         self._gateway.started_ns = time.monotonic_ns()
         self._take_signals()

@@ -5,10 +5,10 @@ Does not know: Redis, how a message reaches the keeper, or who waits for an answ
 
     GRANTED    permits that Redis gave for the row, ever; written by the keeper only
     USED       permits that were taken, ever; written by all. GRANTED - USED is the balance; below 0 it is a debt
-    HOLD       when Redis last told of the row (monotonic ns), 1: not yet; 0: the keeper does not look after the row
+    HOLD       when Redis last answered for the row (monotonic ns), 1: not yet; 0: the keeper does not hold the row
     READY      from when on all that was granted may be used: Redis gives some ahead of their time, as a bucket does
     NAME, RATE what the bucket is called in Redis and how it fills, for a keeper that takes over from a dead one
-    TAT        how the bucket in Redis stood when it last told, on our clock; workers move it while Redis is down, and
+    TAT        how the bucket in Redis stood at its last answer, on our clock; workers move it while Redis is down, and
                make it odd
 
 A permit is one compare-and-swap of USED, and no system call. A worker that is killed has taken a permit or has not; the
@@ -49,7 +49,7 @@ _KEPT_NAMES: Final = 1024
 
 
 class Demand(NamedTuple):
-    """What a worker tells the keeper. n: permits that a request needs; 0: look at the row (low, or in debt)."""
+    """What a worker sends to the keeper. n: permits that a request needs; 0: look at the row (low, or in debt)."""
 
     row: int
     block: int  # of the worker
@@ -192,7 +192,7 @@ class LeasedQuota:
         self._link: Final = link
         self._row: Row | None = None  # where it was found last
         self._lease: Lease | None = None  # of that row; None: it has none, or is an overflow row
-        self._low = 0  # of the lease: then the keeper is told; as it was when the lease was last used up
+        self._low = 0  # of the lease: then the keeper gets a demand; as it was when the lease was last used up
         self._overflown = 0  # permits taken in an overflow row: what is given back of them is dropped
 
     def __repr__(self) -> str:
@@ -306,14 +306,14 @@ class LeasedQuota:
 
     # -- what a balance that is too small means -------------------------------------------------------
 
-    def _answer(self, n: int, now_ns: int, balance: int, tat: int, told_ns: int, *, is_leased: bool) -> int:
-        """Say what a request gets that the lease does not hold. told_ns: when Redis told of the bucket."""
+    def _answer(self, n: int, now_ns: int, balance: int, tat: int, answered_ns: int, *, is_leased: bool) -> int:
+        """Say what a request gets that the lease does not hold. answered_ns: when Redis last answered for it."""
         rate, link = self._rate, self._link
         if n > rate.burst:
             return NEVER
         if is_leased and link.is_up:
             self._low = low_mark(block(rate, link.replicas))
-            if told_ns > 1 and now_ns - told_ns < FRESH_NS:
+            if answered_ns > 1 and now_ns - answered_ns < FRESH_NS:
                 answer = ask(rate, tat, now_ns, n - max(0, balance))
                 if answer < 0:
                     return answer
@@ -327,11 +327,11 @@ class LeasedQuota:
     def _take_alone(self, row: Row, lease: Lease | None, n: int, now_ns: int) -> int:
         """Take from the row's own bucket, if that is what _answer() says. Inside an operation."""
         is_leased = lease is not None
-        balance, told_ns = (0, 0) if lease is None else (lease.balance(), lease.hold.load())
+        balance, answered_ns = (0, 0) if lease is None else (lease.balance(), lease.hold.load())
         tat = row.tat
         while True:
             seen = tat.load()
-            answer = self._answer(n, now_ns, balance, seen, told_ns, is_leased=is_leased)
+            answer = self._answer(n, now_ns, balance, seen, answered_ns, is_leased=is_leased)
             if answer < 0:
                 return answer
             cost_ns = n * self._rate.interval_ns * max(1, self._link.replicas)
@@ -342,7 +342,7 @@ class LeasedQuota:
             self._overflown += n
         else:
             lease.used.fetch_add(n)
-            if not told_ns:
+            if not answered_ns:
                 self._link.send(self._message(row, 0))  # the keeper does not know of the row
         return answer
 

@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-# Set in the tag of a row that is about to be freed: whoever needs the row takes the bit away, and it is not.
+# Set in the tag of a row that is about to be freed: a process that needs the row clears the bit, and the row stays.
 LEAVING: Final = 1 << 63
 # How many rows from its first one on a tag may be in. At half of the rows taken, one tag in some hundreds finds none.
 PROBES: Final = 16
@@ -352,7 +352,7 @@ class RowTable:
 
 # A bucket that became full just now may be full only for us: another process asks with a time that it read before.
 _MARGIN_NS: Final = 1_000_000_000
-# Rows that leave at once: while they do, whoever passes one of them makes it stay.
+# Rows that leave at once: while they do, a process that passes one of them makes it stay.
 _BATCH: Final = 128
 # An operation takes microseconds. One that takes longer belongs to a process that has no core, or is dead.
 _LOOKS: Final = 100

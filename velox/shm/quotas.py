@@ -79,7 +79,7 @@ class SharedQuota:
         self._tag: Final = window.tag
         self.rate: Final = rate  # that it was asked for with
         self._row: Row | None = None  # where it was found last; an overflow row's tag is never the one looked for
-        self._last_ns = 0  # the last time that it was told
+        self._last_ns = 0  # the time of the last call
 
     def __repr__(self) -> str:
         return f"<SharedQuota {self._row!r}>"

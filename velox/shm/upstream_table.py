@@ -193,7 +193,7 @@ class UpstreamMemory:
         self._prefix_memory.madvise(mmap.MADV_REMOVE, slot * n_bytes, n_bytes)
 
     def _slabs(self) -> list[int]:
-        """Return the slabs that somebody has written to; the supervisor's is always one."""
+        """Return the slabs that were written to; the supervisor's is always one."""
         return [*(block for block in range(self.blocks) if self.is_used(block)), self.blocks]
 
     def _checked(self, block: int) -> int:
@@ -371,12 +371,12 @@ class UpstreamTable:
 
     def _give_up(self, label: Label, row: int) -> None:
         """Zero a row; what it counted goes to another member of its upstream."""
-        heir = next((other for (name, _), other in self._rows.items() if name == label[0]), None)
+        successor = next((other for (name, _), other in self._rows.items() if name == label[0]), None)
         counts = self.memory.totals(row)[:STATES]
         self.memory.clear(row)
-        if heir is not None:
+        if successor is not None:
             slab = self.memory.slab(self.memory.blocks)
-            for cell, n in enumerate(counts, heir * ROW_CELLS):
+            for cell, n in enumerate(counts, successor * ROW_CELLS):
                 slab[cell] += n
 
 

@@ -18,16 +18,16 @@ from typing import Final, Protocol
 import orjson
 
 from velox.sim import load
-from velox.sim.ask import count_prompt_tokens, prompt_text, read_ask, read_limit
 from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.embeddings import EmbeddingWriter
-from velox.sim.engine import AnswerPlanner, Outage, PrefixCache
+from velox.sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
 from velox.sim.options import SimOptions
+from velox.sim.request import count_prompt_tokens, prompt_text, read_limit, read_request
 from velox.sim.responses import ResponseWriter
 from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
 from velox.types import Headers
 
-__all__ = ["Busy", "Simulator"]
+__all__ = ["Simulator"]
 
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -39,16 +39,6 @@ _METRICS: Final = b"/metrics"
 _MODELS: Final = b"/models"
 _EMBEDDINGS: Final = b"/embeddings"
 _MODEL_CREATED: Final = 1_700_000_000  # Unix seconds; any constant will do
-
-
-class Busy(Protocol):
-    """What the load is read from. n_held: tokens of prompts and answers in memory."""
-
-    n_running: int
-    n_held: int
-
-    @property
-    def n_waiting(self) -> int: ...
 
 
 class _Writer(Protocol):
@@ -69,7 +59,7 @@ class Simulator:
     """Answers requests, one at a time and without waiting."""
 
     def __init__(
-        self, options: SimOptions, clock: Callable[[], float], busy: Busy, outage: Outage | None = None
+        self, options: SimOptions, clock: Callable[[], float], engine: Engine, outage: Outage | None = None
     ) -> None:
         """clock: Unix seconds. outage: while it lasts, every request fails as options.flap_as says."""
         self._options: Final = options
@@ -84,7 +74,7 @@ class Simulator:
         self._embeddings: Final = EmbeddingWriter()
         self._cache: Final = PrefixCache(options.prefix_cache)
         self._planner: Final = AnswerPlanner(options)
-        self._busy: Final = busy
+        self._engine: Final = engine
         self._outage: Final = outage
         self._name: Final[Headers] = [(b"x-sim-name", options.name.encode())] if options.name else []
         self._second = -1
@@ -151,43 +141,43 @@ class Simulator:
                 kind="server_error",
             )
         if short == _EMBEDDINGS:
-            ask = read_ask(body)
-            vectors = self._embeddings.whole(ask)
-            n_prompt = count_prompt_tokens(ask.fields.get("input"))
+            request = read_request(body)
+            vectors = self._embeddings.whole(request)
+            n_prompt = count_prompt_tokens(request.fields.get("input"))
             return Whole(200, self._headers(_JSON, now), vectors, 1, self._planner.next(n_prompt, n_prompt))
         return self._text(self._texts[short], body, now)
 
     def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:
-        ask = read_ask(body)
-        limit = read_limit(ask.fields, route.limits)
+        request = read_request(body)
+        limit = read_limit(request.fields, route.limits)
         full = self._options.tokens
         n_tokens = full if limit is None else min(limit, full)
-        prompts = [ask.fields.get(name) for name in route.prompts]
+        prompts = [request.fields.get(name) for name in route.prompts]
         n_prompt = count_prompt_tokens(*prompts)
-        n_cached = self._cache.ask(ask.model, prompt_text(*prompts)) if self._options.prefix_cache else 0
+        n_cached = self._cache.look_up(request.model, prompt_text(*prompts)) if self._options.prefix_cache else 0
         job = Job(
             key=self._key(),
             created=now,
-            model=ask.model,
+            model=request.model,
             n_prompt=n_prompt,
             n_cached=n_cached,
             n_tokens=n_tokens,
             limit=limit,
             is_cut=n_tokens < full,
-            include_usage=ask.include_usage,
+            include_usage=request.include_usage,
         )
         plan = self._planner.next(n_prompt - n_cached, n_prompt + n_tokens)
-        if ask.stream:
+        if request.stream:
             return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job), plan)
         return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens, plan)
 
     def _load(self) -> bytes:
-        options, busy, cache = self._options, self._busy, self._cache
+        options, engine, cache = self._options, self._engine, self._cache
         if options.prefix_cache:
-            usage = busy.n_held / options.prefix_cache
+            usage = engine.n_held / options.prefix_cache
         else:
-            usage = busy.n_running / options.capacity if options.capacity else 0.0
-        now = load.Load(busy.n_running, busy.n_waiting, min(1.0, usage), cache.n_asked, cache.n_hit)
+            usage = engine.n_running / options.capacity if options.capacity else 0.0
+        now = load.Load(engine.n_running, engine.n_waiting, min(1.0, usage), cache.n_asked, cache.n_hit)
         return load.page(options.load_metrics, options.models[0], now)
 
     def _models(self, wanted: bytes) -> bytes:

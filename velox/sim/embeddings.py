@@ -13,7 +13,7 @@ from typing import Final
 
 import orjson
 
-from velox.sim.ask import Ask, count_prompt_tokens
+from velox.sim.request import ModelRequest, count_prompt_tokens
 from velox.sim.shapes import RefusalError
 
 __all__ = ["EmbeddingWriter"]
@@ -30,11 +30,11 @@ class EmbeddingWriter:
         signs = random.Random(0)
         self._signs: Final = tuple(signs.choice((-1.0, 1.0)) for _ in range(_MAX_DIMENSIONS))
 
-    def whole(self, ask: Ask) -> bytes:
+    def whole(self, request: ModelRequest) -> bytes:
         """Return the list of embeddings. Raises RefusalError (400) for a field that OpenAI would refuse."""
-        inputs = _read_inputs(ask.fields.get("input"))
-        n_dimensions = _read_dimensions(ask.fields.get("dimensions"))
-        encoding = ask.fields.get("encoding_format")
+        inputs = _read_inputs(request.fields.get("input"))
+        n_dimensions = _read_dimensions(request.fields.get("dimensions"))
+        encoding = request.fields.get("encoding_format")
         if encoding not in (None, "float", "base64"):
             raise RefusalError(400, "encoding_format is float or base64", param="encoding_format")
         items: list[dict[str, object]] = []
@@ -51,7 +51,7 @@ class EmbeddingWriter:
             )
         n_prompt = count_prompt_tokens(inputs)
         counts = {"prompt_tokens": n_prompt, "total_tokens": n_prompt}
-        return orjson.dumps({"object": "list", "data": items, "model": ask.model, "usage": counts})
+        return orjson.dumps({"object": "list", "data": items, "model": request.model, "usage": counts})
 
     def _vector(self, item: object, n_dimensions: int) -> list[float]:
         """Return a vector of length 1: the fixed signs, rotated by a checksum of the input."""

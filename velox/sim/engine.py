@@ -24,8 +24,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from velox.sim.ask import CHARACTERS_PER_TOKEN
 from velox.sim.options import SimOptions
+from velox.sim.request import CHARACTERS_PER_TOKEN
 from velox.sim.shapes import UNDISTURBED, AnswerPlan
 
 __all__ = ["BLOCK_TOKENS", "AnswerPlanner", "Engine", "Outage", "PrefixCache"]
@@ -119,7 +119,7 @@ class PrefixCache:
     def __repr__(self) -> str:
         return f"<PrefixCache {len(self._blocks)} of {self._most} blocks, {self.n_hit} of {self.n_asked} tokens hit>"
 
-    def ask(self, model: str, prompt: str) -> int:
+    def look_up(self, model: str, prompt: str) -> int:
         """Return how many tokens of the prompt are there, and keep the prompt from now on."""
         if not self._most:
             return 0

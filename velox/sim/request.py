@@ -13,7 +13,15 @@ import orjson
 
 from velox.sim.shapes import RefusalError
 
-__all__ = ["CHARACTERS_PER_TOKEN", "Ask", "Fields", "count_prompt_tokens", "prompt_text", "read_ask", "read_limit"]
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "Fields",
+    "ModelRequest",
+    "count_prompt_tokens",
+    "prompt_text",
+    "read_limit",
+    "read_request",
+]
 
 Fields: TypeAlias = dict[str, object]
 
@@ -23,7 +31,7 @@ _MAX_LIMIT: Final = 2**31 - 1  # larger ones have no exact place in every JSON r
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ModelRequest:
     """A request that names a model. fields: the whole body."""
 
     model: str
@@ -32,7 +40,7 @@ class Ask:
     fields: Fields
 
 
-def read_ask(body: bytes) -> Ask:
+def read_request(body: bytes) -> ModelRequest:
     """Read a body. Raises RefusalError (400) for anything that OpenAI would not take for a request."""
     fields = _parse(body)
     if not isinstance(fields, dict):
@@ -45,7 +53,7 @@ def read_ask(body: bytes) -> Ask:
         raise RefusalError(400, "stream is true or false", param="stream", code="invalid_type")
     options = fields.get("stream_options")
     include_usage = isinstance(options, dict) and options.get("include_usage") is True
-    return Ask(model, bool(stream), include_usage, fields)
+    return ModelRequest(model, bool(stream), include_usage, fields)
 
 
 def read_limit(fields: Fields, names: tuple[str, ...]) -> int | None:
