@@ -87,12 +87,17 @@ class RequestDecoder:
         """
         if self._spent or not self.body_complete:
             return None
+        buffer, at = self._buffer, self._at
+        # RFC 9112 §2.2: one empty line before a request is ignored; more would escape the limits.
+        if not self._skipped_crlf and buffer.startswith(b"\r\n", at):
+            self._skipped_crlf = True
+            self._at = at = at + 2
+        end = buffer.find(b"\r\n\r\n", at + self._scanned - 3 if self._scanned > 3 else at) + 4
         try:
-            end = self._head_end()
             if end < 4:
                 self._check_partial()
                 return None
-            head = self._heads.read(bytes(self._buffer[self._at : end]))
+            head = self._heads.read(bytes(buffer[at:end]))
         except Exception:
             self._drop()
             raise
@@ -114,6 +119,20 @@ class RequestDecoder:
         rest = bytes(self._buffer[self._at :])
         self._drop()
         return rest
+
+    def read_whole_body(self) -> bytes | None:
+        """Return, and consume, the body if all of it has come, nothing of it was read, and nothing follows it.
+
+        None: read_body() has to look. The usual case, in one step: a request that came in one read.
+        """
+        n_bytes = self._left
+        if not n_bytes or len(self._buffer) - self._at != n_bytes:
+            return None
+        body = bytes(self._buffer[self._at :])
+        self._buffer = b""
+        self._at = self._left = 0
+        self.body_complete = True
+        return body
 
     def read_body(self) -> bytes:
         """Return, and consume, the body bytes that are there now; b"" if none are.
@@ -155,15 +174,6 @@ class RequestDecoder:
         self.body_complete = True
         if self._spent:
             self._drop()
-
-    def _head_end(self) -> int:
-        """Return where the head at _at ends, after its empty line; under 4: not there yet."""
-        buffer, at = self._buffer, self._at
-        # RFC 9112 §2.2: one empty line before a request is ignored; more would escape the limits.
-        if not self._skipped_crlf and buffer.startswith(b"\r\n", at):
-            self._skipped_crlf = True
-            self._at = at = at + 2
-        return buffer.find(b"\r\n\r\n", at + self._scanned - 3 if self._scanned > 3 else at) + 4
 
     def _check_partial(self) -> None:
         """Refuse what more bytes can't mend: a head over a limit, a bare LF, a request line that is none.

@@ -33,34 +33,31 @@ _PIPELINE_BYTES: Final = 64 * 1024
 
 
 class RequestReader(RequestDecoder):
-    """One request after the other: feed(), read_head(), reserve(), collect(), clear().
+    """One request after the other: feed(), read_head(), reserve(), collect(), release().
 
     head: the open request's, as its connection has noted it. body: what has come of it. waits: there is no room for it
-    yet. Errors are VeloxErrors.
+    yet. held_bytes: taken from the budget. Errors are VeloxErrors.
 
     It is a decoder and does not have one: a call that is only passed on is paid by each request.
     """
 
-    __slots__ = ("_budget", "_held_bytes", "body", "head", "waits")
+    __slots__ = ("_budget", "body", "head", "held_bytes", "waits")
 
     def __init__(self, limits: Http1Limits, budget: BodyBudget, heads: HeadReader) -> None:
         super().__init__(limits, heads)
         self.head: RequestHead | None = None
         self.body: bytes | bytearray | None = None
         self._budget: Final = budget
-        self._held_bytes = 0  # taken from the budget
+        self.held_bytes = 0
         self.waits = False
 
     def __repr__(self) -> str:
-        return f"<RequestReader buffered={self.buffered} held={self._held_bytes} waits={self.waits}>"
+        return f"<RequestReader buffered={self.buffered} held={self.held_bytes} waits={self.waits}>"
 
-    def reserve(self, waiter: BudgetWaiter) -> bool:
+    def reserve(self, waiter: BudgetWaiter, n_bytes: int) -> bool:
         """Take room for a body of announced length. False: there is none yet, the waiter is called back."""
-        n_bytes = self.head.content_length if self.head is not None else None
-        if not n_bytes:
-            return True
         if self._budget.take(waiter, n_bytes):
-            self._held_bytes += n_bytes
+            self.held_bytes += n_bytes
             return True
         self.waits = True
         return False
@@ -68,7 +65,7 @@ class RequestReader(RequestDecoder):
     def grant(self, n_bytes: int) -> None:
         """Note that the budget gave the room that was waited for."""
         self.waits = False
-        self._held_bytes += n_bytes
+        self.held_bytes += n_bytes
 
     def collect(self) -> bool:
         """Collect what is here of the body; True when it is whole. Raises VeloxError."""
@@ -80,7 +77,7 @@ class RequestReader(RequestDecoder):
             # Its length was not announced: what does not fit is refused, there is no way to wait in the middle.
             if not self._budget.take_now(len(piece)):
                 raise no_room(close=True)
-            self._held_bytes += len(piece)
+            self.held_bytes += len(piece)
         if self.body_complete and self.body is None:
             # The usual case: the request came in one read, and its body is one slice of it.
             self.body = piece if piece or head.chunked else None
@@ -98,14 +95,9 @@ class RequestReader(RequestDecoder):
 
     def release(self) -> None:
         """Give the body's room back to the budget."""
-        if self._held_bytes:
-            n_bytes, self._held_bytes = self._held_bytes, 0
+        if self.held_bytes:
+            n_bytes, self.held_bytes = self.held_bytes, 0
             self._budget.give(n_bytes)
-
-    def clear(self) -> None:
-        """Forget the request; the next one may be read."""
-        self.head = None
-        self.body = None
 
 
 class ReplyCarrier(Protocol):
@@ -263,15 +255,19 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
 
     def release_body(self) -> None:
         """The request's body is no longer held: its bytes go back to the budget."""
-        self._request.release()
+        if self._request.held_bytes:
+            self._request.release()
 
     def finish(self, *, close: bool = False) -> None:
         """The reply has been written to its end. close: nothing can follow on this connection."""
         self._exchange = None
-        self._request.release()
+        request = self._request
+        if request.held_bytes:
+            request.release()
         if self._transport is None:
             return
-        if close or self.ends_at_close or self.will_close:
+        head = request.head
+        if close or self.ends_at_close or self.ingress.draining or head is None or not head.keep_alive:
             self._close()
         elif self._write_paused:
             # The replies to requests that were sent ahead must not gather behind one that is not taken.
@@ -281,13 +277,14 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
 
     def _next(self) -> None:
         """Be ready for another request."""
-        self._request.clear()
+        request, ingress = self._request, self.ingress
+        request.head = request.body = None
         self._is_new = False
         self._state = _IDLE
-        self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.keepalive_s
-        if self._request.buffered:
+        self.deadline_s = ingress.loop.time() + ingress.timeouts.keepalive_s
+        if request.buffered:
             # Not from here: a client that pipelines thousands of requests must not grow the stack.
-            self.ingress.loop.call_soon(self._advance)
+            ingress.loop.call_soon(self._advance)
 
     def close_if_idle(self) -> None:
         """Draining: close unless a request has begun, or the first one may be on its way."""
@@ -313,8 +310,26 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
         state = self._state
         if state >= _LINGER:
             return
-        self._request.feed(data)
-        self._advance(len(data) if state is _BODY else 0)
+        request = self._request
+        request.feed(data)
+        if state is not _IDLE or self._read_paused:
+            self._advance(len(data) if state is _BODY else 0)
+            return
+        # The usual case in few steps: the read holds one whole request. _advance() goes on with all others.
+        try:
+            head = request.head = request.read_head()
+            if head is None:
+                self._await_head()
+                return
+            if self._check(head):
+                body = request.read_whole_body()
+                if body is not None or (request.body_complete and not request.buffered):
+                    self._submit(head, body)
+                    return
+        except VeloxError as error:
+            self._refuse(error)
+        else:
+            self._advance()
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
@@ -331,7 +346,7 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
         if exchange is not None:
             exchange.client_gone()
         self._request.release()
-        self._request.clear()
+        self._request.head = self._request.body = None
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -368,8 +383,9 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
             except VeloxError as error:
                 self._refuse(error)
             else:
-                if is_whole:
-                    self._submit()
+                if is_whole and request.head is not None:
+                    body, request.body = request.body, None
+                    self._submit(request.head, body)
                 elif self._state is _BODY and not request.waits:
                     now_s = self.ingress.loop.time()
                     self.deadline_s = self._pace.came(n_body, now_s) if n_body else self._pace.begin(now_s)
@@ -377,21 +393,32 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
             self._read_on()
 
     def _read_head(self) -> bool:
-        ingress, request = self.ingress, self._request
+        """Read a head; True when its body may come."""
+        request = self._request
         head = request.head = request.read_head()
-        if head is None:
-            if self._state is _IDLE and request.buffered:
-                self._state = _HEAD
-                self.deadline_s = ingress.loop.time() + ingress.timeouts.header_s
-            return False
+        if head is not None:
+            return self._check(head)
+        self._await_head()
+        return False
+
+    def _await_head(self) -> None:
+        """The head is not whole: it has its time from its first byte on."""
+        if self._state is _IDLE and self._request.buffered:
+            self._state = _HEAD
+            self.deadline_s = self.ingress.loop.time() + self.ingress.timeouts.header_s
+
+    def _check(self, head: RequestHead) -> bool:
+        """Let the application check a head, and take room for the body; True when that may come."""
+        ingress = self.ingress
         self._state = _BODY
         self._caller = ingress.app.check_head(head)
-        ingress.heads.accept(head)
-        if not request.reserve(self):
+        if not head.shape.is_shared:
+            ingress.heads.accept(head)
+        if head.content_length and not self._request.reserve(self, head.content_length):
             self._pause_reading()
             self.deadline_s = 0.0  # the budget has its own
             return False
-        if head.expect_continue:
+        if head.shape.expect_continue:
             self._invite_body()
         return True
 
@@ -411,12 +438,9 @@ class ClientHttp1Connection(Http1Replies, ClientConnection):
         """The body waited as long as a request may."""
         self._refuse(no_room_in_time())
 
-    def _submit(self) -> None:
-        request = self._request
-        head = request.head
-        assert head is not None, "a request is submitted after its head was read"
-        self._state, self.deadline_s = _ANSWERING, 0.0
-        body, request.body = request.body, None
+    def _submit(self, head: RequestHead, body: bytes | bytearray | None) -> None:
+        self._state = _ANSWERING
+        self.deadline_s = 0.0
         exchange = self.ingress.app.submit(self, head, body, self._caller)
         # submit() may have answered already, and the connection may be on to the next request.
         if exchange is not None:

@@ -1,0 +1,163 @@
+"""A client's HTTP/1.1 connection: a request in one read, and the same request in any pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Final, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.unit.upstream_wire import Loop, Transport
+from velox.errors import Reason, VeloxError
+from velox.net.application import Client, ClientTimeouts
+from velox.net.client.body_budget import BodyBudget
+from velox.net.client.http1 import ClientHttp1Connection
+from velox.net.client.ingress import Ingress
+from velox.protocol.http1 import Http1Limits
+from velox.types import ANYONE, Caller, RequestHead
+
+BUDGET: Final = 100
+LINES: Final = b"Host: a\r\nAuthorization: Bearer k\r\n"
+WIRES: Final = [
+    b"GET /v1/models HTTP/1.1\r\n%b\r\n" % LINES,
+    b"GET /v1/models HTTP/1.1\r\n%bContent-Length: 0\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 5\r\n\r\nhello" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bx-request-id: 7\r\nContent-Length: 12\r\n\r\nhello\r\n\r\n123" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /v1/x HTTP/1.0\r\n%bContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bConnection: close\r\nContent-Length: 3\r\n\r\nabc" % LINES,
+    b"POST /refused HTTP/1.1\r\n%bContent-Length: 3\r\n\r\nabc" % LINES,
+    b"GET /refused HTTP/1.1\r\n%b\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 101\r\n\r\n%b" % (LINES, bytes(101)),
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 99999\r\n\r\n" % LINES,
+    b"POST /v1/x HTTP/1.1\r\n%bContent-Length: 05\r\n\r\nhello" % LINES,
+    b"\r\n",
+    b"\x00\r\n\r\n",
+]
+
+
+class App:
+    """Answers every request, at once or in the next turn, and notes what it was asked."""
+
+    def __init__(self, loop: Loop, *, at_once: bool) -> None:
+        self._loop: Final = loop
+        self._at_once: Final = at_once
+        self.asked: Final[list[tuple[RequestHead, bytes | None]]] = []
+        self.refused: Final[list[Reason]] = []  # the text may say of a part what it says otherwise of the whole
+
+    def check_head(self, head: RequestHead) -> Caller:
+        if head.path == b"/refused":
+            raise VeloxError(Reason.UNKNOWN_ROUTE, "no such path")
+        return ANYONE
+
+    def submit(self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller) -> None:
+        self.asked.append((head, None if body is None else bytes(body)))
+        if self._at_once:
+            self._answer(client)
+        else:
+            self._loop.call_soon(self._answer, client)
+
+    def _answer(self, client: Client) -> None:
+        client.release_body()
+        client.begin_reply(200, [], 2, b"ok", True, has_body=True)
+        client.finish()
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        self.refused.append(error.reason)
+        client.answer(error.status, [], b"", with_body=True, close=error.close)
+
+    def crashed(self, exc: Exception) -> None:
+        raise exc
+
+
+class Wire(Transport):
+    """A transport that says when it was closed."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Story:
+    """One connection; what came of it. reads: into how many pieces each wire is cut."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        self.loop: Final = Loop()
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.app: Final = App(self.loop, at_once=at_once)
+        self.budget: Final = BodyBudget(BUDGET, 5.0, self.loop.time)
+        timeouts = ClientTimeouts(10.0, 15.0, 75.0, 30.0)
+        self.ingress: Final = Ingress(
+            self.app, Http1Limits(body_bytes=1000), timeouts, self.budget, loop, max_connections=9
+        )
+        self.connection: Final = ClientHttp1Connection(self.ingress)
+        self.transport: Final = Wire()
+        self.transport.protocol = self.connection
+        self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
+
+    def read(self, data: bytes) -> None:
+        """Let bytes come, and go on until nothing moves any more."""
+        if self.transport.is_reading() and not self.transport.is_closed:
+            self.connection.data_received(data)
+        while self.loop.soon:
+            self.loop.turn()
+
+    def told(self) -> tuple[object, ...]:
+        """Return what the application and the client have seen, and what is held at the end."""
+        sent = bytes(self.transport.sent).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+        return self.app.asked, self.app.refused, sent, self.transport.is_closed, self.budget.taken_bytes
+
+
+def played(pieces: list[bytes], *, at_once: bool) -> tuple[object, ...]:
+    story = Story(at_once=at_once)
+    for piece in pieces:
+        story.read(piece)
+    return story.told()
+
+
+def cut(wire: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({min(place, len(wire)) for place in places} | {0, len(wire)})
+    return [wire[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@given(
+    wires=st.lists(st.sampled_from(WIRES), min_size=1, max_size=4),
+    places=st.lists(st.integers(0, 500), max_size=8),
+    at_once=st.booleans(),
+)
+@example(wires=[WIRES[2], WIRES[2], WIRES[3]], places=[], at_once=True)
+@example(wires=[WIRES[8], WIRES[2]], places=[], at_once=True)
+def test_requests_in_any_pieces_get_the_answers_of_requests_in_one_read_each(
+    wires: list[bytes], places: list[int], at_once: bool
+) -> None:
+    """Property: a request that one read holds is read in fewer steps, with the same end."""
+    together = b"".join(wires)
+
+    assert played(cut(together, places), at_once=at_once) == played(wires, at_once=at_once)
+
+
+@pytest.mark.parametrize("wire", WIRES[:12])
+def test_request_byte_by_byte_gets_the_answer_of_one_read(wire: bytes) -> None:
+    """Each place where a read may end."""
+    pieces = [wire[at : at + 1] for at in range(len(wire))]
+
+    assert played(pieces, at_once=False) == played([wire], at_once=False)
+
+
+def test_connection_is_ready_for_the_next_request_after_each() -> None:
+    """Nothing of a request stays: neither its room in the budget nor its bytes."""
+    story = Story(at_once=False)
+    for n in range(1, 4):
+        story.read(WIRES[3])
+        assert len(story.app.asked) == n and story.connection.is_idle
+        assert story.budget.taken_bytes == 0 and story.connection._request.buffered == 0
+        assert story.connection.deadline_s == story.loop.now_s + 75.0
