@@ -418,8 +418,9 @@ class ClientHttp2Stream:
         self._connection.forget(self)
 
     def _hold(self, n_bytes: int) -> None:
-        before, self._n_held = self._n_held, n_bytes
-        self._connection.held_more(n_bytes - before)
+        n_more, self._n_held = n_bytes - self._n_held, n_bytes
+        if n_more:
+            self._connection.held_more(n_more)
 
     def _leave_line(self) -> None:
         if self._state is _StreamState.WAITING:
