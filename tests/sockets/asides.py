@@ -12,7 +12,6 @@ from tests.e2e.recording import RecordingUpstream
 from tests.sockets.dialing import dialer_to, local
 from velox.net.upstream.interface import UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
-from velox.protocol.http1_write import field_lines
 from velox.types import Headers
 
 __all__ = ["GET", "Place", "eventually", "place", "request"]
@@ -23,7 +22,7 @@ _WAIT_S: Final = 10.0
 def request(method: bytes = b"GET", target: bytes = b"/metrics", body: bytes | None = None) -> UpstreamRequest:
     """A request of the gateway's own."""
     headers: Headers = [(b"user-agent", b"velox")]
-    return UpstreamRequest(method, target, headers, field_lines(headers), body)
+    return UpstreamRequest.of(method, target, headers, body)
 
 
 GET: Final = request()
@@ -48,7 +47,7 @@ async def place(upstream: RecordingUpstream, *, max_connections: int = 4) -> Asy
     headers: Headers = [(b"user-agent", b"velox")]
     pool = UpstreamPool(
         dialer.dial,
-        UpstreamRequest(b"HEAD", b"/v1/models", headers, field_lines(headers), None),
+        UpstreamRequest.of(b"HEAD", b"/v1/models", headers, None),
         warm_connections=1,
         max_connections=max_connections,
         warmup_timeout_s=5.0,

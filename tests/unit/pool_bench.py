@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import ConnectionOwner, PlainFields, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.outcomes import ConnectionEnd, Retry
 from velox.types import ReplyHead
@@ -26,8 +26,8 @@ __all__ = [
     "unsettled",
 ]
 
-WARMUP: Final = UpstreamRequest(b"HEAD", b"/v1/models", [], b"", None)
-REQUEST: Final = UpstreamRequest(b"GET", b"/", [], b"", None)
+WARMUP: Final = UpstreamRequest(b"HEAD", b"/v1/models", PlainFields([]), (), None)
+REQUEST: Final = UpstreamRequest(b"GET", b"/", PlainFields([]), (), None)
 OK: Final = ReplyHead.of(200, [], 0)
 
 

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from tests.unit.http2_peers import Name, Recorder
 from velox.net.upstream.http2 import Http2Connection, Http2Stream
-from velox.net.upstream.interface import ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
+from velox.net.upstream.interface import PlainFields, ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 from velox.protocol import http1_write
 from velox.protocol.http2 import EngineSettings
@@ -24,7 +24,7 @@ OK: Final[list[Header]] = [(b":status", b"200"), (b"content-type", b"text/plain"
 
 def asked(body: bytes | None = None, method: bytes = b"POST", *, ahead: bool = True) -> UpstreamRequest:
     """A request. ahead: its reply may run ahead of the client."""
-    return UpstreamRequest(method, b"/v1/x", [], b"", body, may_run_ahead=ahead)
+    return UpstreamRequest(method, b"/v1/x", PlainFields([]), (), body, may_run_ahead=ahead)
 
 
 class Loop:

@@ -38,7 +38,7 @@ from velox.gateway.permission import check_model
 from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import HeaderRuleFilter
+from velox.gateway.reply_fields import NO_ATTEMPTS, AttemptFields, HeaderRuleFilter
 from velox.gateway.respond import crash
 from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
@@ -49,7 +49,7 @@ from velox.policy.estimate import NO_TOKENS
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
-from velox.types import BodyFields, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields, ReplyHead, RequestHead
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
@@ -353,26 +353,21 @@ class Exchange:
         """True when the client gets an event stream."""
         return self.reply is not None and self.reply.is_sse
 
-    def attempt_began(self, attempt: Attempt) -> Headers:
+    def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
         member = attempt.member
         self.n_attempts += 1
         self.upstream = member.name
-        return member.first_headers if self.n_attempts == 1 and not self.tried else self.attempt_headers()
+        return member.first_fields if self.n_attempts == 1 and not self.tried else self.attempt_fields()
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""
         is_status = failure.reason is Reason.UPSTREAM_STATUS
         self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
 
-    def attempt_headers(self) -> Headers:
-        """Return the fields of a reply: x-velox-upstream, x-velox-attempts; and x-velox-tried after more than one."""
-        if not self.n_attempts:
-            return []
-        fields = [(b"x-velox-upstream", self.upstream.encode("ascii")), (b"x-velox-attempts", b"%d" % self.n_attempts)]
-        if self.tried:
-            fields.append((b"x-velox-tried", ", ".join(self.tried).encode("ascii")))
-        return fields
+    def attempt_fields(self) -> AttemptFields:
+        """Return the fields of a reply that tell of the attempts so far."""
+        return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return what an attempt sends."""

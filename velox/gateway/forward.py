@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.memo import Memo
-from velox.net.upstream.interface import UpstreamRequest
+from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_query_model
 from velox.protocol.head_template import HeadTemplate
-from velox.protocol.http1_write import field_lines
 from velox.protocol.websocket import offer_fields
 from velox.providers.openai import Provider
 from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
@@ -105,14 +104,13 @@ class Forwarder:
                 built = self._built.put(key, self._template(shape, rules, is_plain=is_plain))
             target, values = built.target, head.values
             passes = built.id_at is None or _REQUEST_ID.fullmatch(values[built.id_at]) is not None
-            template = built.template if passes else built.without_id
-            headers, lines = template.headers(values), template.lines(values)
+            fields: RequestFields = built.template if passes else built.without_id
         else:
-            target, headers = self._target(head.shape), self._headers(head, rules, is_plain=is_plain)
-            lines = field_lines(headers)
+            target, values = self._target(shape), ()
+            fields = PlainFields(self._headers(head, rules, is_plain=is_plain))
         if body is None and shape.method in _WITH_CONTENT:
             body = b""
-        return UpstreamRequest(shape.method, target, headers, lines, body)
+        return UpstreamRequest(shape.method, target, fields, values, body)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
@@ -126,7 +124,7 @@ class Forwarder:
         if model is not None and head.query:
             path, _, query = target.partition(b"?")
             target = path + b"?" + with_query_model(query, model)
-        return UpstreamRequest(head.method, target, headers, field_lines(headers), None, offer)
+        return UpstreamRequest.of(head.method, target, headers, None, offer)
 
     def _template(self, shape: HeadShape, rules: HeaderRules, *, is_plain: bool) -> _Built:
         chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
@@ -163,7 +161,7 @@ class Forwarder:
         """Return the HEAD that warms a connection."""
         target = self._base_path + path.encode("ascii")
         headers = [(b"user-agent", b"velox"), *self._credential]
-        return UpstreamRequest(b"HEAD", target, headers, field_lines(headers), None)
+        return UpstreamRequest.of(b"HEAD", target, headers, None)
 
     def _target(self, shape: HeadShape) -> bytes:
         if shape.path == b"/" and shape.method == b"POST":

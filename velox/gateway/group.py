@@ -27,6 +27,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.member import Member
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply import ReplyListener
+from velox.gateway.reply_fields import AttemptFields
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.outcomes import Retry
@@ -223,7 +224,7 @@ class AttemptReply(Protocol):
     @property
     def last_s(self) -> float: ...
 
-    def begin(self, listener: ReplyListener, told: Headers) -> None: ...
+    def begin(self, listener: ReplyListener, told: AttemptFields) -> None: ...
 
     def attach(self, stream: UpstreamStream) -> None: ...
 
@@ -257,13 +258,13 @@ class AttemptHost(Protocol):
     def is_streamed(self) -> bool:
         """True when the client gets an event stream."""
 
-    def attempt_began(self, attempt: Attempt) -> Headers:
+    def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""
 
-    def attempt_headers(self) -> Headers:
+    def attempt_fields(self) -> AttemptFields:
         """Return the fields that tell the client of the attempts so far."""
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
@@ -439,14 +440,14 @@ class Attempt:
         """Say whether a reply is not for the client, because there is another attempt. Asked with each reply's head."""
         host = self._host
         assert host is not None, "a reply comes while its attempt runs"
-        now_s = host.loop.time()
-        if head.status < 400 and self.keys is None and head.status != _SWITCHED:  # most of them
+        now_s, status = host.loop.time(), head.shape.status
+        if status < 400 and self.keys is None and status != _SWITCHED:  # most of them
             if not self._has_head:
                 self._has_head = self._answers = True
                 self.member.health.answers(self._began_s, now_s)
             return False
         self.on_head(head, now_s)
-        if head.status < 400:
+        if status < 400:
             return False
         self._retry = host.retry_after_status(head, self, now_s)
         return self._retry is not None
@@ -463,9 +464,13 @@ class Attempt:
         assert host is not None, "a reply comes while its attempt runs"
         now_s = host.loop.time()
         waited_s = now_s - self._sent_s
-        self.has_first(waited_s, now_s)
-        if self._group.is_limited:
-            concurrency = self.member.concurrency
+        self._has_first = True
+        group, member = self._group, self.member
+        if group.learns:
+            group.balancer.answered(self.n, waited_s, now_s)
+        member.counts.observe_ttfb(member.row, round(waited_s * 1e9))
+        if group.is_limited:
+            concurrency = member.concurrency
             if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
                 host.found_capacity()
         if self.observer is not None:

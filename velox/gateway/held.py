@@ -18,10 +18,11 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply import Reply, ReplyListener
+from velox.gateway.reply_fields import AttemptFields
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
-from velox.types import Headers, ReplyHead
+from velox.types import ReplyHead
 
 __all__ = ["HeldReply"]
 
@@ -64,7 +65,7 @@ class HeldReply:
         client: Client,
         on_head: Callable[[ReplyHead], None],
         on_answer: Callable[[], None],
-        told: Callable[[], Headers],
+        told: Callable[[], AttemptFields],
     ) -> None:
         self._reply: Final = reply
         self._client: Final = client
@@ -106,7 +107,7 @@ class HeldReply:
         """When it last brought something; of use only once it has started."""
         return self._reply.last_s
 
-    def begin(self, listener: ReplyListener, told: Headers) -> None:
+    def begin(self, listener: ReplyListener, told: AttemptFields) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
         self._listener = listener
         if self._is_released:

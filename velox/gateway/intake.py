@@ -188,7 +188,7 @@ class Gateway:
         headers, body = error_reply(error, request_id, may_have_begun=may_have_begun)
         headers += told
         if rates is not None:
-            headers += rates.lines(time.monotonic_ns())
+            headers += rates.headers(time.monotonic_ns())
         with_body = head is None or head.method != b"HEAD"
         client.answer(error.status, headers, body, with_body=with_body, close=error.close)
 
@@ -198,7 +198,7 @@ class Gateway:
             *(exchange.client, exchange.head, error, exchange.id),
             may_have_begun=exchange.may_have_begun,
             rates=exchange.rates,
-            told=exchange.attempt_headers(),
+            told=exchange.attempt_fields().headers,
         )
 
     def refuse_new(self, refuse: bool) -> None:

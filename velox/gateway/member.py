@@ -13,6 +13,7 @@ from typing import Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
+from velox.gateway.reply_fields import AttemptFields
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
@@ -22,7 +23,6 @@ from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.member import MemberHealth
 from velox.policy.routes import Timeouts, UpstreamEntry
-from velox.types import Headers
 
 __all__ = ["Counts", "Member"]
 
@@ -69,7 +69,7 @@ class Member:
     has none. websockets: makes the connections that become tunnels. load: what it tells of its own load, where it is
     asked for that.
 
-    name: the upstream's. first_headers: the fields that tell a client of its first attempt, which went there.
+    name: the upstream's. first_fields: what tells a client of its first attempt, which went there.
 
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
@@ -87,12 +87,11 @@ class Member:
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
     name: str = field(init=False)
-    first_headers: Headers = field(init=False)
+    first_fields: AttemptFields = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.entry.name)
-        told = [(b"x-velox-upstream", self.entry.name.encode("ascii")), (b"x-velox-attempts", b"1")]
-        object.__setattr__(self, "first_headers", told)
+        object.__setattr__(self, "first_fields", AttemptFields.of(self.entry.name, 1))
 
     def __repr__(self) -> str:
         return f"<Member {self.name} {self.address} {self.pool!r} {self.health!r}>"

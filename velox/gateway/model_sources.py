@@ -22,7 +22,6 @@ from velox.gateway.member import Member
 from velox.gateway.steps import in_steps
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import UpstreamEntry
-from velox.protocol.http1_write import field_lines
 from velox.protocol.model_list import reading_models
 
 __all__ = ["FetchError", "ModelSources", "Told", "fetch_list"]
@@ -224,4 +223,4 @@ def _question(member: Member, prefix: str, now_s: float) -> UpstreamRequest:
         *member.entry.headers,
         (b"accept-encoding", b"identity"),
     ]
-    return UpstreamRequest(b"GET", warmup.target, headers, field_lines(headers), None)
+    return UpstreamRequest.of(b"GET", warmup.target, headers, None)

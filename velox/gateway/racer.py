@@ -47,7 +47,7 @@ class Racer:
         self.attempt: Final = attempt
         attempt.observer = self
         self.held: Final = HeldReply(
-            reply, host.client, self._on_head, partial(race.on_answer, self), host.attempt_headers
+            reply, host.client, self._on_head, partial(race.on_answer, self), host.attempt_fields
         )
         self.task: asyncio.Task[RetryDecision | None] | None = None
         self.is_out = False

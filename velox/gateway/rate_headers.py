@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.policy.quota import Quota
-from velox.types import Header, Headers
+from velox.types import Headers
 
 __all__ = ["RateHeaders", "duration_text"]
 
@@ -21,10 +21,11 @@ class RateHeaders:
     """The headers of one caller and model.
 
     dropped: what an upstream's reply loses to them; its own tell of an account that is not the caller's. Of a unit that
-    has no quota here they pass. lines: returns them as they are at a moment. also_dropped: what no reply keeps anyway.
+    has no quota here they pass. headers, lines: return them as they are at a moment, as pairs and as lines of HTTP/1.1.
+    also_dropped: what no reply keeps anyway.
     """
 
-    __slots__ = ("_units", "dropped", "lines")
+    __slots__ = ("_units", "dropped", "headers", "lines")
 
     def __init__(
         self, requests: Sequence[Quota], tokens: Sequence[Quota], also_dropped: frozenset[bytes] = frozenset()
@@ -32,40 +33,58 @@ class RateHeaders:
         self._units: Final = tuple(
             _Unit(unit, quotas) for unit, quotas in ((b"requests", requests), (b"tokens", tokens)) if quotas
         )
-        self.lines: Final = self._lines if len(self._units) > 1 else self._units[0].lines
+        is_one = len(self._units) == 1
+        self.headers: Final = self._units[0].headers if is_one else self._headers
+        self.lines: Final = self._units[0].lines if is_one else self._lines
         self.dropped: Final = also_dropped.union(*(unit.names for unit in self._units))
 
-    def _lines(self, now_ns: int) -> Headers:
-        return [line for unit in self._units for line in unit.lines(now_ns)]
+    def _headers(self, now_ns: int) -> Headers:
+        return [header for unit in self._units for header in unit.headers(now_ns)]
+
+    def _lines(self, now_ns: int) -> bytes:
+        return b"".join([unit.lines(now_ns) for unit in self._units])
 
 
 class _Unit:
     """The three headers of one unit."""
 
-    __slots__ = ("_first", "_full", "_limit", "_others", "_remaining", "_reset", "names")
+    __slots__ = ("_first", "_form", "_full", "_limit", "_others", "names")
 
     def __init__(self, unit: bytes, quotas: Sequence[Quota]) -> None:
         self.names: Final = tuple(b"x-ratelimit-%b-%b" % (what, unit) for what in (b"limit", b"remaining", b"reset"))
-        limit, self._remaining, self._reset = self.names
         # What never changes is written once.
-        limits = [(limit, b"%d" % quota.rate.burst) for quota in quotas]
+        self._form: Final = b"%b: %%b\r\n%b: %%d\r\n%b: %%b\r\n" % self.names
+        limits = [b"%d" % quota.rate.burst for quota in quotas]
         self._first: Final = quotas[0]
-        self._limit: Final[Header] = limits[0]
+        self._limit: Final = limits[0]
         self._others: Final = tuple(zip(quotas, limits, strict=True))[1:]
-        self._full: Final[Headers] = [limits[0], (self._remaining, limits[0][1]), (self._reset, duration_text(0))]
+        self._full: Final = self._form % (limits[0], quotas[0].rate.burst, duration_text(0))
 
-    def lines(self, now_ns: int) -> Headers:
-        """Return them as they are at this moment."""
-        remaining, full_in_ns = self._first.outlook(now_ns)
-        # A gateway that is cut off from Redis has its share of the limit, be that as full as it may.
-        if not full_in_ns and not self._others and remaining == self._first.rate.burst:
-            return self._full.copy()
+    def headers(self, now_ns: int) -> Headers:
+        """Return them as they are at this moment, as pairs."""
+        limit, remaining, full_in_ns = self._state(now_ns)
+        values = (limit, b"%d" % remaining, duration_text(full_in_ns))
+        return list(zip(self.names, values, strict=True))
+
+    def lines(self, now_ns: int) -> bytes:
+        """Return them as they are at this moment, as lines."""
+        if not self._others:
+            remaining, full_in_ns = self._first.outlook(now_ns)
+            # A gateway that is cut off from Redis has its share of the limit, be that as full as it may.
+            if not full_in_ns and remaining == self._first.rate.burst:
+                return self._full
+            return self._form % (self._limit, remaining, duration_text(full_in_ns))
+        limit, remaining, full_in_ns = self._state(now_ns)
+        return self._form % (limit, remaining, duration_text(full_in_ns))
+
+    def _state(self, now_ns: int) -> tuple[bytes, int, int]:
         limit = self._limit
+        remaining, full_in_ns = self._first.outlook(now_ns)
         for quota, its_limit in self._others:
             left, its_full_in_ns = quota.outlook(now_ns)
             if left < remaining:
                 limit, remaining, full_in_ns = its_limit, left, its_full_in_ns
-        return [limit, (self._remaining, b"%d" % remaining), (self._reset, duration_text(full_in_ns))]
+        return limit, remaining, full_in_ns
 
 
 def duration_text(ns: int) -> bytes:

@@ -17,7 +17,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.rate_headers import RateHeaders
-from velox.gateway.reply_fields import DROPPED, ReplyFields
+from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
@@ -79,7 +79,7 @@ class Reply:
         self._rates: Final = rates
         self._fields: Final = fields
         self.dialect: Final = dialect
-        self._told: Headers = []
+        self._told = NO_ATTEMPTS
         self._chain: FilterChain | None = None  # from the head on, if there are filters
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
@@ -101,7 +101,7 @@ class Reply:
         self.first_byte_ns = 0  # monotonic; 0: none came
         self.relay_ns = 0  # what building and writing the reply's first bytes took
 
-    def begin(self, listener: ReplyListener | None, told: Headers) -> None:
+    def begin(self, listener: ReplyListener | None, told: AttemptFields) -> None:
         """Begin an attempt. Before the stream is opened: it may fail while it is.
 
         listener: whose `done` fails with UpstreamFailure(UPSTREAM_STATUS) for a head that it refuses; its status is the
@@ -240,7 +240,8 @@ class Reply:
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
         self.last_s = self._loop.time()
-        status, listener = head.status, self._listener
+        shape, listener, rates = head.shape, self._listener, self._rates
+        status = shape.status
         if 300 <= status < 400 and status != 304:
             message = f"the upstream answered with a redirect ({status}); Velox follows none"
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
@@ -255,29 +256,79 @@ class Reply:
                 secret = listener.secret
                 self._needs_first = False
         began_ns = time.monotonic_ns()
-        rates = self._rates
-        passed, is_sse, is_plain, is_dated = self._fields.passed(head, DROPPED if rates is None else rates.dropped)
-        headers = passed.copy() if rates is None else rates.lines(began_ns) + passed
-        if not is_dated:
-            # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
-            headers.append((b"date", http_date(int(time.time()))))
-        self.is_sse = is_sse
+        passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
+        self.is_sse = passed.is_sse
         has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
-        watch = self._watch = sse.EventWatch() if has_body and is_sse and is_plain else None
-        self._until_close = watch is not None and head.until_close
-        if data and (watch is None or watch.feed(data)) and self._needs_first:
+        watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
+        if watch is not None:
+            self._until_close = shape.until_close
+        if self._needs_first and data and (watch is None or watch.feed(data)):
             self._tell_first()
+        elif watch is not None and data:
+            watch.feed(data)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
+        is_whole = end
         if secret or self._filters:
             filters = (ErrorRedaction(secret), *self._filters) if secret else self._filters
-            chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=is_plain)
-            chain.begin(ReplyHead.of(status, headers, length))
+            chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=passed.is_plain)
+            chain.begin(ReplyHead.of(status, self._headers(passed, head, began_ns), length))
             self._on_filtered(chain, data, end)
-        elif self._write_head(status, headers, length, data, end) and end:
+            is_whole = False  # _on_filtered() has said so
+        elif self._client.takes_lines:
+            is_whole = self._write_lines(passed, head, length, data, end, began_ns) and end
+        else:
+            is_whole = self._write_head(status, self._headers(passed, head, began_ns), length, data, end) and end
+        if is_whole:
             self.done.set_result(None)
         if self.started:
             self.relay_ns = self.first_byte_ns - began_ns
+
+    def _headers(self, passed: PassedFields, head: ReplyHead, now_ns: int) -> Headers:
+        """Return the fields that the client gets, but for those of Velox's own."""
+        headers = passed.template.headers(head.values)
+        headers = headers.copy() if self._rates is None else self._rates.headers(now_ns) + headers
+        if not passed.is_dated:
+            # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
+            headers.append((b"date", http_date(int(time.time()))))
+        return headers
+
+    def _write_lines(
+        self, passed: PassedFields, head: ReplyHead, length: int | None, data: bytes, end: bool, now_ns: int
+    ) -> bool:
+        """Do as _write_head() for a client of HTTP/1.1, with the same fields in the same order."""
+        has_body = self._has_body
+        if not has_body:
+            data = b""
+        elif length is None and end:
+            length = len(data)  # the whole reply is here: its length is known after all
+        try:
+            lines = passed.template.lines(head.values)
+        except ValueError:
+            return self._has_bad_head()
+        if self._rates is not None:
+            lines = self._rates.lines(now_ns) + lines
+        if not passed.is_dated:
+            lines += b"date: %b\r\n" % http_date(int(time.time()))
+        lines = b"%bx-velox-request-id: %b\r\n%b" % (lines, self._request_id, self._told.lines)
+        self._client.begin_lines(head.shape.status, lines, length, data, end, has_body=has_body)
+        self._has_begun(head.shape.status, length, data)
+        return True
+
+    def _has_bad_head(self) -> bool:
+        """Fail: a field has CR, LF or NUL, which a parser let through."""
+        self._watch = None
+        self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
+        return False
+
+    def _has_begun(self, status: int, length: int | None, data: bytes) -> None:
+        self._may_add = self._has_body and length is None
+        self.bytes_out = len(data)
+        self.status = status
+        self.first_byte_ns = time.monotonic_ns()
+        self.started = True
+        if self._watch is not None:
+            self._pass_chunks()
 
     def _on_filtered(self, chain: FilterChain, data: bytes, end: bool) -> None:
         """Pass on what the filters leave of a read: the head too, when it is held back no longer."""
@@ -299,7 +350,7 @@ class Reply:
     def _write_head(self, status: int, headers: Headers, length: int | None, data: bytes, end: bool) -> bool:
         """Write the head and what came with it. False: the head can't be sent, and `done` says why."""
         headers.append((b"x-velox-request-id", self._request_id))
-        headers += self._told
+        headers += self._told.headers
         has_body = self._has_body
         if not has_body:
             data = b""
@@ -307,17 +358,9 @@ class Reply:
             length = len(data)  # the whole reply is here: its length is known after all
         try:
             self._client.begin_reply(status, headers, length, data, end, has_body=has_body)
-        except ValueError:  # a field with CR, LF or NUL that a parser let through
-            self._watch = None
-            self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, "the upstream's reply has a bad header"))
-            return False
-        self._may_add = has_body and length is None
-        self.bytes_out = len(data)
-        self.status = status
-        self.first_byte_ns = time.monotonic_ns()
-        self.started = True
-        if self._watch is not None:
-            self._pass_chunks()
+        except ValueError:
+            return self._has_bad_head()
+        self._has_begun(status, length, data)
         return True
 
     def _tell_first(self) -> None:

@@ -5,15 +5,17 @@ Knows: which fields are dropped and why, what a route's rules change, which fiel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.gateway.filters import ReplyFilter
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
+from velox.protocol.http1_write import field_lines
 from velox.types import Headers, ReplyHead, ReplyShape, ShapeField
 
-__all__ = ["DROPPED", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
+__all__ = ["DROPPED", "NO_ATTEMPTS", "AttemptFields", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
 
 # R-SEC-4: what an upstream may not tell our client. Hop-by-hop headers are gone before.
 DROPPED: Final = frozenset(
@@ -38,25 +40,31 @@ _SSE: Final = b"text/event-stream"
 _Asked: TypeAlias = tuple[ReplyShape, frozenset[bytes]]
 
 
-class PassedFields(NamedTuple):
-    """headers: what is left, which nobody changes. is_plain: the body is not compressed. is_dated: there is a Date."""
+class AttemptFields(NamedTuple):
+    """The fields that tell a client of the attempts at its request, also as lines of HTTP/1.1."""
 
     headers: Headers
-    is_sse: bool
-    is_plain: bool
-    is_dated: bool
+    lines: bytes
+
+    @classmethod
+    def of(cls, upstream: str, n_attempts: int, tried: Sequence[str] = ()) -> AttemptFields:
+        """x-velox-upstream, x-velox-attempts; and x-velox-tried where there was more than one."""
+        headers = [(b"x-velox-upstream", upstream.encode("ascii")), (b"x-velox-attempts", b"%d" % n_attempts)]
+        if tried:
+            headers.append((b"x-velox-tried", ", ".join(tried).encode("ascii")))
+        return cls(headers, field_lines(headers))
 
 
-class _Passed(NamedTuple):
-    """The same of all heads of a shape."""
+NO_ATTEMPTS: Final = AttemptFields([], b"")
+
+
+class PassedFields(NamedTuple):
+    """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date."""
 
     template: HeadTemplate
     is_sse: bool
     is_plain: bool
     is_dated: bool
-
-    def of(self, head: ReplyHead) -> PassedFields:
-        return PassedFields(self.template.headers(head.values), self.is_sse, self.is_plain, self.is_dated)
 
 
 class ReplyFields:
@@ -65,24 +73,21 @@ class ReplyFields:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: Final[Memo[_Asked, _Passed]] = Memo(_KEPT_HEADS)
+        self._known: Final[Memo[_Asked, PassedFields]] = Memo(_KEPT_HEADS)
 
     def __repr__(self) -> str:
         return f"<ReplyFields {self._known!r}>"
 
-    def passed(self, head: ReplyHead, dropped: frozenset[bytes]) -> PassedFields:
-        """Return the fields of a head without those that are dropped."""
-        shape = head.shape
+    def passed(self, shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
+        """Return the fields of a shape without those that are dropped."""
         if not shape.is_shared:
-            return _passed(shape, dropped).of(head)
+            return _passed(shape, dropped)
         asked = (shape, dropped)
         found = self._known.get(asked) or self._known.find(asked)
-        if found is None:
-            found = self._known.put(asked, _passed(shape, dropped))
-        return found.of(head)
+        return self._known.put(asked, _passed(shape, dropped)) if found is None else found
 
 
-def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> _Passed:
+def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
     is_sse, is_plain, is_dated = False, True, False
     chosen: list[ShapeField] = []
     for field in shape.fields:
@@ -95,7 +100,7 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> _Passed:
             elif name == b"date":
                 is_dated = True
             chosen.append(field)
-    return _Passed(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated)
+    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated)
 
 
 class HeaderRuleFilter(ReplyFilter):

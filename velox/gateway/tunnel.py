@@ -208,9 +208,9 @@ class TunnelReply(Reply):
         fields = [field for field in others if self._may_pass(field)]
         headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
         headers.append((b"x-velox-request-id", self._request_id))
-        headers += self._told
+        headers += self._told.headers
         if self._rates is not None:
-            headers += self._rates.lines(time.monotonic_ns())
+            headers += self._rates.headers(time.monotonic_ns())
         return headers
 
     def _may_pass(self, field: Header) -> bool:

@@ -26,7 +26,6 @@ from velox.errors import VeloxError
 from velox.gateway.aside import ask, ask_status
 from velox.gateway.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
-from velox.protocol.http1_write import field_lines
 from velox.protocol.load_metrics import read_load
 
 __all__ = ["MemberUpkeep", "load_every_s"]
@@ -223,4 +222,4 @@ def _question(member: Member, path: str) -> UpstreamRequest:
     names = {name for name, _ in added}
     usual = member.forwarders[0].warmup("").headers
     headers = [*(field for field in usual if field[0] not in names), *added]
-    return UpstreamRequest(b"GET", path.encode("ascii"), headers, field_lines(headers), None)
+    return UpstreamRequest.of(b"GET", path.encode("ascii"), headers, None)

@@ -70,6 +70,15 @@ class Client(Protocol):
         has_body: False for an answer to HEAD, for 204 and for 304; then there is no data.
         """
 
+    @property
+    def takes_lines(self) -> bool:
+        """True for HTTP/1.1: begin_lines() does as begin_reply() in fewer steps."""
+
+    def begin_lines(
+        self, status: int, lines: bytes, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """Do as begin_reply(), where takes_lines. lines: the headers as lines, checked, each with its CRLF."""
+
     def body(self, data: bytes, end: bool) -> None:
         """Send more of a reply's body; `data` may be empty at its end. Not for a reply without body."""
 

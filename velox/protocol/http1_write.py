@@ -11,7 +11,16 @@ from typing import Final
 
 from velox.types import Header, Headers
 
-__all__ = ["CONTINUE_100", "LAST_CHUNK", "chunk", "field_lines", "reply_head", "request_head"]
+__all__ = [
+    "CONTINUE_100",
+    "LAST_CHUNK",
+    "chunk",
+    "field_lines",
+    "reply_head",
+    "reply_lines",
+    "request_head",
+    "sized_reply",
+]
 
 CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -55,6 +64,21 @@ def reply_head(
     if close:
         lines.append(b"connection: close")
     return _joined(lines)
+
+
+def sized_reply(status: int, lines: bytes, length: int, data: bytes, *, close: bool) -> bytes:
+    """Return a reply of known length, with the first of its body. lines: of its head, from field_lines()."""
+    end = b"connection: close\r\n\r\n" if close else b"\r\n"
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status
+    return b"%b\r\n%bcontent-length: %d\r\n%b%b" % (line, lines, length, end, data)
+
+
+def reply_lines(status: int, lines: bytes, *, chunked: bool, close: bool) -> bytes:
+    """Return the head of a reply without a length. lines: from field_lines()."""
+    coding = b"transfer-encoding: chunked\r\n" if chunked else b""
+    end = b"connection: close\r\n\r\n" if close else b"\r\n"
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status
+    return b"%b\r\n%b%b%b" % (line, lines, coding, end)
 
 
 def chunk(data: bytes) -> bytes:

@@ -135,6 +135,7 @@ class Http1Replies(ReplyCarrier):
     chunk would cost more than the framing itself.
     """
 
+    takes_lines: Final = True
     may_run_ahead: Final = True  # there is no more than one reply
 
     def __init__(self) -> None:
@@ -151,6 +152,27 @@ class Http1Replies(ReplyCarrier):
         self._chunked = chunked
         close = self.ends_at_close or self.will_close
         out = http1_write.reply_head(status, headers, content_length=length, chunked=chunked, close=close)
+        if data:
+            out += http1_write.chunk(data) if chunked else data
+        if end and chunked:
+            out += http1_write.LAST_CHUNK
+        self.write(out)
+
+    def begin_lines(
+        self, status: int, lines: bytes, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """See Client."""
+        is_last = self.will_close
+        if length is not None:
+            self._chunked = False
+            self.write(http1_write.sized_reply(status, lines, length, data, close=is_last))
+            return
+        chunked = has_body
+        if chunked and self.is_http_1_0:
+            self.ends_at_close, chunked = True, False
+        self._chunked = chunked
+        close = is_last or self.ends_at_close
+        out = http1_write.reply_lines(status, lines, chunked=chunked, close=close)
         if data:
             out += http1_write.chunk(data) if chunked else data
         if end and chunked:

@@ -247,6 +247,13 @@ class ClientHttp2Stream:
 
     # -- Client: the reply, as the gateway gives it ------------------------------------------------------
 
+    takes_lines = False
+
+    def begin_lines(
+        self, status: int, lines: bytes, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        raise AssertionError("lines are of HTTP/1.1")
+
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
     ) -> None:

@@ -114,7 +114,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         body = request.body
         self._n_body = 0 if body is None else len(body)
         head = http1_write.request_head(
-            request.method, request.target, self._host, request.lines, None if body is None else len(body)
+            request.method,
+            request.target,
+            self._host,
+            request.fields.lines(request.values),
+            None if body is None else len(body),
         )
         self._sink = sink
         self.has_room = False

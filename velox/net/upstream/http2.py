@@ -502,7 +502,7 @@ def _request_head(request: UpstreamRequest, scheme: bytes, authority: bytes) -> 
         (b":authority", authority),
         (b":path", request.target),
     ]
-    headers += request.headers
+    headers += request.fields.headers(request.values)
     if request.body is not None:
         headers.append((b"content-length", b"%d" % len(request.body)))
     return headers

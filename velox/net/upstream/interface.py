@@ -7,11 +7,13 @@ framing (upstream/http1.py, upstream/http2.py), or how connections are chosen (p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.outcomes import ConnectionEnd, Retry
+from velox.protocol.http1_write import field_lines
 from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [
@@ -19,8 +21,10 @@ __all__ = [
     "Address",
     "ConnectionOwner",
     "LoneOwner",
+    "PlainFields",
     "ReadBuffer",
     "ReplySink",
+    "RequestFields",
     "UpgradeSink",
     "UpstreamConnection",
     "UpstreamFailure",
@@ -36,12 +40,36 @@ SLICE_BYTES: Final = 256 * 1024
 Address: TypeAlias = str
 
 
+class RequestFields(Protocol):
+    """The fields of a request, without host, content-length and hop-by-hop fields; each HTTP version adds its own."""
+
+    def headers(self, values: Sequence[bytes]) -> Headers:
+        """Return them as pairs, for HTTP/2. Nobody changes them."""
+
+    def lines(self, values: Sequence[bytes]) -> bytes:
+        """Return them as lines of HTTP/1.1, each with its CRLF. Raises ValueError if one holds CR, LF or NUL."""
+
+
+class PlainFields:
+    """Fields of one request alone."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers: Final = headers
+
+    def headers(self, values: Sequence[bytes]) -> Headers:
+        return self._headers
+
+    def lines(self, values: Sequence[bytes]) -> bytes:
+        return field_lines(self._headers)
+
+
 @dataclass(slots=True)  # not frozen: one is made for each request
 class UpstreamRequest:
     """A request as it goes up: built by the gateway, never copied from the client.
 
-    headers: no host, no content-length, no hop-by-hop header; each HTTP version adds its own framing.
-    lines: the same as lines of HTTP/1.1 (http1_write.field_lines).
+    fields, values: asked for in the form that the upstream's protocol needs.
     offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
     may_run_ahead: the reply may come before its client has taken what came already, as far as a whole window; else it
     has a small one. Over HTTP/1.1 nothing comes that is not read.
@@ -49,11 +77,33 @@ class UpstreamRequest:
 
     method: bytes
     target: bytes
-    headers: Headers
-    lines: bytes
+    fields: RequestFields
+    values: Sequence[bytes]
     body: bytes | bytearray | None
     offer: WebSocketOffer | None = None
     may_run_ahead: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes | bytearray | None = None,
+        offer: WebSocketOffer | None = None,
+    ) -> UpstreamRequest:
+        """Return a request with fields of its own."""
+        return cls(method, target, PlainFields(headers), (), body, offer)
+
+    @property
+    def headers(self) -> Headers:
+        """Its fields as pairs."""
+        return self.fields.headers(self.values)
+
+    @property
+    def lines(self) -> bytes:
+        """Its fields as lines of HTTP/1.1."""
+        return self.fields.lines(self.values)
 
 
 class UpstreamFailure(VeloxError):  # noqa: N818 - it is a VeloxError
