@@ -14,7 +14,7 @@ import uvloop
 from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import ReplyFields
+from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
@@ -134,7 +134,7 @@ def reply_for(client: FakeClient, method: bytes = b"GET", *, http_1_0: bool = Fa
     request = request_head(method, http_1_0=http_1_0)
     client.is_http_1_0 = http_1_0
     reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields())
-    reply.begin(None, [])
+    reply.begin(None, NO_ATTEMPTS)
     return reply
 
 

@@ -18,7 +18,7 @@ from velox.errors import Reason
 from velox.gateway.endpoints import Routes
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import ReplyFields
+from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.net.upstream.interface import UpstreamFailure
 from velox.types import Dialect, Header, ReplyHead
 
@@ -63,7 +63,7 @@ def reply_for(
     request = request_head(method, http_1_0=http_1_0)
     client.is_http_1_0 = http_1_0
     reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters, dialect=dialect)
-    reply.begin(Listener(), [])
+    reply.begin(Listener(), NO_ATTEMPTS)
     return reply
 
 
@@ -117,7 +117,7 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
             asked.append(answer.status)
             return answer.status == 503
 
-        reply.begin(Listener(verdict, KEY), [])
+        reply.begin(Listener(verdict, KEY), NO_ATTEMPTS)
         reply.attach(stream)
         reply.on_reply(head(503, (b"x-which", b"first")), b"busy", False)
         with pytest.raises(UpstreamFailure) as caught:
@@ -127,7 +127,7 @@ def test_refused_head_leaves_nothing_for_the_client() -> None:
         assert (caught.value.reason, caught.value.status) == (Reason.UPSTREAM_STATUS, 503)
         assert (client.written, reply.started, stream.n_cancelled) == (b"", False, 1)
 
-        reply.begin(Listener(verdict, KEY), [])
+        reply.begin(Listener(verdict, KEY), NO_ATTEMPTS)
         reply.on_reply(head(200, (b"x-which", b"second"), length=2), b"ok", True)
         await reply.done
         assert asked == [503, 200]
@@ -142,7 +142,7 @@ def test_refused_head_that_is_whole_frees_its_connection() -> None:
 
     async def test(client: FakeClient) -> None:
         reply, stream = reply_for(client), Stream()
-        reply.begin(Listener(lambda _head: True), [])
+        reply.begin(Listener(lambda _head: True), NO_ATTEMPTS)
         reply.attach(stream)
         reply.on_reply(head(429, length=0), b"", True)
         reply.detach()
@@ -158,7 +158,7 @@ def test_redirect_is_no_matter_of_opinion() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(lambda _head: pytest.fail("nobody asks")), [])
+        reply.begin(Listener(lambda _head: pytest.fail("nobody asks")), NO_ATTEMPTS)
         reply.on_reply(head(307), b"", True)
         with pytest.raises(UpstreamFailure) as caught:
             await reply.done
@@ -349,5 +349,32 @@ def test_compressed_stream_is_cut_without_a_word() -> None:
         reply.on_reply(head(200, SSE, (b"content-encoding", b"gzip")), b"\x1f\x8b", False)
         reply.cut(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut"))
         assert client.cuts == [(b"", False)]
+
+    on_a_loop(test)
+
+
+@given(
+    fields=st.lists(
+        st.sampled_from([(b"x-a", b"1"), (b"date", b"now"), (b"set-cookie", b"a=1"), (b"content-type", b"text/plain")])
+    ),
+    status=st.sampled_from([200, 201, 204, 304, 404, 599]),
+    length=st.sampled_from([None, 2]),
+    end=st.booleans(),
+    http_1_0=st.booleans(),
+)
+def test_head_as_lines_is_the_head_as_pairs(
+    fields: list[Header], status: int, length: int | None, end: bool, http_1_0: bool
+) -> None:
+    """An HTTP/1.1 client gets the same bytes whether the head is built line by line or as a whole."""
+
+    async def test(client: FakeClient) -> None:
+        written = []
+        for takes_lines in (True, False):
+            other = FakeClient()
+            other.takes_lines = takes_lines  # type: ignore[misc]
+            reply = reply_for(other, http_1_0=http_1_0)
+            reply.on_reply(head(status, *fields, length=length), b"ok", end)
+            written.append(re.sub(rb"date: [^\r]*GMT", b"date: then", other.written))
+        assert written[0] == written[1]
 
     on_a_loop(test)

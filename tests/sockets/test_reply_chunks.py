@@ -15,6 +15,7 @@ from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.metering import Meter
 from velox.gateway.reply import Reply
+from velox.gateway.reply_fields import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol import http1_write, sse
 from velox.protocol.http1_response import lone_chunk
@@ -96,7 +97,7 @@ def test_first_bytes_of_the_answer_are_told_of() -> None:
 
     async def test(client: FakeClient) -> None:
         reply, told = reply_for(client), list[float]()
-        reply.begin(Listener(on_first=lambda: told.append(asyncio.get_running_loop().time())), [])
+        reply.begin(Listener(on_first=lambda: told.append(asyncio.get_running_loop().time())), NO_ATTEMPTS)
         reply.on_reply(head(200, SSE), sse.COMMENT, False)
         await asyncio.sleep(2.0)
         assert not give(reply, EVENT)
@@ -143,7 +144,7 @@ def test_error_that_comes_as_a_stream_does_not_show_our_key() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         # So much that it begins to go on; what stays back is one event, so that the client stands between two.
         kept = b'data: {"id":12}\n\n'
         assert len(kept) == len(KEY) - 1
@@ -198,10 +199,10 @@ def test_catching_up_opens_no_way_that_was_closed() -> None:
         metered = reply_for(client, filters=[Meter(is_stream=True)])
         metered.on_reply(head(200, SSE), EVENT, False)
         guarded = reply_for(client)
-        guarded.begin(Listener(secret=KEY), [])
+        guarded.begin(Listener(secret=KEY), NO_ATTEMPTS)
         guarded.on_reply(head(401, SSE), EVENT * 1100, False)
         waited_for = reply_for(client)
-        waited_for.begin(Listener(), [])
+        waited_for.begin(Listener(), NO_ATTEMPTS)
         waited_for.on_reply(head(200, SSE), b"", False)
         for reply in (metered, guarded, waited_for):
             reply.pause()
@@ -254,7 +255,7 @@ def test_the_short_way_changes_nothing(pieces: list[bytes]) -> None:
     async def play(*, may_be_short: bool) -> tuple[object, ...]:
         client = FakeClient()
         reply, told = reply_for(client), list[int]()
-        reply.begin(Listener(on_first=lambda: told.append(len(client.written))), [])
+        reply.begin(Listener(on_first=lambda: told.append(len(client.written))), NO_ATTEMPTS)
         reply.on_reply(head(200, SSE), b"", False)
         heard = []
         for piece in pieces:

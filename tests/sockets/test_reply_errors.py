@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.sockets.core_gateway import FakeClient
 from tests.sockets.test_reply import KEY, Listener, body_of, head, on_a_loop, reply_for
 from velox.errors import Reason
+from velox.gateway.reply_fields import NO_ATTEMPTS
 from velox.net.upstream.interface import UpstreamFailure
 
 
@@ -22,7 +23,7 @@ def test_error_that_shows_our_key_is_replaced(length: bool, places: list[int]) -
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         cuts = sorted({0, len(body), *places})
         first = head(401, (b"x-seen", KEY), (b"x-request-id", b"req_1"), length=len(body) if length else None)
         for start, end in itertools.pairwise(cuts):
@@ -43,7 +44,7 @@ def test_other_errors_pass_as_they_came(secret: bytes | None, body: bytes, place
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(secret=secret), [])
+        reply.begin(Listener(secret=secret), NO_ATTEMPTS)
         cuts = sorted({0, *(place for place in places if place < len(body))})
         for number, start in enumerate(cuts):
             end = cuts[number + 1] if start != cuts[-1] else len(body)
@@ -61,13 +62,13 @@ def test_error_that_is_cut_while_it_is_held_leaves_the_client_untouched() -> Non
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         reply.on_reply(head(500, length=100), b"half", False)
         reply.on_failure(UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "cut"))
         with pytest.raises(UpstreamFailure):
             await reply.done
         assert (reply.started, client.written) == (False, b"")
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         reply.on_reply(head(200, length=2), b"", False)
         reply.on_reply(None, b"ok", True)
         await reply.done
@@ -81,7 +82,7 @@ def test_long_error_that_shows_our_key_is_cut_before_it() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client)
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         reply.on_reply(head(500), b"x" * 70_000, False)
         assert reply.started
         reply.on_reply(None, KEY[:9], False)
@@ -98,7 +99,7 @@ def test_answer_to_head_passes_with_its_length() -> None:
 
     async def test(client: FakeClient) -> None:
         reply = reply_for(client, method=b"HEAD")
-        reply.begin(Listener(secret=KEY), [])
+        reply.begin(Listener(secret=KEY), NO_ATTEMPTS)
         reply.on_reply(head(404, length=10), b"", True)
         await reply.done
         assert client.written.startswith(b"HTTP/1.1 404 ") and b"content-length: 10\r\n" in client.written

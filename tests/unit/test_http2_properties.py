@@ -18,7 +18,7 @@ from tests.unit import virtual_time
 from tests.unit.http2_peers import REQUEST, Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire, asked
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import ReplyFields
+from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.net.upstream.http2 import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import ConnectionEnd
@@ -338,7 +338,7 @@ def test_reply_passes_the_same_bytes_on_in_any_pieces(text: bytes, cuts: list[in
     async def main() -> bytes:
         client = FakeClient()
         reply = Reply(client, request_head(), b"vx-1", asyncio.get_running_loop(), ReplyFields())
-        reply.begin(None, [])
+        reply.begin(None, NO_ATTEMPTS)
         reply.on_reply(head, b"", False)
         pieces = cut(text, cuts)
         for number, piece in enumerate(pieces):

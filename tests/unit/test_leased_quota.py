@@ -238,7 +238,7 @@ def test_headers_tell_of_the_share() -> None:
     assert gateway.take(18, NOW) == 0
     gateway.link.is_up, gateway.link.replicas = False, 4
 
-    assert headers.lines(NOW + 10**6 * SECOND) == [
+    assert headers.headers(NOW + 10**6 * SECOND) == [
         (b"x-ratelimit-limit-requests", b"40"),
         (b"x-ratelimit-remaining-requests", b"%d" % gateway.quotas[0].remaining(NOW + 10**6 * SECOND)),
         (b"x-ratelimit-reset-requests", b"0ms"),

@@ -20,6 +20,7 @@ from velox.gateway.rate_headers import duration_text
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule
+from velox.protocol.http1_write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
 from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, RequestHead, Scope
@@ -479,7 +480,8 @@ def test_headers_tell_of_the_tightest_quota_of_each_unit() -> None:
 
     headers = house.limiter.limits(ALICE, HEAD, "m").headers
     assert headers is not None
-    assert headers.lines(NOW) == [
+    assert headers.lines(NOW) == field_lines(headers.headers(NOW))
+    assert headers.headers(NOW) == [
         (b"x-ratelimit-limit-requests", b"7"),
         (b"x-ratelimit-remaining-requests", b"6"),
         (b"x-ratelimit-reset-requests", b"1s"),
@@ -487,7 +489,7 @@ def test_headers_tell_of_the_tightest_quota_of_each_unit() -> None:
         (b"x-ratelimit-remaining-tokens", b"6500"),
         (b"x-ratelimit-reset-tokens", b"4.286s"),
     ]
-    assert {name for name, _ in headers.lines(NOW)} <= headers.dropped and b"set-cookie" in headers.dropped
+    assert {name for name, _ in headers.headers(NOW)} <= headers.dropped and b"set-cookie" in headers.dropped
 
 
 def test_headers_of_a_unit_without_a_quota_are_left_to_the_upstream() -> None:
@@ -559,7 +561,7 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
         if n % 5 == 4:
             grants.pop().settle(sent=n == 4, pays=False, is_whole=False)
         assert limits.headers is not None
-        told.append(limits.headers.lines(now_ns + n * 30_000_000))
+        told.append(limits.headers.headers(now_ns + n * 30_000_000))
     assert _STORIES.setdefault("story", told) == told
     assert limiter.limits(ANYONE, HEAD, "m") is not limits
 

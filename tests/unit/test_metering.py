@@ -14,7 +14,7 @@ from velox.errors import Reason
 from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.metering import Meter, Usage, UsageFilter, metered
 from velox.gateway.reply import Reply
-from velox.gateway.reply_fields import ReplyFields
+from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
@@ -34,6 +34,7 @@ class Client:
 
     is_write_paused = False
     chunk_writer = None
+    takes_lines = False
 
     def __init__(self) -> None:
         self.length: int | None = None
@@ -74,7 +75,7 @@ def replying(test: Callable[[Reply, Client], Awaitable[None]], *filters: ReplyFi
     async def main() -> None:
         client = Client()
         reply = Reply(client, request, b"vx-1", asyncio.get_running_loop(), ReplyFields(), filters=filters)
-        reply.begin(None, [])
+        reply.begin(None, NO_ATTEMPTS)
         await test(reply, client)
 
     virtual_time.run(main())
@@ -318,7 +319,7 @@ def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
     meter = Meter(is_stream=True)
 
     async def test(reply: Reply, client: Client) -> None:
-        reply.begin(Listener(secret=b"sk-ours-0123456789"), [])
+        reply.begin(Listener(secret=b"sk-ours-0123456789"), NO_ATTEMPTS)
         reply.on_reply(head(400, JSON), b'{"error":{"message":', False)
         reply.on_reply(None, b'"bad"}}', True)
         await reply.done

@@ -417,8 +417,9 @@ class Attempt:
             concurrency.ended(began_s, now_s, replied=self._has_first, lasts=lasts)
             self._host = None  # a cycle, which would hold the request's body
         host.was_sent = True
-        host.recorder.attempt_answered(member, reply.status)
-        self.answered(reply.status, now_s)
+        status = reply.status
+        host.recorder.attempt_answered(member, status)
+        self.answered(status, now_s)
         return None
 
     def _failed(self, host: AttemptHost, failure: UpstreamFailure, reply: AttemptReply) -> RetryDecision | None:

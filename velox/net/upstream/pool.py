@@ -113,6 +113,9 @@ class UpstreamPool:
         self._to_replace: Final[dict[UpstreamConnection, ConnectionEnd]] = {}
         self._closing_connections: set[UpstreamConnection] = set()  # they take no new exchanges
         self._available: Final = AvailableConnections(warm_connections)
+        # Return a connection with room, or None. The caller opens its stream before it awaits anything. Then it calls
+        # give_back(), also if it opened none.
+        self.lease_nowait: Final = self._available.take
         self._waiters: Final = CapacityWaiters()
         self._capacity: Final = _StreamCapacity()
         self._n_kept = 0  # warm connections to keep; none before start()
@@ -149,13 +152,6 @@ class UpstreamPool:
         self._fill()
 
     # -- leasing ----------------------------------------------------------------------------------
-
-    def lease_nowait(self) -> UpstreamConnection | None:
-        """Return a connection with room, or None. The caller opens its stream before it awaits anything.
-
-        Then it calls give_back(), also if it opened none.
-        """
-        return self._available.take()
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """After a stream was opened: offer the room that is left, and dial if more is needed soon."""
@@ -203,7 +199,7 @@ class UpstreamPool:
             return  # its dial has not returned yet, or it takes no more exchanges
         is_settled_now = bool(self._capacity.unsettled) and self._capacity.settle(connection)
         # One caller at a time: it opens its stream when it wakes, then gives the rest back.
-        if not (self._waiters and connection.has_room and self._waiters.serve(connection)):
+        if not (self._waiters.waiting and connection.has_room and self._waiters.serve(connection)):
             self._available.put(connection)
         if is_settled_now:
             self._fill()
@@ -531,11 +527,11 @@ class CapacityWaiters:
 
     def __init__(self) -> None:
         self._n_tickets = 0
-        self._waiting: OrderedDict[int, Waiter] = OrderedDict()
+        self.waiting: OrderedDict[int, Waiter] = OrderedDict()
         self._served: Final[set[Waiter]] = set()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def n_served(self) -> int:
@@ -550,16 +546,16 @@ class CapacityWaiters:
     def join(self, ticket: int) -> Waiter:
         """Wait in the queue; the result is a connection that had room when it was set."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        waiting = self._waiting
+        waiting = self.waiting
         is_last = not waiting or next(reversed(waiting)) < ticket
         waiting[ticket] = waiter
         if not is_last:
-            self._waiting = OrderedDict(sorted(waiting.items()))
+            self.waiting = OrderedDict(sorted(waiting.items()))
         return waiter
 
     def leave(self, ticket: int) -> bool:
         """Leave the queue; False if the caller was served, or failed, already."""
-        return self._waiting.pop(ticket, None) is not None
+        return self.waiting.pop(ticket, None) is not None
 
     def serve(self, connection: UpstreamConnection) -> bool:
         """Give a connection to the caller that has waited longest; False if nobody waits."""
@@ -586,8 +582,8 @@ class CapacityWaiters:
         return True
 
     def _next(self) -> Waiter | None:
-        while self._waiting:
-            _, waiter = self._waiting.popitem(last=False)
+        while self.waiting:
+            _, waiter = self.waiting.popitem(last=False)
             if not waiter.done():  # else its task was cancelled, and has not run yet
                 return waiter
         return None
