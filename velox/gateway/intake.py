@@ -58,6 +58,10 @@ class Gateway:
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
         self._drain_queued = False
+        # Of the turn of the loop in which a request last passed the queue at once: how many did, since when.
+        self._turn_s = -1.0
+        self._turn_ns = 0
+        self._n_passed = 0
         self._n_asleep = 0
         self.n_hedges = 0  # second attempts beside a first one
         self._late_timer: asyncio.TimerHandle | None = None
@@ -118,11 +122,11 @@ class Gateway:
         if plan.terms.timeout_s < self._timed_below_s:
             exchange.set_timer()
         queue, now_ns = self.queue, exchange.started_ns
-        if not queue.n and self.routing.has_always_room and len(self._active) < self._max_inflight:
+        if self._may_pass(now_ns):
             # The usual way: nobody waits, and there is room.
             queue.pass_through(plan.caller.id, plan.priority, exchange.cost, now_ns)
             exchange.taken_ns = now_ns
-            return exchange if self._admit(exchange, now_ns) else None
+            return exchange if self._admit(exchange, now_ns, gate_ns=self._turn_ns) else None
         verdict = queue.offer(
             exchange,
             now_ns,
@@ -141,6 +145,16 @@ class Gateway:
         if not self._drain_queued:
             self._drain_soon()
         return exchange
+
+    def _may_pass(self, now_ns: int) -> bool:
+        """Say whether a request passes the queue at once: it is empty, and there is room; a batch per turn at most."""
+        if self.queue.n or not self.routing.has_always_room or len(self._active) >= self._max_inflight:
+            return False
+        turn_s = self.loop.time()  # the same for a whole turn
+        if turn_s != self._turn_s:
+            self._turn_s, self._turn_ns, self._n_passed = turn_s, now_ns, 0
+        self._n_passed += 1
+        return self._n_passed <= self.queue.batch
 
     def _not_queued(self, verdict: Verdict[Exchange]) -> VeloxError:
         """Say why a request could not be queued."""
@@ -227,12 +241,15 @@ class Gateway:
                 self._correct(exchange, 0)
                 exchange.on_deadline()  # its timer is due, but has not had its turn yet
             else:
-                self._admit(exchange, time.monotonic_ns(), waited_ns)
+                self._admit(exchange, time.monotonic_ns(), waited_ns, gate_ns=now_ns)
         if queue.n:
             self._after_drain(now_ns)
 
-    def _admit(self, exchange: Exchange, now_ns: int, waited_ns: int = 0) -> bool:
-        """Read a request that has left the queue, let it through the gate, and start it. False: it was refused."""
+    def _admit(self, exchange: Exchange, now_ns: int, waited_ns: int = 0, *, gate_ns: int) -> bool:
+        """Read a request that has left the queue, let it through the gate, and start it. False: it was refused.
+
+        gate_ns: the same for all of one turn, so that those which are refused together learn different times to retry.
+        """
         priority, recorder = exchange.plan.priority, self.parts.recorder
         if exchange.body is not None and len(exchange.body) >= LARGE_BYTES:
             # To read it at one go would hold up the others.
@@ -244,7 +261,7 @@ class Gateway:
         try:
             exchange.read()
             read_ns = time.monotonic_ns()
-            exchange.pass_gate(read_ns)
+            exchange.pass_gate(gate_ns)
         except NotYetError:
             pass  # it waits by itself
         except VeloxError as error:

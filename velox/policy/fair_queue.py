@@ -78,7 +78,7 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self, depth: int, max_bytes: int, batch: int, timeout_ns: int, floor: float) -> None:
-        self._batch: Final = batch
+        self.batch: Final = batch
         self._timeout_ns: Final = timeout_ns
         self._floor: Final = floor
         self.n = 0
@@ -174,7 +174,7 @@ class FairQueue(Generic[T]):
             return [self._take_alone(now_ns)]
         self._now_ns = now_ns
         batch: list[tuple[T, int]] = []
-        for _ in range(min(room, self._batch, self.n)):
+        for _ in range(min(room, self.batch, self.n)):
             item, waiting = self._serve()
             self._forget(item, waiting)
             batch.append((item, now_ns - waiting.offered_ns))
