@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.types import Header, ShapeField
 
-__all__ = ["MOST_HEAD_BYTES", "Bounds", "HeadLines", "LineMemory", "Plan", "plain_lines"]
+__all__ = ["MOST_HEAD_BYTES", "Bounds", "HeadLines", "LineMemory", "Plan"]
 
 MOST_HEAD_BYTES: Final = 4096
 _NEW_IN_A_ROW: Final = 4
@@ -56,17 +56,26 @@ K = TypeVar("K", bound=bytes | Header)  # a line
 S = TypeVar("S")  # what follows from the known lines
 
 # Visible ASCII with blanks inside. No other character passes that a protocol could take for a line's end.
-_PLAIN_VALUE: Final = rb"[!-~][\t -~]*+(?<![\t ])\n"
+_VALUE: Final = rb"[!-~][\t -~]*+(?<![\t ])"
+_LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 _Check: TypeAlias = Callable[[bytes], "re.Match[bytes] | None"]
 
 
-def plain_lines(n_lines: int, *, named: bool) -> _Check:
-    """Return a check of `n_lines` lines that each end with LF: groups of name with separator, value; or of nothing.
+def _named_lines(starts: Sequence[bytes], *, has_length: bool) -> _Check:
+    """Return a check of lines that begin with `starts` and end with LF: a group for each value.
 
-    named: they are `name: value`; otherwise only values.
+    has_length: the last one is a content-length; its digits are a group too.
     """
-    line = rb"([^:]++: )(" + _PLAIN_VALUE[:-2] + rb")\n" if named else _PLAIN_VALUE
-    return re.compile(line * n_lines).fullmatch
+    values = [_VALUE] * len(starts)
+    if has_length:
+        values[-1] = rb"[0-9]{1,%d}" % _LENGTH_DIGITS
+    pairs = zip(starts, values, strict=True)
+    return re.compile(b"".join([rb"%b(%b)\n" % (re.escape(start), value) for start, value in pairs])).fullmatch
+
+
+def _values(n: int) -> _Check:
+    """Return a check of `n` values that each end with LF."""
+    return re.compile((_VALUE + rb"\n") * n).fullmatch
 
 
 class _Mark:
@@ -87,6 +96,7 @@ class Plan(Generic[K, S]):
 
     pick: takes the lines that are not known from the lines of a head, and its last line after them; None where all are
     known. The content-length, if has_length, is the last of those that are not known. starts: of these lines.
+    check: of these lines, joined by LF: of names and values if named, with a group for each value; else of values.
     """
 
     __slots__ = ("check", "has_length", "pick", "shape", "starts")
@@ -99,7 +109,7 @@ class Plan(Generic[K, S]):
         self.pick: Final[Callable[[Sequence[K]], tuple[K, ...]] | None] = itemgetter(*places, -1) if places else None
         self.starts: Final = starts
         self.has_length: Final = has_length
-        self.check: Final = plain_lines(len(places), named=named)
+        self.check: Final = _named_lines(starts, has_length=has_length) if named else _values(len(places))
 
 
 class HeadLines(NamedTuple, Generic[K]):

@@ -5,7 +5,8 @@ Knows: which bytes stay. Does not know: which fields are chosen, and why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from velox.protocol.http1_write import field_lines
@@ -21,7 +22,7 @@ class HeadTemplate:
     fields of the shape, which tell where the values of a head belong.
     """
 
-    __slots__ = ("_fields", "_places", "_texts")
+    __slots__ = ("_fields", "_form", "_pick", "_places")
 
     def __init__(self, chosen: Sequence[ShapeField], shape: Sequence[ShapeField]) -> None:
         volatile = [name for name, value in shape if value is None]
@@ -34,8 +35,11 @@ class HeadTemplate:
                 places.append((at, n_found - 1, name))
         self._places: Final = tuple(places)
         self._fields: Final[Headers] = [(name, value or b"") for name, value in chosen]
-        # The lines, cut where a value belongs; not made until they are asked for.
-        self._texts: list[bytes] | None = None
+        # The lines, with %b where a value belongs; not made until they are asked for.
+        self._form: bytes | None = None
+        found = [n for _, n, _ in places]
+        # Takes the values that pass; None: all of them, in their order.
+        self._pick: Final = None if found == list(range(len(volatile))) else _picker(found)
 
     def __repr__(self) -> str:
         return f"<HeadTemplate of {len(self._fields)} fields, {len(self._places)} of them volatile>"
@@ -51,27 +55,27 @@ class HeadTemplate:
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return the fields of one head as lines, each with its CRLF. Raises ValueError as field_lines() does."""
-        texts = self._texts or self._cut()
-        if not self._places:
-            return texts[0]
-        texts = texts.copy()
-        for n, (_, of_values, _) in enumerate(self._places):
-            texts[2 * n + 1] = values[of_values]
-        lines = b"".join(texts)
+        form = self._form
+        if form is None:
+            form = self._form = self._make_form()
+        lines = form % (values if self._pick is None else self._pick(values))
         # As field_lines() does: that the reader has looked at the values is not relied on.
         n_lines = len(self._fields)
         if lines.count(b"\n") != n_lines or lines.count(b"\r") != n_lines or b"\0" in lines:
             raise ValueError("a field of this head holds CR, LF or NUL")
         return lines
 
-    def _cut(self) -> list[bytes]:
+    def _make_form(self) -> bytes:
         volatile = {at for at, _, _ in self._places}
-        texts = [b""]
-        for at, field in enumerate(self._fields):
-            if at in volatile:
-                texts[-1] += field[0] + b": "
-                texts += [b"", b"\r\n"]
-            else:
-                texts[-1] += field_lines([field])
-        self._texts = texts
-        return texts
+        lines = [
+            field[0].replace(b"%", b"%%") + b": %b\r\n" if at in volatile else field_lines([field]).replace(b"%", b"%%")
+            for at, field in enumerate(self._fields)
+        ]
+        return b"".join(lines)
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:
+    """Return what takes the values at some places, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda values: (values[places[0]],)) if places else (lambda values: ())

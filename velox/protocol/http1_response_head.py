@@ -15,7 +15,6 @@ import httptools
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     HOP_BY_HOP,
-    LENGTH_DIGITS,
     FieldCollector,
     connection_members,
     field_values,
@@ -100,16 +99,10 @@ def _by_plan(plan: Plan[bytes, ReplyShape], lines: list[bytes]) -> Framed | None
     new = plan.check(b"\n".join(plan.pick(lines)))
     if new is None:
         return None
-    texts = new.groups()
-    if texts[::2] != plan.starts:
-        return None
-    values = texts[1::2]
+    values = new.groups()
     if not plan.has_length:
         return ReplyHead(shape, values, None), None, shape.keep_alive
-    digits = values[-1]
-    if not digits.isdigit() or len(digits) > LENGTH_DIGITS:
-        return None
-    length = int(digits)
+    length = int(values[-1])
     return ReplyHead(shape, values[:-1], length), length, shape.keep_alive
 
 
