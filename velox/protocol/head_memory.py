@@ -32,7 +32,7 @@ _NEW_IN_A_ROW: Final = 4
 _PLANS_OF_MARKS: Final = 4
 _LINE_BYTES: Final = 512
 _LINES_OF_HEAD: Final = 128
-_VOLATILE_OF_HEAD: Final = 32
+_VOLATILE_OF_HEAD: Final = 16
 # Of a caller's part: a field that becomes volatile counts as so many lines.
 _NAME_COST: Final = 16
 # What a caller has added when its heads are looked at seldom.
@@ -45,9 +45,9 @@ _HEADS_OF_A_PART: Final = 16384
 class Bounds(NamedTuple):
     """What a memory may hold, twice: as much is put aside. part: of its lines, what one caller may add before that."""
 
-    plans: int = 1024
-    lines: int = 8192
-    n_bytes: int = 2 << 20
+    plans: int = 256
+    lines: int = 4096
+    n_bytes: int = 1 << 20
     names: int = 256
     part: float = 0.125
 
