@@ -177,6 +177,7 @@ class ScriptedUpstream:
 
     def open(self, request: UpstreamRequest, sink: ReplySink) -> ScriptedStream:
         loop = asyncio.get_running_loop()
+        assert request.lines is not None  # what can't be written raises here, as on a real connection
         if request.method == b"HEAD":  # the pool's warm-up
             stream = ScriptedStream(self, sink)
             stream.play((ReplyHead.of(200, [], 0), b"", True))

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
+from velox.net.upstream.interface import PlainFields
+from velox.protocol.head_template import HeadTemplate
 from velox.providers.openai import OPENAI
 from velox.types import BodyFields, Headers
 
@@ -119,3 +121,14 @@ def test_warmup_carries_the_credential() -> None:
 
     assert (request.method, request.target) == (b"HEAD", b"/api/v1/models")
     assert (b"authorization", b"Bearer sk-ours") in request.headers
+
+
+@pytest.mark.parametrize("bad", [b"a\nb", b"a\rb", b"a\0b"])
+def test_field_that_would_split_a_head_goes_up_in_no_form(bad: bytes) -> None:
+    """An engine of HTTP/2 does not look at what it sends: the pairs are looked at as the lines are (CVE-2025-57804)."""
+    stable = HeadTemplate([(b"x-a", bad)], [(b"x-a", bad)])
+    volatile = HeadTemplate([(b"x-a", None)], [(b"x-a", None)])
+    for fields, values in ((PlainFields([(b"x-a", bad)]), ()), (stable, ()), (volatile, (bad,))):
+        for form in (fields.headers, fields.lines):
+            with pytest.raises(ValueError, match="CR, LF or NUL"):
+                form(values)

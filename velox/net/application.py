@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from velox.errors import VeloxError
 from velox.types import Caller, Headers, RequestHead
 
-__all__ = ["Application", "ChunkWriter", "Client", "ClientExchange", "ClientTimeouts", "Successor"]
+__all__ = ["Application", "ChunkWriter", "Client", "ClientExchange", "ClientTimeouts", "PairsOnly", "Successor"]
 
 # Sends a chunk of HTTP/1.1, with its framing.
 ChunkWriter: TypeAlias = Callable[[bytes], None]
@@ -99,6 +99,20 @@ class Client(Protocol):
 
     def release_body(self) -> None:
         """The request's body is no longer held."""
+
+
+class PairsOnly:
+    """The part of a Client that does not speak HTTP/1.1."""
+
+    __slots__ = ()
+
+    takes_lines: Final = False
+
+    def begin_lines(
+        self, status: int, lines: bytes, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """Not called: takes_lines is False."""
+        raise AssertionError("lines are of HTTP/1.1")
 
 
 class ClientExchange(Protocol):

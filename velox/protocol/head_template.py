@@ -35,7 +35,7 @@ class HeadTemplate:
                 places.append((at, n_found - 1, name))
         self._places: Final = tuple(places)
         self._fields: Final[Headers] = [(name, value or b"") for name, value in chosen]
-        # The lines, with %b where a value belongs; not made until they are asked for.
+        # The lines, with %b where a value belongs; not made until fields are asked for.
         self._form: bytes | None = None
         found = [n for _, n, _ in places]
         # Takes the values that pass; None: all of them, in their order.
@@ -45,10 +45,15 @@ class HeadTemplate:
         return f"<HeadTemplate of {len(self._fields)} fields, {len(self._places)} of them volatile>"
 
     def headers(self, values: Sequence[bytes]) -> Headers:
-        """Return the fields of one head. Nobody changes them."""
+        """Return the fields of one head. Nobody changes them. Raises ValueError as field_lines() does."""
+        if self._form is None:
+            self._form = self._make_form()  # which looks at the values that stay
         if not self._places:
             return self._fields
         fields = self._fields.copy()
+        text = b"".join(values)
+        if b"\n" in text or b"\r" in text or b"\0" in text:
+            raise _split()
         for at, n, name in self._places:
             fields[at] = (name, values[n])
         return fields
@@ -62,7 +67,7 @@ class HeadTemplate:
         # As field_lines() does: that the reader has looked at the values is not relied on.
         n_lines = len(self._fields)
         if lines.count(b"\n") != n_lines or lines.count(b"\r") != n_lines or b"\0" in lines:
-            raise ValueError("a field of this head holds CR, LF or NUL")
+            raise _split()
         return lines
 
     def _make_form(self) -> bytes:
@@ -72,6 +77,10 @@ class HeadTemplate:
             for at, field in enumerate(self._fields)
         ]
         return b"".join(lines)
+
+
+def _split() -> ValueError:
+    return ValueError("a field of this head holds CR, LF or NUL")
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.net.application import ClientExchange, Successor
+from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import LINGER_S, IngressState
@@ -58,7 +58,7 @@ class _StreamState(enum.IntEnum):
     GONE = 4
 
 
-class ClientHttp2Stream:
+class ClientHttp2Stream(PairsOnly):
     """One request and its reply: the Client of one exchange.
 
     A stream has two halves. The request ends it when it has come whole, or is refused with an answer and then
@@ -246,13 +246,6 @@ class ClientHttp2Stream:
         self._connection.ingress.app.refuse(self, self._head, error)
 
     # -- Client: the reply, as the gateway gives it ------------------------------------------------------
-
-    takes_lines = False
-
-    def begin_lines(
-        self, status: int, lines: bytes, length: int | None, data: bytes, end: bool, *, has_body: bool
-    ) -> None:
-        raise AssertionError("lines are of HTTP/1.1")
 
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool

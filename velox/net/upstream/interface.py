@@ -44,7 +44,7 @@ class RequestFields(Protocol):
     """The fields of a request, without host, content-length and hop-by-hop fields; each HTTP version adds its own."""
 
     def headers(self, values: Sequence[bytes]) -> Headers:
-        """Return them as pairs, for HTTP/2. Nobody changes them."""
+        """Return them as pairs, for HTTP/2. Nobody changes them. Raises ValueError as lines() does."""
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return them as lines of HTTP/1.1, each with its CRLF. Raises ValueError if one holds CR, LF or NUL."""
@@ -59,6 +59,7 @@ class PlainFields:
         self._headers: Final = headers
 
     def headers(self, values: Sequence[bytes]) -> Headers:
+        field_lines(self._headers)  # an engine of HTTP/2 does not look at what it sends
         return self._headers
 
     def lines(self, values: Sequence[bytes]) -> bytes:
