@@ -32,6 +32,7 @@ from bench.servers import Server, Servers
 from bench.wrk_requests import write_requests
 from docs.tables import fill
 from velox.gateway.limiter import Limiter
+from velox.gateway.metering import metered
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS, Estimator
@@ -39,7 +40,7 @@ from velox.policy.fair_queue import FairQueue, Outcome
 from velox.policy.limit_rules import LimitRule
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
-from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, RequestHead, Scope
+from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, ReplyHead, RequestHead, Scope
 
 __all__ = ["main"]
 
@@ -50,6 +51,7 @@ _TRIES: Final = 5
 _BODY: Final = chat_body(stream=False)
 _PEEK: Final = BodyFields(model="gpt-bench", max_tokens=256)
 _HEAD: Final = RequestHead.of(b"POST", CHAT_PATH.encode())
+_REPLY_HEAD: Final = ReplyHead.of(200, [(b"content-type", b"application/json")], len(CHAT_REPLY))
 _CALLER: Final = Caller("bench", id=b"benchkey")
 # Never reached: a refusal costs something else.
 _RPM: Final = Rates(rpm=60_000_000, burst=10_000_000)
@@ -117,9 +119,8 @@ def _limiter(case: Case) -> _Work:
             tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
             grant = limiter.admit(limits, tokens, time.monotonic_ns())
             if tokens is not NO_TOKENS:
-                grant.measure(_BODY, _PEEK, Endpoint.CHAT)
-                assert grant.meter is not None, "it was made just now"
-                grant.meter.begin(200, is_sse=False, is_plain=True, has_length=True)
+                grant.meter, _, _ = metered(_BODY, _PEEK, Endpoint.CHAT)
+                grant.meter.begin(_REPLY_HEAD, is_sse=False, is_plain=True)
                 grant.meter.feed(CHAT_REPLY, True)
             if limits.headers is not None:
                 limits.headers.lines(time.monotonic_ns())

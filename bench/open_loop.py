@@ -20,8 +20,9 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from bench.payloads import API_KEY, CHAT_PATH
 from bench.traffic import requests
@@ -45,7 +46,10 @@ def arrivals(rate: float, seconds: float, seed: int = 1) -> list[float]:
     return due
 
 
-def percentile(ordered: list[float], share: float) -> float:
+T = TypeVar("T")
+
+
+def percentile(ordered: Sequence[T], share: float) -> T:
     """Return the value below which `share` of the ordered values lie."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 

@@ -122,7 +122,7 @@ def main() -> None:
     print(table)
     if not arguments.dry:
         _draw(found)
-        figures = {
+        figures: dict[str, object] = {
             "hit_rates": {way: [_hit_rate(each) for each in rounds] for way, rounds in found.items()},
             "rounds": [*map(raw, found.values())],
         }
