@@ -33,6 +33,7 @@ __all__ = ["Gateway"]
 
 _NS_PER_S: Final = 1_000_000_000
 _KEPT_PLANS: Final = 4096
+_KEPT_SHAPES: Final = 512
 _SHORT_S: Final = 10.0
 # Exchanges that one turn of the loop looks at: when an upstream hangs, the time of all of them may be over at once.
 _LOOKS_PER_TURN: Final = 32
@@ -54,6 +55,7 @@ class Gateway:
         self._active: set[Exchange] = set()
         # Of heads that passed, by shape and credential.
         self._plans: Final[Memo[tuple[HeadShape, bytes | None], RequestPlan]] = Memo(_KEPT_PLANS)
+        self._shapes: Final[set[HeadShape]] = set()  # of these plans, at least
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
@@ -99,12 +101,23 @@ class Gateway:
             caller = parts.auth.check(head)
             parts.endpoints.check(head)
         plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
-        return self._plans.put(key, plan) if shape.is_shared else plan
+        return self._keep(key, plan) if shape.is_shared else plan
+
+    def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> RequestPlan:
+        """Keep a plan: of few shapes for many callers, so that clients that change their heads fill no memory."""
+        shapes = self._shapes
+        shapes.add(key[0])
+        if len(shapes) > _KEPT_SHAPES:
+            self._plans.clear()
+            shapes.clear()
+            shapes.add(key[0])
+        return self._plans.put(key, plan)
 
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
         self.parts.auth.replace(keys)
         self._plans.clear()
+        self._shapes.clear()
 
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller

@@ -87,9 +87,9 @@ def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tu
 _PROBE_TIMEOUT_S: Final = 2.0
 # Some scrapes may fail before the last load is forgotten.
 _STALE_LOAD_S: Final = 10.0
-# Heads that are kept, of all forwarders, and of one: some kB each, so some 16 MB.
-_ALL_HEADS: Final = 4096
-_MOST_HEADS: Final = 512
+# Heads that are kept, of all forwarders, and of one: some KiB each, and as many put aside.
+_ALL_HEADS: Final = 2048
+_MOST_HEADS: Final = 256
 _LEAST_HEADS: Final = 16
 
 

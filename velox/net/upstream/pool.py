@@ -116,7 +116,7 @@ class UpstreamPool:
         # Return a connection with room, or None. The caller opens its stream before it awaits anything. Then it calls
         # give_back(), also if it opened none.
         self.lease_nowait: Final = self._available.take
-        self._waiters: Final = CapacityWaiters()
+        self._waiters: Final = ConnectionWaiters()
         self._capacity: Final = _StreamCapacity()
         self._n_kept = 0  # warm connections to keep; none before start()
         self._dialing = 0
@@ -519,7 +519,7 @@ class AvailableConnections:
 Waiter = asyncio.Future[UpstreamConnection]
 
 
-class CapacityWaiters:
+class ConnectionWaiters:
     """Callers that wait for a connection, in the order in which they came.
 
     A caller that was served but found its connection lost comes back to its old place.
