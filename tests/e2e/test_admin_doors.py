@@ -196,6 +196,8 @@ def test_crowd_on_the_admin_port_leaves_workers_and_probes_alone(hostile: str, n
         "junk": os.urandom(2048) + b"\r\n\r\n",
     }[hostile]
     with simulated() as velox, load(velox), contextlib.ExitStack() as held:
+        # It has just started, and is asked before it has found out that it reaches its upstream.
+        until(lambda: status(velox, "/readyz") == 200, "the gateway is ready")
         address = velox.admin_url.removeprefix("http://").rpartition(":")
         for number in range(n):
             client = held.enter_context(socket.create_connection((address[0], int(address[2])), timeout=10))

@@ -313,6 +313,33 @@ def test_pool_is_down_while_nothing_is_open_and_dials_fail() -> None:
     virtual_time.run(main())
 
 
+def test_upstream_that_answers_requests_is_reached_though_no_connection_is_free_for_a_warm_up() -> None:
+    """Busy from the first moment on, as after a restart: the gateway serves, so it must not be called not ready."""
+
+    async def main() -> None:
+        bench = Bench(warm=2, most=2)
+        is_over = False
+
+        async def push() -> None:
+            while not is_over:
+                connection = await bench.take()
+                await asyncio.sleep(0.1)
+                connection.reply_all()
+
+        clients = [asyncio.create_task(push()) for _ in range(4)]
+        await asyncio.sleep(0)
+        bench.pool.start()
+        await bench.pass_time(0.05, 0.01)
+        assert not bench.pool.is_warm, "nothing has come back yet"
+        await bench.pass_time(1)
+        assert bench.pool.is_warm
+        is_over = True
+        await asyncio.gather(*clients)
+        bench.pool.close()
+
+    virtual_time.run(main())
+
+
 def test_request_that_comes_while_it_is_down_finds_out_that_it_is_back() -> None:
     """The pause of up to 30 s is for dials that nobody waits for."""
 

@@ -123,7 +123,7 @@ class UpstreamPool:
         self._warming = 0
         self._addresses: frozenset[Address] | None = None  # None: any
         self._failed = False  # the last dial
-        self._reached = False  # a warm-up was answered, and the upstream has not been lost since
+        self._reached = False  # a warm-up or a request was answered, and the upstream has not been lost since
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._closed = False
 
@@ -138,7 +138,7 @@ class UpstreamPool:
 
     @property
     def is_warm(self) -> bool:
-        """True once a warm-up was answered, until the upstream can't be reached any more."""
+        """True once a warm-up or a request was answered, until the upstream can't be reached any more."""
         return self._reached
 
     @property
@@ -362,6 +362,8 @@ class UpstreamPool:
                     self._back_off.reset()
                 self._check_lifetime(connection, lifetime, now_s)
         self._capacity.refresh(self._connections, now_s)
+        if not self._reached:
+            self._look_for_answers()
         if not self._reached and not self._warming and not self._back_off.is_on:
             self._warm_any()
         self._fill()
@@ -393,6 +395,15 @@ class UpstreamPool:
             connection.retire(ConnectionEnd.IDLE)
         elif now_s >= lifetime.until_s:
             self._retire_when_replaced(connection, ConnectionEnd.AGE)
+
+    def _look_for_answers(self) -> None:
+        """See whether a request was answered: under load no connection may be free for a warm-up for a long time.
+
+        A connection of HTTP/1.1 takes another request only after a whole answer. HTTP/2 always has room for a warm-up.
+        """
+        if not self._capacity.is_http2 and any(connection.n_begun > 1 for connection in self._connections):
+            self._reached = True
+            self._on_change()
 
     def _warm_any(self) -> None:
         """Send a warm-up: the requests that waited at the start took all the room of the first connections."""
