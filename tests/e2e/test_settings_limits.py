@@ -105,12 +105,15 @@ def test_tokens_are_counted_by_the_bytes_of_the_prompt_and_what_the_answer_may_b
         "VELOX_DEFAULT_MAX_TOKENS": "100k",
     }
     with VeloxProcess(env) as velox:
-        never = chat(velox, "k-one")
+        never = chat(velox, "k-one", max_tokens=100_000)
         assert never.status == 429 and "can never pass" in str(never.error()["message"])
         passed, message = passes(velox, 5, "k-one", max_tokens=50)
         assert passed == 2 and "VELOX_KEY_TPM" in message
         passed, message = passes(velox, 5, "k-two", max_tokens=50)
         assert passed == 1 and "VELOX_RATE_LIMIT_TPM" in message
+    with VeloxProcess({**env, "VELOX_RATE_LIMIT_TPM": "0"}) as velox:
+        passed, message = passes(velox, 5, "k-one")
+        assert passed == 1 and "this key's token limit is reached" in message, "100k are assumed; it takes all there is"
 
 
 @covers("VELOX_RATE_LIMIT_CONCURRENCY", "VELOX_KEY_CONCURRENCY")

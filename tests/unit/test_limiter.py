@@ -348,14 +348,60 @@ def test_refused_of_one_batch_are_told_different_times() -> None:
 
 
 def test_request_larger_than_a_full_quota_is_told_that_it_never_passes() -> None:
-    """No Retry-After, no retry of the SDK's; what it may need and what there is."""
+    """No Retry-After, no retry of the SDK's; what it may need and what there is. What it names itself counts."""
     house = House(rule(Scope.KEY, tpm=1000), rule(rpm=1, name="limits[1]"))
 
-    error = house.refuses(tokens=Estimate(101, 900))
+    error = house.refuses(tokens=Estimate(1, 1000, named=1000))
 
     assert (error.retry_after_s, error.should_retry) == (None, False)
     assert "may need 1001 tokens" in error.message and "holds 1000 (limits[0].tpm)" in error.message
-    assert house.admit(tokens=Estimate(100, 900)).wait_ns == 0
+    assert house.admit(tokens=Estimate(100, 900, named=900)).wait_ns == 0
+
+
+@pytest.mark.parametrize(
+    "estimate", [Estimate(5, 1024), Estimate(101, 900, named=900), Estimate(10**6, 0), Estimate(2000, 999, named=999)]
+)
+@pytest.mark.parametrize("others", [(), (rule(rpm=600, name="limits[1]"),)])
+def test_estimate_above_a_full_quota_takes_all_of_it_and_is_settled(
+    estimate: Estimate, others: tuple[LimitRule, ...]
+) -> None:
+    """`tpm: 1000` and no `max_tokens`: 1,024 are assumed, which was a refusal for ever."""
+    house = House(rule(Scope.KEY, tpm=1000), *others)
+    tokens = "tpm/limits[0]/a/"
+
+    grant = house.admit(tokens=estimate)
+    assert house.remaining()[tokens] == 0
+    assert house.refuses(tokens=estimate).should_retry is not False, "the next one waits for its turn"
+    grant.meter = Measured(5, 7)  # type: ignore[assignment]
+    grant.settle(sent=True, pays=True, is_whole=True)
+
+    assert house.remaining()[tokens] == 988
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "left"), [(None, None, 0), (400, None, 0), (None, 10, 0), (1200, None, -200)]
+)
+def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
+    given: int | None, made: int | None, left: int
+) -> None:
+    """What was taken stays taken; only what is known can be charged above it."""
+    house = House(rule(Scope.KEY, tpm=1000))
+    grant = house.admit(tokens=Estimate(5000, 100_000))
+    grant.meter = Measured(given, made)  # type: ignore[assignment]
+
+    grant.settle(sent=True, pays=True, is_whole=True)
+
+    quota = house.table.quotas["tpm/limits[0]/a/"]
+    assert (quota.tat - NOW) / quota.rate.interval_ns == pytest.approx(1000 - left)
+
+
+def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_sent() -> None:
+    """What was taken goes back, and not what was estimated."""
+    house = House(rule(Scope.KEY, tpm=1000), rule(tpm=5000, name="limits[1]"))
+
+    house.admit(tokens=Estimate(100, 1024)).settle(sent=False, pays=False, is_whole=False)
+
+    assert house.remaining() == {"tpm/limits[0]/a/": 1000, "tpm/limits[1]//": 5000}
 
 
 def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
@@ -538,7 +584,9 @@ def test_estimate_is_bytes_of_the_prompt_and_the_longest_answers(
     route: Endpoint, n_bytes: int, peek: BodyFields, wanted: tuple[int, int]
 ) -> None:
     """Prompt by its bytes, answer by max_tokens or the default, n of them; what has no answer of tokens costs none."""
-    assert Estimator(4, 1024).estimate(route, n_bytes, peek) == wanted
+    estimate = Estimator(4, 1024).estimate(route, n_bytes, peek)
+    assert (estimate.prompt, estimate.answer) == wanted
+    assert estimate.named == (0 if peek.max_tokens is None else estimate.answer), "what the request says, and no guess"
 
 
 # -- the fake is like the real thing ------------------------------------------------------------------

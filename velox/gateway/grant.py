@@ -32,7 +32,7 @@ LONGEST_DEBT_NS: Final = 600_000_000_000
 class Bound:
     """One quota, and the rule that made it. name: as messages call it."""
 
-    __slots__ = ("_behind_ns", "_looked_ns", "is_tokens", "name", "quota", "scope", "unit")
+    __slots__ = ("_behind_ns", "_looked_ns", "is_tokens", "most", "name", "quota", "scope", "unit")
 
     def __init__(self, quota: Quota, name: str, scope: Scope, unit: Unit) -> None:
         self.quota: Final = quota
@@ -40,8 +40,23 @@ class Bound:
         self.scope: Final = scope
         self.unit: Final = unit
         self.is_tokens: Final = unit is Unit.TOKENS
+        self.most: Final = quota.rate.burst  # that a full bucket holds
         self._looked_ns = 0
         self._behind_ns = 0
+
+    def needed(self, estimate: Estimate) -> int:
+        """Return the permits that a request takes in advance.
+
+        An estimate of tokens is capped at what a full bucket holds: a guess never refuses a request for ever. What was
+        used above it is charged at the end. Only an answer that the request itself names can be too long to ever pass:
+        a prompt, of which there is no count yet, has one token at least.
+        """
+        if not self.is_tokens:
+            return 1
+        total, most = estimate.total, self.most
+        if total <= most:
+            return total
+        return total if estimate.named >= most else most
 
     def in_line_ns(self, n: int, now_ns: int) -> int:
         """Return how much longer a refused request must wait for those that were refused at the same moment.
@@ -143,7 +158,7 @@ class Grant:
         waits, self._waits = self._waits, None
         for bound, wait_ns in zip(self.limits.bounds, waits or (), strict=False):
             if wait_ns:
-                bound.quota.used_wait(self.estimate.total if bound.is_tokens else 1)
+                bound.quota.used_wait(bound.needed(self.estimate))
 
     def settle(self, *, sent: bool, pays: bool, is_whole: bool) -> Spent | None:
         """Free the slots, and make good what was taken in advance. Only the first call counts.
@@ -159,27 +174,31 @@ class Grant:
             held.slots.release()
         if sent and self.estimate is NO_TOKENS:
             return None
-        given, made = self._used(is_whole=is_whole) if sent and pays else (0, 0)
-        more = given + made - self.estimate.total
+        given, made, known = self._used(is_whole=is_whole) if sent and pays else (0, 0, 0)
         for index, bound in enumerate(limits.bounds):
             waiting = self._waits is not None and self._waits[index] > 0
             if not bound.is_tokens:
                 if not sent:
                     bound.quota.give_back(1, waiting=waiting)
-            elif more > 0:
+                continue
+            taken = bound.needed(self.estimate)
+            # Where nothing is known, what was taken stays taken: a guess is never a debt.
+            more = max(known, min(given + made, taken)) - taken
+            if more > 0:
                 bound.charge(more)
             elif more:
                 bound.quota.give_back(-more, waiting=waiting)
         return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, given, made)
 
-    def _used(self, *, is_whole: bool) -> tuple[int, int]:
-        """Return the tokens of the prompt and of the answer; estimated where nothing is known of them."""
-        given, made = self.estimate
-        if self.meter is not None:
-            usage = self.meter.usage(is_whole=is_whole)
-            given = given if usage.input is None else usage.input
-            made = made if usage.output is None else usage.output
-        return given, made
+    def _used(self, *, is_whole: bool) -> tuple[int, int, int]:
+        """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""
+        given, made, _ = self.estimate
+        if self.meter is None:
+            return given, made, 0
+        usage = self.meter.usage(is_whole=is_whole)
+        given = given if usage.input is None else usage.input
+        made = made if usage.output is None else usage.output
+        return given, made, (usage.input or 0) + (usage.output or 0)
 
 
 # Of a request that has not come to the gate.

@@ -135,39 +135,38 @@ class Limiter:
             return limits.nothing
         only = limits.only
         if only is not None:  # most callers have one limit: to look at it first would cost as much as taking
-            n = estimate.total if only.is_tokens else 1
+            n = only.needed(estimate) if only.is_tokens else 1
             answer = only.quota.take(n, now_ns) if n else 0
             if answer < 0:
-                raise self._refused([(only, answer)], estimate.total, now_ns)
+                raise self._refused([(only, answer)], estimate, now_ns)
             self._on_decision(only.scope, only.unit, _WAITED if answer else _GRANTED)
             if not answer and limits.granted is not None:
                 return limits.granted
             return Grant(limits, estimate, [answer] if answer else None)
-        tokens = estimate.total
-        self._look(limits, tokens, now_ns)
-        waits = self._take(limits, tokens, now_ns)
+        self._look(limits, estimate, now_ns)
+        waits = self._take(limits, estimate, now_ns)
         for bound, wait_ns in zip(limits.bounds, waits, strict=True):
             self._on_decision(bound.scope, bound.unit, _WAITED if wait_ns else _GRANTED)
         for held in limits.slots:
             self._on_decision(held.scope, Unit.CONCURRENCY, _GRANTED)
         return Grant(limits, estimate, waits if any(waits) else None)
 
-    def _look(self, limits: LimitSet, tokens: int, now_ns: int) -> None:
+    def _look(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> None:
         """Raise VeloxError if one of them has no room."""
         answers: list[tuple[Bound, int]] = []
         is_refused = False
         for bound in limits.bounds:
-            n = tokens if bound.is_tokens else 1
+            n = bound.needed(estimate)
             answer = bound.quota.ask(n, now_ns) if n else 0
             is_refused |= answer < 0
             answers.append((bound, answer))
         if is_refused:
-            raise self._refused(answers, tokens, now_ns)
+            raise self._refused(answers, estimate, now_ns)
         for held in limits.slots:
             if held.slots.in_use() >= held.slots.limit:
                 raise self._full(held)
 
-    def _take(self, limits: LimitSet, tokens: int, now_ns: int) -> list[int]:
+    def _take(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> list[int]:
         """Take from all of them; return how long each must be waited for. Raises VeloxError, and has taken nothing."""
         n_slots = 0
         waits: list[int] = []
@@ -177,31 +176,31 @@ class Limiter:
                     raise self._full(held)
                 n_slots += 1
             for bound in limits.bounds:
-                n = tokens if bound.is_tokens else 1
+                n = bound.needed(estimate)
                 answer = bound.quota.take(n, now_ns) if n else 0
                 if answer < 0:
-                    raise self._refused([(bound, answer)], tokens, now_ns)
+                    raise self._refused([(bound, answer)], estimate, now_ns)
                 waits.append(answer)
         except BaseException:  # a refusal, or a bug: nothing stays taken
             for held in limits.slots[:n_slots]:
                 held.slots.release()
             for taken, wait_ns in zip(limits.bounds, waits, strict=False):
-                taken.quota.give_back(tokens if taken.is_tokens else 1, waiting=wait_ns > 0)
+                taken.quota.give_back(taken.needed(estimate), waiting=wait_ns > 0)
             raise
         return waits
 
     # -- refusals -----------------------------------------------------------------------------------
 
-    def _refused(self, asked: Sequence[tuple[Bound, int]], tokens: int, now_ns: int) -> VeloxError | NotYetError:
+    def _refused(self, asked: Sequence[tuple[Bound, int]], estimate: Estimate, now_ns: int) -> VeloxError | NotYetError:
         """Return the 429, whose time is when all that were asked have room again, without a wait."""
         answers = [pair for pair in asked if pair[1] != NOT_YET]
         if len(answers) < len(asked) and all(answer >= 0 for _, answer in answers):
-            wants = [(bound.quota, tokens if bound.is_tokens else 1) for bound, answer in asked if answer == NOT_YET]
+            wants = [(bound.quota, bound.needed(estimate)) for bound, answer in asked if answer == NOT_YET]
             return NotYetError(wants)
         # A wait that may be waited for is shorter than each that may not: the longest is among the refusals.
         bound, answer = min(answers, key=lambda pair: pair[1])
         self._on_decision(bound.scope, bound.unit, Decision.REFUSED)
-        n = tokens if bound.is_tokens else 1
+        n = bound.needed(estimate)
         if answer == NEVER:
             return _never(bound, n)
         if answer == UNAVAILABLE:

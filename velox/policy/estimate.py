@@ -23,10 +23,15 @@ _MOST: Final = 2**40
 
 
 class Estimate(NamedTuple):
-    """Tokens that a request may cost: of its prompt, and of all its answers."""
+    """Tokens that a request may cost: of its prompt, and of all its answers.
+
+    named: what the request itself asks for as its answer (`max_tokens`, times `n`); 0 where it names nothing. The rest
+    is a guess: a limit that holds less than the guess must not refuse the request for ever.
+    """
 
     prompt: int
     answer: int
+    named: int = 0
 
     @property
     def total(self) -> int:
@@ -55,7 +60,8 @@ class Estimator:
         max_tokens = self.default_max_tokens if peek.max_tokens is None else peek.max_tokens
         if peek.n > 1:
             max_tokens *= peek.n
-        return Estimate(prompt, max_tokens if max_tokens < _MOST else _MOST)
+        answer = max_tokens if max_tokens < _MOST else _MOST
+        return Estimate(prompt, answer, 0 if peek.max_tokens is None else answer)
 
     def at_first(self, route: Endpoint, n_bytes: int) -> int:
         """Return what a request may cost whose body has not been read: what the queue goes by."""
