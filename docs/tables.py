@@ -1,4 +1,4 @@
-"""Writes the tables that stand in README.md, docs/errors.md and docs/metrics.md: `python -m docs.tables`.
+"""Writes the generated tables of settings.md, errors.md and metrics.md: `python -m docs.tables`.
 
 Knows: what each reason means in words, and the markers that a table stands between. The rest comes from
 velox/errors.py and velox/settings; a test compares the pages with what this makes.
@@ -14,12 +14,13 @@ from velox.admin import metrics_page
 from velox.admin.metrics_page import upstream_families
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
+from velox.settings.model import VARIABLES
 from velox.settings.show import markdown
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.upstream_table import ROW_CELLS, UpstreamTable
 
-__all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full"]
+__all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full", "settings_by_topic"]
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -77,8 +78,40 @@ MEANING: Final = {
 _NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.TUNNEL_TIMEOUT, Reason.UPSTREAM_STATUS)
 
 
+# Topic -> the first variable of it; it goes on to the next topic's.
+_TOPICS: Final = {
+    "Client listeners": "VELOX_LISTEN",
+    "Admin listener": "VELOX_ADMIN_LISTEN",
+    "Processes": "VELOX_WORKERS",
+    "Upstream": "VELOX_UPSTREAM_ORIGIN",
+    "Upstream time-outs": "VELOX_UPSTREAM_CONNECT_TIMEOUT",
+    "Retries": "VELOX_RETRIES",
+    "Upstream connections": "VELOX_READY_REQUIRES_UPSTREAM",
+    "Upstream credentials and paths": "OPENAI_API_KEY",
+    "Limits": "VELOX_RATE_LIMIT_RPM",
+    "Queue and concurrency": "VELOX_QUEUE_DEPTH",
+    "Limits over several gateways": "VELOX_REDIS_URL",
+    "Sizes, connections, memory": "VELOX_MAX_BODY",
+    "Client time-outs": "VELOX_HEADER_TIMEOUT",
+    "WebSockets": "VELOX_MAX_TUNNELS",
+    "Client keys": "VELOX_API_KEYS",
+    "Drain, log, file": "VELOX_DRAIN_TIMEOUT",
+}
+
+
+def settings_by_topic() -> str:
+    """Return the tables of docs/settings.md: one for each topic, all variables in their order."""
+    names = [variable.name for variable in VARIABLES]
+    starts = [*map(names.index, _TOPICS.values()), len(names)]
+    tables = [
+        f"## {topic}\n\n{markdown(VARIABLES[start:end])}"
+        for topic, start, end in zip(_TOPICS, starts[:-1], starts[1:], strict=True)
+    ]
+    return "\n" + "\n".join(tables)
+
+
 def reasons_by_status() -> str:
-    """Return the short table of README: a row a status."""
+    """Return the short table of docs/errors.md: a row a status."""
     lines = ["| status | `error.type` | reasons (`error.code`) |", "|---|---|---|"]
     sent = [reason for reason in Reason if reason not in _NEVER_SENT]
     for status in sorted({reason.fact.status for reason in sent}):
@@ -132,8 +165,8 @@ def _count_upstream_series(n_origins: int) -> int:
 
 # (page, name of the markers, what makes the table)
 TABLES: Final = (
-    ("README.md", "settings", markdown),
-    ("README.md", "reasons", reasons_by_status),
+    ("docs/settings.md", "settings", settings_by_topic),
+    ("docs/errors.md", "statuses", reasons_by_status),
     ("docs/errors.md", "reasons", reasons_in_full),
     ("docs/metrics.md", "series", most_series),
 )

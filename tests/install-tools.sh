@@ -9,15 +9,22 @@ missing() {
     local tool
     for tool in nginx:nginx-light nghttpd:nghttp2-server h2load:nghttp2-client wrk:wrk \
         chromium:chromium go:golang-go curl:curl openssl:openssl slowhttptest:slowhttptest varnishtest:varnish \
-        redis-server:redis-server valgrind:valgrind perf:linux-perf; do
+        redis-server:redis-server valgrind:valgrind perf:linux-perf node:nodejs npm:npm; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
 }
 
-packages=$(missing)
-[ -n "$packages" ] || exit 0
+# The OpenAI SDK for Node, beside the test that runs README's example with it.
+sdk_of_node() {
+    cd "$(dirname "$0")/e2e/node"
+    [ -d node_modules/openai ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+}
 
-if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+packages=$(missing)
+if [ -z "$packages" ]; then
+    sdk_of_node && exit 0
+    packages="openai(npm)"
+elif [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "Installing for the tests:" $packages
     # Debian starts a server when it installs one. The tests start their own; none may be left on port 80.
     policy=/usr/sbin/policy-rc.d
@@ -30,7 +37,7 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     # shellcheck disable=SC2086 # one word a package
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null || true
     packages=$(missing)
-    [ -n "$packages" ] || exit 0
+    [ -z "$packages" ] && sdk_of_node && exit 0
 fi
 
 echo "Missing for some tests (apt-get install as root brings them):" $packages >&2

@@ -23,7 +23,7 @@ PAGES: Final = ROOT / "docs" / "benchmarks"
 README: Final = ROOT / "README.md"
 # kind of run -> name of its page, its data and its pictures.
 _NAMES: Final = {"bench": "gateways", "full": "full", "smoke": "gateways"}
-# The markers of README.md, and the pictures between them.
+# The markers of README.md.
 _KEY: Final = "key-figures"
 # What the clients of a run sent, in README.md.
 _HEADS: Final = (
@@ -34,7 +34,6 @@ _EQUAL_ONLY: Final = (
     "**All requests of this run had the same head, which no real client sends. Where heads differ, a request costs\n"
     "Velox about twice as much.** The next run has real heads."
 )
-_KEY_PICTURES: Final = ("cpu-per-request", "latency")
 UNMEASURED: Final = "Nothing has been measured for this page yet.\n"
 
 
@@ -91,24 +90,16 @@ def sections(document: Document) -> dict[str, str]:
 
 def _of_readme(document: Document) -> str:
     folder = PAGES.relative_to(ROOT)
-    shown = [
-        f"![{each.alt}]({folder}/{_file(_NAMES[document.kind], each.name)})\n"
-        for name in _KEY_PICTURES
-        for each in PICTURES
-        if each.name == name and each.draw(document)
-    ]
     page = f"{folder}/{_NAMES[document.kind]}.md"
     lines = [
         f"{document.date}, {document.machine.get('cores')} cores of {document.machine.get('cpu')}, CPython "
         f"{document.machine.get('python')}; median of {document.rounds} interleaved rounds.",
-        f"{kept(all_bars(document))}: [which, and by how much]({page}#bars).",
+        f"{kept(all_bars(document))}: [all of them]({page}#bars), [pictures]({page}#pictures).",
         _HEADS if json_cell(document) else _EQUAL_ONLY,
         "",
         key_figures(document),
-        "",
-        *shown,
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _shown_pictures(document: Document) -> str:

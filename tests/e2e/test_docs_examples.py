@@ -1,4 +1,4 @@
-"""What README shows is run as it stands there, with other ports and shorter times."""
+"""What README and the pages show is run as it stands there, with other ports and shorter times."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.e2e.upstreams import chat_chunk
 from tests.markdown import PAGES, ROOT, blocks, commands
 
 README = ROOT / "README.md"
+NODE_MODULES = REPOSITORY / "tests/e2e/node/node_modules"
 CURL = sorted(
     {command for page in PAGES for command in commands(page) if command.startswith("curl ") and "$" not in command}
 )
@@ -58,6 +60,20 @@ def test_python_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path) ->
     assert len(done.stdout.split()) > 5
 
 
+@pytest.mark.skipif(
+    shutil.which("node") is None or not NODE_MODULES.is_dir(), reason="no Node with its SDK: tests/install-tools.sh"
+)
+def test_node_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path) -> None:
+    """The same with the SDK for Node."""
+    (snippet,) = blocks(README, "js")
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "snippet.mjs").write_text(aimed(snippet, velox))
+
+    done = run(["node", "snippet.mjs"], tmp_path)
+
+    assert len(done.stdout.split()) > 5
+
+
 @pytest.mark.parametrize("command", CURL)
 def test_curl_command_works(velox: VeloxProcess, tmp_path: Path, command: str) -> None:
     """Each curl command is answered by what its page says."""
@@ -76,8 +92,8 @@ def test_curl_command_works(velox: VeloxProcess, tmp_path: Path, command: str) -
 
 
 def test_go_tool_pprof_command_works(velox: VeloxProcess, tmp_path: Path) -> None:
-    """`go tool pprof` reads the profile at the address that README shows."""
-    (command,) = [command for command in commands(README) if command.startswith("go tool pprof")]
+    """`go tool pprof` reads the profile at the address that admin.md shows."""
+    (command,) = [command for command in commands(ROOT / "docs/admin.md") if command.startswith("go tool pprof")]
 
     done = run(shlex.split(aimed(command, velox)), tmp_path, {"HOME": str(tmp_path), "PPROF_TMPDIR": str(tmp_path)})
 
@@ -85,8 +101,8 @@ def test_go_tool_pprof_command_works(velox: VeloxProcess, tmp_path: Path) -> Non
 
 
 def test_simulator_command_answers(tmp_path: Path) -> None:
-    """`velox sim` with README's options says where it listens, and leaves at SIGTERM."""
-    (command,) = [command for command in commands(README) if " sim " in command]
+    """`velox sim` with the options of development.md says where it listens, and leaves at SIGTERM."""
+    (command,) = [command for command in commands(ROOT / "docs/development.md") if " sim " in command]
     words = shlex.split(command.replace(":9000", ":0"))[1:]
     process = subprocess.Popen(
         [sys.executable, "-m", "velox", *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=BASE_ENV

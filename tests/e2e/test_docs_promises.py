@@ -1,4 +1,4 @@
-"""Promises of README that no other test shows: how a reply ends that was cut, and that no redirect is followed."""
+"""Guarantees that no other test shows: how a reply ends that was cut, and that no redirect is followed."""
 
 from __future__ import annotations
 

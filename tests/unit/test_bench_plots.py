@@ -111,15 +111,27 @@ def test_readme_is_filled_by_the_usual_run_only(tmp_path: Path) -> None:
     assert README not in files(small(run("full")), tmp_path, readme=README)
     shown = text.partition("<!-- key-figures -->")[2].partition("<!-- /key-figures -->")[0]
     assert re.search(
-        r"^\| CPU a JSON request, heads as [^|]* \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$",
+        r"^\| CPU per JSON request, heads as [^|]* \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$",
         shown,
         re.M,
     )
+    assert "heads equal" not in shown
     assert shown.count("difference of percentiles") == 2
-    assert re.findall(r"\((docs/\S+svg)\)", shown) == [
-        "docs/benchmarks/gateways-cpu-per-request.svg",
-        "docs/benchmarks/gateways-latency.svg",
+    assert re.findall(r"\((docs/\S+)\)", shown) == [
+        "docs/benchmarks/gateways.md#bars",
+        "docs/benchmarks/gateways.md#pictures",
     ]
+
+
+def test_readme_says_so_where_a_run_had_equal_heads_only(tmp_path: Path) -> None:
+    """Such a figure is no client's: it stands there only for want of a better one, and by its name."""
+    document = run()
+    document["cells"] = [cell for cell in document["cells"] if cell["id"] != "json-750B"]
+
+    text = files(small(document), tmp_path, readme=README)[README]
+
+    assert "| CPU per JSON request, all heads equal: what load generators send, and no real client |" in text
+    assert "**All requests of this run had the same head" in text
 
 
 def test_short_run_is_not_published(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`velox check` and README's table show every variable, from one table, and no secret."""
+"""`velox check` and docs/settings.md show every variable, from one table, and no secret."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT
 ROOT = Path(__file__).parents[2]
 
 
-def test_readme_holds_the_table_as_generated() -> None:
-    """README's table is `python -m velox.settings`, between the markers."""
-    readme = (ROOT / "README.md").read_text()
+def test_page_has_every_variable_once_and_links_that_count_from_its_folder() -> None:
+    """docs/settings.md has the rows of `python -m velox.settings`, in order, in tables by topic."""
+    page = (ROOT / "docs/settings.md").read_text()
+    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
 
-    table = readme.partition("<!-- settings -->\n")[2].partition("<!-- /settings -->")[0]
-    assert table.strip() == markdown().strip()
+    assert [line for line in page.splitlines() if line.startswith("| `")] == rows
+    assert len(rows) == len(VARIABLES)
+    assert "](docs/" not in page
 
 
 def test_effective_shows_every_variable_and_hides_secrets(tmp_path: Path) -> None:

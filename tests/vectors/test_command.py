@@ -39,4 +39,5 @@ def test_page_shows_every_vector_as_it_is() -> None:
     for row in list(rows((vector, "") for vector in VECTORS))[2:]:
         assert row.split(" | ")[:3] in shown
     assert f"{len(VECTORS)} [vectors](docs/http1-vectors.md)" in (ROOT / "README.md").read_text()
+    assert f"{len(VECTORS)} [vectors](http1-vectors.md)" in (ROOT / "docs/guarantees.md").read_text()
     assert "**" not in PAGE.read_text().partition("<!-- vectors -->")[2]

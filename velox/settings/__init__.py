@@ -13,7 +13,7 @@ Knows: names, units, bounds, defaults and which settings contradict each other. 
     upstreams   the list of upstreams; routes: the list of routes; routing: both together, and their consistency
     certificates  the files of TLS
     live        what takes effect while a gateway runs, and how a change is described
-    show        `velox check` and README's table, from the same model
+    show        `velox check` and docs/settings.md, from the same model
 """
 
 from velox.settings.loading import load

@@ -1,6 +1,6 @@
-"""`python -m velox.settings`: print the configuration table that stands in README.md.
+"""`python -m velox.settings`: print one table of all settings, as docs/settings.md has them by topic.
 
-Knows: the table and standard output. Does not know: README.md.
+Knows: the table and standard output. Does not know: the page.
 """
 
 import sys

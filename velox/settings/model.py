@@ -1,6 +1,6 @@
 """The settings: each field with its type, its unit, its variable and default, and what it means.
 
-Knows: what there is to set; loading, `velox check` and README's table go by it. Does not know: where a value came from.
+Knows: what there is to set; loading, `velox check` and docs/settings.md go by it. Does not know: where a value is from.
 """
 
 from collections.abc import Mapping

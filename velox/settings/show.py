@@ -1,4 +1,4 @@
-"""The settings as people read them: the lines of `velox check`, and README's table.
+"""The settings as people read them: the lines of `velox check`, and the table of docs/settings.md.
 
 Knows: how each kind of value is written, every rule, upstream and route, and where each was written. Does not know: who
 prints them. No secret is shown, no value of a header that is set, and no name of a key that no key has: either may be a
@@ -15,6 +15,7 @@ from velox.policy.limit_rules import LimitRule, called
 from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
+from velox.settings.variable import Variable
 from velox.types import NO_RATES, KeyEntry, Rates, Secret
 
 __all__ = ["effective", "limit_lines", "markdown", "match_text", "route_lines", "shown_keys", "upstream_lines"]
@@ -45,10 +46,14 @@ def effective(settings: Settings) -> list[tuple[str, str, str]]:
     return rows
 
 
-def markdown() -> str:
-    """Return the table of all variables in Markdown, ending with a line end."""
-    lines = ["| variable | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{v.name}` | {v.shown_default or v.default or 'none'} | {v.meaning} |" for v in VARIABLES]
+def markdown(variables: Iterable[Variable] = VARIABLES) -> str:
+    """Return a table of variables in Markdown, ending with a line end. Links count from docs/."""
+    lines = ["| variable | default | reload | meaning |", "|---|---|---|---|"]
+    lines += [
+        f"| `{v.name}` | {v.shown_default or v.default or 'none'} | {'yes' if v.is_live else 'restart'}"
+        f" | {v.meaning.replace('](docs/', '](')} |"
+        for v in variables
+    ]
     return "\n".join(lines) + "\n"
 
 
