@@ -84,7 +84,8 @@ def test_fallback_answers_with_its_own_model(
 
         assert (answer.sim, answer.upstream, answer.model) == ("backup", "backup", "model-of-backup")
         assert set(answer.tried.split(", ")) == {tried}
-        assert answer.attempts == 1 + len(answer.tried.split(", ")) <= 3  # after a reset the same is asked once more
+        # After a reset, or a single 500, the same is asked once more.
+        assert answer.attempts == 1 + len(answer.tried.split(", ")) <= 3
         assert b'"gpt-4o"' in broken.wait_call().body
         assert answer.text
 
@@ -107,8 +108,8 @@ def test_fallbacks_are_tried_in_their_order(broken: RecordingUpstream) -> None:
         with routed({"upstreams": upstreams, "routes": [route]}, retries="2") as velox:
             answer = ask(velox.openai(), "a")
 
-        assert (answer.sim, answer.model, answer.attempts) == ("third", "a", 3)
-        assert answer.tried == "first=500, second=500"
+        assert (answer.sim, answer.model, answer.attempts) == ("third", "a", 4)
+        assert answer.tried == "first=500, first=500, second=500", "the second has another model: once more the first"
 
 
 def test_error_of_the_last_one_is_what_the_client_sees(broken: RecordingUpstream) -> None:
@@ -160,7 +161,7 @@ def test_attempts_are_in_the_access_log(broken: RecordingUpstream, backup: Entry
         ask(velox.openai())
         line = velox.wait_access(lambda line: line.get("upstream") == "backup")
 
-        assert line["attempts"] == 2
+        assert line["attempts"] == 3, "a single 500: once more at the same"
         assert "first=500" in str(line)
 
 
@@ -168,7 +169,7 @@ def test_metrics_count_by_upstream(broken: RecordingUpstream, backup: Entry) -> 
     """Each attempt where it was made: what failed at the first, and what the other one answered."""
     with routed(config(broken.upstream.url, backup)) as velox, broken.playing(answers(500)):
         found = [ask(velox.openai()) for _ in range(6)]
-        n_failed = sum(answer.tried == "first=500" for answer in found)
+        n_failed = sum(answer.tried.count("first=500") for answer in found)
         attempts = "velox_upstream_requests_total"
         velox.wait_metric(f'{attempts}{{outcome="ok",upstream="backup"}}', lambda n: n == 6)
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, read_reply, until
 from tests.e2e.recording import JSON, SSE, Call, Fields, RecordingUpstream, Script, healthy
+from tests.e2e.routed import routed
 from tests.e2e.tools import CHAT, CHAT_STREAM, Client, covers, free_port, hold_chat, reason, request_bytes
 
 # Deadlines are looked at every 0.3 s; the rest is for a busy machine.
@@ -109,6 +110,40 @@ def test_retry_after_is_waited_for_up_to_the_limit(max_wait: str, n_attempts: in
         else:
             first, second = chats(upstream)
             assert reply.status == 200 and second.came_s - first.came_s >= 0.99
+
+
+@covers("VELOX_RETRY_BEFORE_FALLBACK")
+@pytest.mark.parametrize(
+    ("statuses", "fields", "wait", "n_first", "upstream_asked"),
+    [
+        ((429, 200), [("retry-after", "1")], "3s", 2, "first"),
+        ((429, 200), [("retry-after", "1")], "500ms", 1, "second"),
+        ((429, 200), [], "3s", 1, "second"),
+        ((500, 200), [], "3s", 2, "first"),
+        ((500, 200), [], "0s", 1, "second"),
+        ((503, 200), [], "3s", 1, "second"),
+        ((500,), [], "3s", 2, "second"),
+    ],
+)
+def test_same_upstream_is_asked_once_more_before_a_worse_one(
+    statuses: tuple[int, ...], fields: Fields, wait: str, n_first: int, upstream_asked: str, upstream: RecordingUpstream
+) -> None:
+    """S01, S03: after a short Retry-After or a single 500. A fallback with the same model is as good: no wait."""
+    with RecordingUpstream() as second:
+        upstreams = [
+            {"name": "first", "origin": upstream.upstream.url},
+            {"name": "second", "origin": second.upstream.url},
+        ]
+        for model in ("other", "m"):
+            route = {"name": "all", "to": "first", "fallback": [{"upstream": "second", "model": model}]}
+            with (
+                routed({"upstreams": upstreams, "routes": [route]}, retry_before_fallback=wait) as velox,
+                upstream.playing(answers(*statuses, fields=fields)),
+            ):
+                reply = velox.request("POST", "/v1/chat/completions", CHAT)
+                is_as_good = model == "m"
+                assert reply.header("x-velox-upstream") == ("second" if is_as_good else upstream_asked)
+                assert (reply.status, len(chats(upstream))) == (200, 1 if is_as_good else n_first)
 
 
 @covers("VELOX_RETRY_BUDGET", "VELOX_RETRY_BUDGET_MIN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,34 @@ def test_wait_without_a_word_of_the_upstream_doubles_and_is_jittered() -> None:
     assert RULES.wait_s([], 0, NOON, 0.0) == BACKOFF_FIRST_S * 0.5
     assert RULES.wait_s([], 0, NOON, 0.5) == BACKOFF_FIRST_S
     assert RULES.wait_s([], 2, NOON, 0.5) == BACKOFF_FIRST_S * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "is_single", "wait_s"),
+    [
+        (429, (b"retry-after", b"2"), True, 2.0),
+        (429, (b"retry-after-ms", b"300"), False, 0.3),  # what it was before says nothing of a rate limit
+        (429, (b"retry-after", b"4"), True, None),  # longer than anybody should wait who could be answered now
+        (429, None, True, None),  # nobody knows how long
+        (500, None, True, BACKOFF_FIRST_S),
+        (500, (b"retry-after", b"1"), True, 1.0),
+        (500, (b"retry-after", b"4"), True, None),
+        (500, None, False, None),  # not the first in a row
+        (502, None, True, None),
+        (503, (b"retry-after", b"1"), True, None),
+        (0, None, True, None),  # no reply at all
+    ],
+)
+def test_same_upstream_goes_before_a_worse_one_only_where_it_is_soon_over(
+    status: int, field: tuple[bytes, bytes] | None, is_single: bool, wait_s: float | None
+) -> None:
+    """S01, S03: a short Retry-After, a single 500."""
+    rules = replace(RULES, before_fallback_s=3.0)
+    headers = [] if field is None else [field]
+    assert rules.wait_before_fallback_s(status, headers, NOON, 0.5, is_single=is_single) == wait_s
+
+
+def test_worse_one_is_asked_at_once_where_no_wait_is_set() -> None:
+    """VELOX_RETRY_BEFORE_FALLBACK=0: as before."""
+    rules = replace(RULES, before_fallback_s=0.0)
+    assert rules.wait_before_fallback_s(500, [], NOON, 0.5, is_single=True) is None

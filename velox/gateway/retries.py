@@ -9,6 +9,8 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     it may have begun                ->  counted: within VELOX_RETRIES and the budget; at the next member at once, at
                                          the same after a wait, and never there after it let a time-out pass. Where
                                          these are used up, each fallback that is left is asked once, within the budget
+    429 with a short Retry-After,    ->  counted: the same once more where the next one is a fallback with another
+    a single 500                         model, which is a worse answer
     the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
     the client has seen a byte       ->  never
 """
@@ -99,9 +101,9 @@ class RetryPolicy:
             return None
         self._cursor.tried(attempt)
         if head.status != 429:
-            return self._counted(Retry.STATUS, attempt, head.headers, now_s)
+            return self._counted(Retry.STATUS, attempt, head.headers, now_s, head.status)
         again = self._with_other_key(Retry.RATE_LIMITED, attempt, now_s)
-        return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s)
+        return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
 
     def _with_other_key(self, cause: Retry, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Return another attempt at the same member with another key, if there is one."""
@@ -139,13 +141,21 @@ class RetryPolicy:
                 attempt = cursor.same(same, now_s)
         return attempt
 
-    def _counted(self, cause: Retry, attempt: Attempt, headers: Headers, now_s: float) -> RetryDecision | None:
+    def _counted(
+        self, cause: Retry, attempt: Attempt, headers: Headers, now_s: float, status: int = 0
+    ) -> RetryDecision | None:
         if not self._rules.retries or self._terms.retries_itself:
             return None
         is_spent = self._n_counted >= self._rules.retries
         wait_s: float | None = 0.0
         other = self._cursor.next(now_s, beyond=is_spent)
-        if other is None:
+        if other is not None and not self._n_counted and not self._cursor.is_as_good(other, attempt):
+            is_single = attempt.member.health.is_faultless
+            more = (headers, time.time(), random.random())
+            same_s = self._rules.wait_before_fallback_s(status, *more, is_single=is_single)
+            if same_s is not None and now_s + same_s < self._deadline_s:
+                other, wait_s = None, same_s
+        elif other is None:
             if is_spent or cause is Retry.TIMEOUT:  # it may be at work on it still
                 return None
             wait_s = self._rules.wait_s(headers, self._n_counted, time.time(), random.random())

@@ -248,7 +248,7 @@ class Routing:
 class RouteCursor:
     """The way of one request through the stages of its route: who comes first, and who next after a failure."""
 
-    __slots__ = ("_key", "_n_passed", "_tried", "_tried_keys", "is_canary", "parts", "stages")
+    __slots__ = ("_key", "_model", "_n_passed", "_tried", "_tried_keys", "is_canary", "parts", "stages")
 
     def __init__(
         self, parts: RouteParts, stages: tuple[Stage, ...], key: bytes, caller: Caller, model: str | None
@@ -256,6 +256,7 @@ class RouteCursor:
         """key: what requests are kept together by; empty: nothing does."""
         self.parts: Final = parts
         self._key: Final = key
+        self._model: Final = model
         self._tried: Final[dict[Group, set[int]]] = {}
         self._tried_keys: Final[dict[Member, set[int]]] = {}
         self._n_passed = 0  # stages, up to the last one in which somebody was tried
@@ -333,6 +334,14 @@ class RouteCursor:
         if attempt.keys is None or attempt.keys.is_usable(now_s):
             return attempt.group.take(attempt.n, now_s)
         return Attempt(attempt.group, attempt.n, attempt.key)
+
+    def is_as_good(self, other: Attempt, attempt: Attempt) -> bool:
+        """Say whether the answer of another member is as good: it is one of `to`, or is asked for the same model."""
+        groups = self.parts.groups
+        if other.group is attempt.group or other.group is groups[0] or attempt.group not in groups:
+            return True  # what fails in a canary goes back to `to`
+        asked, wanted = (each.group.models[each.n] or self._model for each in (other, attempt))
+        return asked == wanted
 
     def tried(self, attempt: Attempt, *, is_silent: bool = False) -> None:
         """An attempt has failed there. is_silent: without a reply: it would be no better with another model."""

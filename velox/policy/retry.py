@@ -25,12 +25,14 @@ class RetryRules:
     """What the settings allow.
 
     retries: further attempts. statuses: of an upstream, that are tried again. max_wait_s: longest Retry-After that is
-    waited for.
+    waited for. before_fallback_s: longest wait before the same upstream is asked once more though a fallback with
+    another model could be asked at once; 0: the fallback is asked.
     """
 
     retries: int
     statuses: frozenset[int]
     max_wait_s: float
+    before_fallback_s: float = 0.0
 
     def covers(self, status: int, headers: Headers) -> bool:
         """Say whether a reply may be refused for another attempt.
@@ -53,6 +55,22 @@ class RetryRules:
         if asked_s is not None:
             return asked_s if asked_s <= self.max_wait_s else None
         return BACKOFF_FIRST_S * 2.0**n_before * (0.5 + random)
+
+    def wait_before_fallback_s(
+        self, status: int, headers: Headers, unix_s: float, random: float, *, is_single: bool
+    ) -> float | None:
+        """Return how long to wait before the same upstream is asked once more, not a worse one; None: it is not.
+
+        A 429 that says when to come back, and a single 500, are soon over. Anything else may last. is_single: the
+        upstream has not failed just before.
+        """
+        if status == 429:
+            wait_s = retry_after_s(headers, unix_s)
+        elif status == 500 and is_single:
+            wait_s = self.wait_s(headers, 0, unix_s, random)
+        else:
+            return None
+        return wait_s if wait_s is not None and wait_s <= self.before_fallback_s else None
 
 
 class RetryBudget:

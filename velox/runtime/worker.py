@@ -91,7 +91,9 @@ def gateway_parts(
         auth=Authenticator(tuple(keys)),
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
-        retry_rules=RetryRules(settings.retries, settings.retry_statuses, settings.retry_max_wait_s),
+        retry_rules=RetryRules(
+            settings.retries, settings.retry_statuses, settings.retry_max_wait_s, settings.retry_before_fallback_s
+        ),
         retry_budget=RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s / settings.workers),
         recorder=recorder,
         limits=_limits(settings, slot),

@@ -170,6 +170,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "longest Retry-After that Velox waits for by itself; a longer one is passed on",
         parse.duration(0.0, 3600.0),
     )
+    retry_before_fallback_s: float = setting(
+        "3s",
+        "longest wait for the same upstream, after a 429 with Retry-After or a single 500, where the next one is a"
+        " fallback with another model; 0: the fallback is asked at once",
+        parse.duration(0.0, 60.0),
+    )
     retry_budget_percent: int = setting(
         "20", "retries allowed, in percent of the requests of the last 10 seconds", parse.integer(0, 1000)
     )

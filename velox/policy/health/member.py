@@ -230,6 +230,11 @@ class MemberHealth:
             self._is_reachable = is_reachable
             self.changes.n += 1
 
+    @property
+    def is_faultless(self) -> bool:
+        """True unless the last of its attempts that told something of it was a fault."""
+        return not self._breaker.n_faults
+
     def state(self, now_s: float) -> State:
         """Return whether it may have requests."""
         if self._breaker.is_open or not self._is_reachable or (self.active is not None and not self.active.is_up):
