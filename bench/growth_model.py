@@ -28,8 +28,8 @@ _NODES: Final = (1, 10, 1000)
 _US: Final = 1e-6
 _ALL_MEMBERS: Final = MOST_ROWS // 2  # half of the rows are for those that leave at a reload
 _SCRAPE: Final = re.compile(r"A server writes its metrics in some (\d+) ms")
-_QUESTION: Final = re.compile(r"takes some (\d+) µs for each of them in Redis")
-_PER_SECOND: Final = re.compile(r"busy limit is asked about some (\d+) times a second and gateway")
+_QUESTION: Final = re.compile(r"takes\s+about\s+(\d+)\s+µs\s+for\s+each\s+in\s+Redis")
+_PER_SECOND: Final = re.compile(r"busy\s+limit\s+causes\s+about\s+(\d+)\s+queries\s+a\s+second")
 
 
 @dataclass(frozen=True, slots=True)

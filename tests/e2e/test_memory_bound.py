@@ -171,7 +171,7 @@ def test_replies_to_a_hundred_streams_are_within_the_room_of_one_connection(way:
             "VELOX_BODY_BUDGET": "8MiB",
         }
         bound = memory_of(load(env), 2**20)
-        (replies,) = [row for row in bound.rows if row.what == "replies that are not read"]
+        (replies,) = [row for row in bound.rows if row.what == "unread replies"]
         velox = stack.enter_context(VeloxProcess(env))
         (worker,) = velox.worker_pids()
         for _ in range(N_HTTP2):

@@ -129,5 +129,5 @@ def test_bound_names_its_largest_parts_first() -> None:
     """As `velox check` prints it."""
     shown = str(memory_of(load(SMALL, cores=1, memory_bytes=0), PLENTY))
 
-    assert shown.startswith("at most 1.2 GiB a worker: replies that are not read 307 MiB, request bodies 288 MiB, ")
+    assert shown.startswith("at most 1.2 GiB a worker: unread replies 307 MiB, request bodies 288 MiB, ")
     assert "the process itself 48 MiB" in shown

@@ -215,17 +215,17 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     body = round(settings.body_budget_bytes * _GROWTH)
     rows = [
         MemoryRow("the process itself", _PROCESS, 1),
-        MemoryRow("heads that are remembered", _REMEMBERED, 1),
+        MemoryRow("cache of heads", _REMEMBERED, 1),
         MemoryRow("request bodies", body, 1),
-        MemoryRow("what clients send ahead", per_client, clients),
-        MemoryRow("replies that are not read", reply, clients),
-        MemoryRow("requests that wait or run", _EXCHANGE, exchanges),
+        MemoryRow("data that clients send ahead", per_client, clients),
+        MemoryRow("unread replies", reply, clients),
+        MemoryRow("waiting and running requests", _EXCHANGE, exchanges),
         MemoryRow("WebSockets", 2 * (_UNSENT + _READ), min(tunnels, inflight, clients)),
     ]
     if settings.listen_http2:
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
     if records:
-        rows.append(MemoryRow("TLS records of upstreams that are held", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
+        rows.append(MemoryRow("held TLS records of upstreams", _UPSTREAM_TLS_READ, min(upstream, exchanges)))
     if is_always_http1:
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM, min(upstream, exchanges)))
     else:
@@ -238,7 +238,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if any(target.model is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.
         n_attempts = 1 + any(route.hedge is not None for route in settings.routes)
-        rows.append(MemoryRow("bodies with another model", settings.body_budget_bytes, n_attempts))
+        rows.append(MemoryRow("bodies with a renamed model", settings.body_budget_bytes, n_attempts))
     if any(route.mirror is not None for route in settings.routes):
         rows.append(MemoryRow("copies for mirrors", _EXCHANGE + _MIRRORED_BODIES // _MIRRORED, _MIRRORED))
     return MemoryBound(tuple(rows))
@@ -257,7 +257,7 @@ def _of_limits(settings: Settings) -> list[MemoryRow]:
     )
     return [
         MemoryRow("the table of limits", row_bytes, settings.limit_buckets + _OVERFLOW_ROWS),
-        MemoryRow("limits of callers and models at hand", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
+        MemoryRow("cached limits of callers and models", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
     ]
 
 
