@@ -109,6 +109,7 @@ class Retry(enum.IntEnum):
     TIMEOUT = 5
     RATE_LIMITED = 6
     STATUS = 7
+    UNKNOWN_MODEL = 8
 
 
 class RetryDenied(enum.IntEnum):

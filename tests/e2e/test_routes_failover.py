@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -138,6 +139,28 @@ def test_answer_about_the_request_is_no_reason_to_ask_another(
         assert caught.value.status_code == status
         assert caught.value.response.headers["x-velox-upstream"] == "first"
         assert caught.value.response.headers["x-velox-attempts"] == "1"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_upstream_without_the_model_leaves_the_next_its_turn(backup: Entry, stream: bool, coding: str) -> None:
+    """404 `model_not_found` of the first and of the second: the third one answers."""
+    body = b'{"error":{"message":"The model `gpt-4o` does not exist","type":"invalid_request_error","code":"%b"}}'
+    text = body % b"model_not_found"
+
+    async def script(call: Call) -> None:
+        fields = [*JSON, ("content-encoding", coding)]
+        await call.reply(404, fields, gzip.compress(text) if coding == "gzip" else text)
+
+    with RecordingUpstream() as one, RecordingUpstream() as two, one.playing(script), two.playing(script):
+        upstreams = [{"name": "one", "origin": one.upstream.url}, {"name": "two", "origin": two.upstream.url}, backup]
+        route = {"name": "all", "to": "one", "fallback": ["two", {"upstream": "backup", "model": "m-of-backup"}]}
+        with routed({"upstreams": upstreams, "routes": [route]}) as velox:
+            answer = (ask_stream if stream else ask)(velox.openai(), "gpt-4o")
+
+            assert (answer.sim, answer.model, answer.attempts) == ("backup", "m-of-backup", 3)
+            assert answer.tried == "one=404, two=404"
+            velox.wait_metric('velox_retries_total{cause="unknown_model"}', lambda n: n == 2)
 
 
 def test_stream_that_has_begun_is_not_begun_anew(broken: RecordingUpstream, backup: Entry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -120,6 +121,70 @@ def test_each_fallback_is_asked_once_when_the_retries_are_used_up() -> None:
             assert status_of(await ask(made)) == 500
         with gateway(*(each.dial for each in failing), last.dial, rules=RULES, budget=RetryBudget(0, 0.0)) as made:
             assert status_of(await ask(made)) == 500
+
+    run(main)
+
+
+NO_MODEL: Final = b'{"error":{"message":"The model `m` does not exist","code":"model_not_found"}}'
+
+
+def test_who_does_not_have_the_model_is_passed_over() -> None:
+    """A 404 that says so: each of the others is asked once, whatever is left of retries; the last one's passes."""
+
+    async def main() -> None:
+        missing = [ScriptedUpstream(whole(404, NO_MODEL)) for _ in range(3)]
+        last = ScriptedUpstream(whole())
+        budget = RetryBudget(0, 0.0)
+        with gateway(*(each.dial for each in missing), last.dial, rules=NO_RETRIES, budget=budget) as made:
+            client = await ask(made, (b"x-stainless-retry-count", b"1"))
+            assert status_of(client) == 200
+            assert attempts(*missing, last) == [1, 1, 1, 1]
+            assert b"=404" in client.written
+        with gateway(*(each.dial for each in missing), rules=NO_RETRIES, budget=budget) as made:
+            client = await ask(made)
+            assert status_of(client) == 404
+            assert client.written.endswith(NO_MODEL)
+        with gateway(missing[0].dial, rules=NO_RETRIES, budget=budget) as made:
+            assert status_of(await ask(made)) == 404
+
+    run(main)
+
+
+def test_body_of_a_missing_model_may_come_in_parts() -> None:
+    """The client sees nothing of it before it is read."""
+
+    async def main() -> None:
+        head = ReplyHead.of(404, [(b"content-type", b"application/json")], None)
+        parts: list[Step] = [(head, b"", False), *((None, NO_MODEL[n : n + 1], False) for n in range(len(NO_MODEL)))]
+        first, last = ScriptedUpstream([*parts, (None, b"", True)]), ScriptedUpstream(whole())
+        with gateway(first.dial, last.dial) as made:
+            assert status_of(await ask(made)) == 200
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b'{"detail":"Not Found"}'),
+        (404, b""),
+        (404, b'{"error":{"code":"model_not_found"},"more":"%b"}' % (b"x" * 100_000)),
+        (400, NO_MODEL),
+    ],
+    ids=["other", "empty", "long", "400"],
+)
+def test_other_404_is_the_clients(status: int, body: bytes) -> None:
+    """It passes as it came."""
+
+    async def main() -> None:
+        head = ReplyHead.of(status, [], len(body))
+        parts: list[Step] = [(head, b"", False), (None, body[:70_000], False), (None, body[70_000:], True)]
+        first, last = ScriptedUpstream(parts), ScriptedUpstream(whole())
+        with gateway(first.dial, last.dial) as made:
+            client = await ask(made)
+            assert status_of(client) == status
+            assert client.written.endswith(body)
+        assert attempts(last) == [0]
 
     run(main)
 

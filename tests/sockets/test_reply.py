@@ -43,6 +43,12 @@ class Listener:
     def refuses(self, head: ReplyHead) -> bool:
         return self._verdict is not None and self._verdict(head)
 
+    def reads_error(self, head: ReplyHead) -> bool:
+        return False
+
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        return False
+
     def on_first(self) -> None:
         if self._on_first is not None:
             self._on_first()

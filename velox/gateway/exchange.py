@@ -385,6 +385,14 @@ class Exchange:
         """Decide when an error's head has come, before the client sees it."""
         return self._retry_policy().after_status(head, attempt, now_s)
 
+    def may_ask_another(self, head: ReplyHead) -> bool:
+        """Say whether an error may be a reason to ask another upstream, once it is read."""
+        return self._retry_policy().reads_error(head)
+
+    def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Decide when such an error has been read."""
+        return self._retry_policy().after_error(head, body, attempt, now_s)
+
     def retry_after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
     ) -> RetryDecision | None:

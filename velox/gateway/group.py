@@ -276,6 +276,12 @@ class AttemptHost(Protocol):
     def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when an error's head has come, before the client sees it; None: it is passed on."""
 
+    def may_ask_another(self, head: ReplyHead) -> bool:
+        """Say whether an error that is passed on so far may be a reason to ask another upstream, once it is read."""
+
+    def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Decide when such an error has been read; None: it is passed on."""
+
     def retry_after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
     ) -> RetryDecision | None:
@@ -451,6 +457,18 @@ class Attempt:
         if status < 400:
             return False
         self._retry = host.retry_after_status(head, self, now_s)
+        return self._retry is not None
+
+    def reads_error(self, head: ReplyHead) -> bool:
+        """Say whether an error that was not refused is read before it is passed on."""
+        assert self._host is not None, "a reply comes while its attempt runs"
+        return self._host.may_ask_another(head)
+
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        """Say whether an error that was read is not for the client, because there is another attempt."""
+        host = self._host
+        assert host is not None, "a reply comes while its attempt runs"
+        self._retry = host.retry_after_error(head, body, self, host.loop.time())
         return self._retry is not None
 
     def on_head(self, head: ReplyHead, now_s: float) -> None:

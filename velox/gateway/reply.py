@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
+from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
@@ -37,6 +38,12 @@ class ReplyListener(Protocol):
 
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
+
+    def reads_error(self, head: ReplyHead) -> bool:
+        """Say whether an error that was not refused is to be read whole: refuses_error() is asked with its body."""
+
+    def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
+        """Say whether the error is not passed on, because there is another attempt."""
 
     def on_first(self) -> None:
         """The first bytes are there of a body that is no error.
@@ -246,15 +253,18 @@ class Reply:
             message = f"the upstream answered with a redirect ({status}); Velox follows none"
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
             return
-        secret = None
+        filters = self._filters
         if listener is not None:
             if listener.refuses(head):
                 message = f"the upstream answered with {status}"
                 self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status))
                 return
             if status >= _ERRORS_FROM:
-                secret = listener.secret
                 self._needs_first = False
+                if listener.secret:
+                    filters = (ErrorRedaction(listener.secret), *filters)
+                if listener.reads_error(head):
+                    filters = (ErrorReading(listener.refuses_error), *filters)
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
@@ -269,8 +279,7 @@ class Reply:
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         is_whole = end
-        if secret or self._filters:
-            filters = (ErrorRedaction(secret), *self._filters) if secret else self._filters
+        if filters:
             chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=passed.is_plain)
             chain.begin(ReplyHead.of(status, self._headers(passed, head, began_ns), length))
             self._on_filtered(chain, data, end)

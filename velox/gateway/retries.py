@@ -12,6 +12,7 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     429 with a short Retry-After,    ->  counted: the same once more where the next one is a fallback with another
     a single 500                         model, which is a worse answer
     the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
+    404: it does not have the model  ->  free: at the next member, ten at most
     the client has seen a byte       ->  never
 """
 
@@ -29,6 +30,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.policy.retry import RetryBudget, RetryRules
+from velox.protocol.error_meaning import names_no_model, plain_body
 from velox.types import Headers, ReplyHead
 
 __all__ = ["RetryPolicy"]
@@ -104,6 +106,24 @@ class RetryPolicy:
             return self._counted(Retry.STATUS, attempt, head.headers, now_s, head.status)
         again = self._with_other_key(Retry.RATE_LIMITED, attempt, now_s)
         return again or self._counted(Retry.RATE_LIMITED, attempt, head.headers, now_s, head.status)
+
+    def reads_error(self, head: ReplyHead) -> bool:
+        """Say whether an error that after_status() passes on is to be read: then after_error() is asked."""
+        return head.status == 404 and self._cursor.has_others
+
+    def after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Decide when an error has been read, before the client sees it; None: it is passed on.
+
+        Who does not have the model did no work, and is not asked again.
+        """
+        if self._n_free >= _MAX_REFUSED or not names_no_model(plain_body(head.headers, body)):
+            return None
+        self._cursor.tried(attempt)
+        other = self._cursor.next(now_s)
+        if other is None or now_s >= self._deadline_s:
+            return None
+        self._n_free += 1
+        return self._again(other, 0.0, Retry.UNKNOWN_MODEL, now_s)
 
     def _with_other_key(self, cause: Retry, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Return another attempt at the same member with another key, if there is one."""

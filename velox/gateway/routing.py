@@ -276,7 +276,8 @@ class RouteCursor:
         return f"<RouteCursor {self.parts.entry.name} of {len(self.stages)} stages>"
 
     @property
-    def _has_others(self) -> bool:
+    def has_others(self) -> bool:
+        """True if more than one member could be asked."""
         return len(self.stages) > 1 or len(self.stages[0].group.members) - len(self.stages[0].closed) > 1
 
     def first(self, now_s: float) -> Attempt | None:
@@ -287,7 +288,7 @@ class RouteCursor:
         only = self.stages[0].group
         if only.is_simple and len(self.stages) == 1:
             return _begun(only.take(0, now_s), now_s) if only.has_capacity else None
-        may_probe = self._has_others
+        may_probe = self.has_others
         for anyhow in (False, True):
             for group, closed in self.stages:
                 attempt = group.pick(
