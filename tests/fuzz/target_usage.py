@@ -12,7 +12,8 @@ import re
 
 from tests.fuzz.event_stream import events_of
 from tests.fuzz.wires import Pieces, cuttings
-from velox.protocol.usage import DataLines, UsageScanner, UsageStrip
+from velox.protocol.usage import DataLines, StreamUsage
+from velox.protocol.usage_strip import UsageStrip
 
 __all__ = ["run"]
 
@@ -50,16 +51,16 @@ def run(data: bytes) -> None:
 
 def _pass(pieces: Pieces) -> tuple[tuple[tuple[int | None, int | None], int], bytes, bytes]:
     """Return what was read, the bytes that went out before the end, and those that went with it."""
-    scanner, lines, strip = UsageScanner(), DataLines(), UsageStrip()
+    reader, lines, strip = StreamUsage(), DataLines(), UsageStrip()
     out = b""
     for piece in pieces:
-        scanner.feed(piece)
+        reader.feed(piece)
         lines.feed(piece)
         out += strip.feed(piece, False)
     was_held = strip.holds
     rest = strip.feed(b"", True)
     assert bool(rest) == was_held, "holds nothing, and something comes at the end"
-    return ((scanner.input, scanner.output), lines.n), out, rest
+    return (reader.tokens(), lines.n), out, rest
 
 
 def _lines(data: bytes) -> list[bytes]:

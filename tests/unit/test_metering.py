@@ -114,7 +114,14 @@ def test_usage_of_a_stream_that_never_tells_is_its_events() -> None:
 def test_usage_of_a_cut_stream_is_its_events_or_what_was_told_if_that_is_more() -> None:
     """Anthropic tells of the prompt first; vLLM may tell with each chunk."""
     meter = Meter(is_stream=True)
-    read(meter, pieces=[b'data: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n', SENT, SENT])
+    read(
+        meter,
+        pieces=[
+            b'data: {"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n',
+            SENT,
+            SENT,
+        ],
+    )
     assert meter.usage(is_whole=False) == Usage(9, 3, False)
 
     meter = Meter(is_stream=True)
@@ -126,18 +133,28 @@ def test_usage_of_a_cut_stream_is_its_events_or_what_was_told_if_that_is_more() 
     ("body", "is_whole", "wanted"),
     [
         (WHOLE, True, Usage(5, 7, True)),
-        (WHOLE, False, Usage(5, 7, False)),
+        (WHOLE, False, Usage(None, None, False)),
         (b'{"usage":{"prompt_tokens":8,"total_tokens":8}}', True, Usage(8, 0, True)),
         (b'{"data":[]}', True, Usage(None, None, False)),
         (b'data: {"x', False, Usage(None, None, False)),
     ],
 )
 def test_usage_of_one_object_is_read_from_it(body: bytes, is_whole: bool, wanted: Usage) -> None:
-    """Of one that says nothing the estimate stands: it is no stream, whose events could be counted."""
+    """Of one that says nothing, or was cut, the estimate stands: it is no stream, whose events could be counted."""
     meter = Meter()
 
     assert read(meter, pieces=[body], sse=False) == body
     assert meter.usage(is_whole=is_whole) == wanted
+
+
+def test_usage_of_a_body_that_came_whole_is_read_though_its_client_left() -> None:
+    """Where in it a usage stands is known at its end."""
+    meter = Meter()
+    chain = FilterChain((meter,), is_sse=False, is_plain=True)
+    chain.begin(head(200))
+    chain.feed(WHOLE, True)
+
+    assert meter.usage(is_whole=False) == Usage(5, 7, False)
 
 
 def test_error_of_the_upstream_cost_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from velox.protocol.body import BodyReader
 from velox.protocol.body_edit import ask_for_usage
-from velox.protocol.usage import DataLines, UsageScanner
+from velox.protocol.usage import BodyUsage, DataLines, StreamUsage
 from velox.types import BodyFields
 
 CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]'
@@ -31,10 +31,16 @@ ANTHROPIC = (
 
 
 def scan(*pieces: bytes) -> tuple[int | None, int | None]:
-    scanner = UsageScanner()
+    """Read a body, or a stream: only a body begins with a brace."""
+    reader = BodyUsage() if pieces[0][:1] in b"{[" else StreamUsage()
     for piece in pieces:
-        scanner.feed(piece)
-    return scanner.input, scanner.output
+        reader.feed(piece)
+        assert kept(reader) <= (4096 + 8 if isinstance(reader, BodyUsage) else 68 * 1024)
+    return reader.tokens()
+
+
+def kept(reader: BodyUsage | StreamUsage) -> int:
+    return int(repr(reader).partition("kept=")[2][:-1])
 
 
 REPLIES = [
@@ -56,8 +62,24 @@ REPLIES = [
     (b"".join(CHUNK + b',"usage":{"prompt_tokens":4,"completion_tokens":%d}}\n\n' % n for n in range(1, 6)), (4, 5)),
     # Moonshot puts it into the choice; some count reasoning in the total only.
     (b'data: {"choices":[{"usage":{"prompt_tokens":19,"completion_tokens":21,"total_tokens":90}}]}\n\n', (19, 71)),
-    # Two objects: the last one counts.
+    # Two objects: the top-level one counts.
     (b'{"input":{"usage":{"input_tokens":9,"output_tokens":9}},"usage":{"input_tokens":1,"output_tokens":2}}', (1, 2)),
+    (b'{"usage":{"input_tokens":1,"output_tokens":2},"input":{"usage":{"input_tokens":9,"output_tokens":9}}}', (1, 2)),
+    (b'{"usage":{"input_tokens":9,"output_tokens":9},"usage":{"input_tokens":1,"output_tokens":2}}', (1, 2)),
+    (b'{"tools":[{"parameters":{"properties":{"usage":{"type":"object","properties":{"a":{"type":"string"}}}}}}],'
+     b'"usage":{"input_tokens":1,"output_tokens":2}}\n', (1, 2)),
+    (b'{"usage":{"input_tokens":1,"output_tokens":2},"a":"\\"}{[","b":[{"c":"}"}]}', (1, 2)),
+    # The last event that has one; a Response's own, and no other.
+    (b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\ndata: {"a":{"usage":{"prompt_tokens":9}}}\n\n',
+     (1, 2)),
+    (b'data: {"type":"response.completed","response":{"tools":[{"usage":{"input_tokens":0,"output_tokens":0}}],'
+     b'"usage":{"input_tokens":3,"output_tokens":4},"metadata":{"usage":{"input_tokens":0,"output_tokens":0}}}}\n\n',
+     (3, 4)),
+    (b'data: {"response":{"usage":{"input_tokens":3,"output_tokens":4},"x":"\\ud83d"},"type":"response.completed"}\n\n',
+     (3, 4)),
+    # JSON over two lines, and a stream whose last blank line is missing.
+    (b'event: x\ndata: {"choices":[],\ndata: "usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n', (1, 2)),
+    (b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}', (1, 2)),
 ]  # fmt: skip
 
 
@@ -80,6 +102,21 @@ def test_usage_of_every_dialect_is_read_however_it_is_cut(reply: bytes, tokens: 
         b'{"what they say of \\"usage":{"prompt_tokens":5}}',
         b'{"type":"usage","x":{"prompt_tokens":5}}',
         b'{"usage":null}',
+        # The issue's: an echoed schema, then null.
+        b'{"tools":[{"usage":{"input_tokens":0,"output_tokens":0}}],"usage":null}',
+        b'{"usage":null,"tools":[{"usage":{"input_tokens":0,"output_tokens":0}}]}',
+        b'{"tools":{"usage":{"input_tokens":0,"output_tokens":0}}}',
+        b'{"usage":{"input_tokens":1,"output_tokens":1},"usage":null}',
+        b'[{"usage":{"input_tokens":0,"output_tokens":0}}]',
+        b'{"usage":{"prompt_tokens":5},"a":{"b":1}',
+        b'data: {"response":{"tools":[{"usage":{"input_tokens":0}}],"usage":null},"type":"response.completed"}\n\n',
+        b'data: {"type":"response.completed","usage":null,"response":{"usage":{"input_tokens":0}}}\n\n',
+        b'data: {"type":"other","response":{"usage":{"input_tokens":0}}}\n\n',
+        b'data: {"type":"response.completed","message":{"usage":{"input_tokens":0}}}\n\n',
+        b'data: {"response":{"usage":{"input_tokens":0}},"type":"message_start"}\n\n',
+        b'data: {"choices":[{"usage":{"prompt_tokens":1}}],"usage":null}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":5}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":5}',
         b'{"usage":[{"prompt_tokens":5}]}',
         b'{"usages":{"prompt_tokens":5}}',
         b'{"usage":"{"}',
@@ -114,14 +151,22 @@ def test_counts_at_their_limits_are_read() -> None:
 @pytest.mark.parametrize("size", [1, 100, 5000])
 def test_object_that_is_too_long_is_left_and_never_kept(size: int) -> None:
     """Memory is bounded whatever an upstream sends, and what follows is read."""
-    scanner = UsageScanner()
-    reply = b'{"usage":{"x":"' + b"y" * 100_000 + b'"},"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    long = b'{"usage":{"x":"' + b"y" * 100_000 + b'"},"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    pieces = [long[at : at + size] for at in range(0, len(long), size)]
 
-    for at in range(0, len(reply), size):
-        scanner.feed(reply[at : at + size])
-        assert len(repr(scanner)) < 80 and int(repr(scanner).partition("kept=")[2][:-1]) <= 4096 + 8
+    assert scan(*pieces) == (1, 2)
+    assert scan(b"data: ", *pieces, b"\n\n") == (1, 2)
+    assert scan(b"data: ", *pieces[:-1], pieces[-1].replace(b"}}", b"}}\n\n")) == (1, 2)
 
-    assert (scanner.input, scanner.output) == (1, 2)
+
+def test_long_event_with_null_at_its_top_has_none() -> None:
+    """As a short one: what it holds besides is not its own."""
+    inside = b'"response":{"usage":{"input_tokens":1,"output_tokens":2}}'
+    for pad in (b"", b"x" * 70_000):
+        head = b'data: {"type":"response.completed","pad":"%b",' % pad
+        assert scan(head + inside + b"}\n\n") == (1, 2)
+        assert scan(head + b'"usage":null,' + inside + b"}\n\n") == (None, None)
+        assert scan(head + inside + b',"usage":null}\n\n') == (None, None)
 
 
 @pytest.mark.parametrize(("n", "is_read"), [(4077, True), (4078, True), (4079, False)])
@@ -131,6 +176,93 @@ def test_longest_object_is_4_kib_from_its_key_on(n: int, is_read: bool) -> None:
     assert len(reply) - len(b"{") - len(b"}") == n + 18
     for pieces in ([reply], [reply[:3000], reply[3000:]], [reply[:-2], reply[-2:]]):
         assert scan(*pieces) == ((5, 0) if is_read else (None, None))
+
+
+# -- whatever a reply echoes ---------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["usage", "response", "message", "type", "choices", "a", 'x"usage', "\\", '{"usage":{'])
+COUNTS = st.dictionaries(
+    st.sampled_from(["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"]),
+    st.integers(0, 9) | st.none(),
+    max_size=3,
+)
+TEXTS = st.sampled_from(
+    [
+        '"usage":{"input_tokens":0}',
+        "\\",
+        '\\"',
+        "usage",
+        "}",
+        "{[",
+        "\ud83d",
+        "é",
+        "data: ",
+        "\n\n",
+        "response.completed",
+    ]
+)
+HOSTILE = st.recursive(
+    st.none() | st.integers(0, 9) | st.booleans() | TEXTS | COUNTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+DOCUMENTS = st.dictionaries(NAMES, HOSTILE, max_size=6)
+CUTS = st.lists(st.integers(0, 3000), max_size=12)
+KINDS = st.sampled_from([None, "response.completed", "response.created", "message_start", "message_delta", "other"])
+
+
+def pieces_of(text: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    return [text[start:end] for start, end in itertools.pairwise(places)]
+
+
+def depth(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(map(depth, inner), default=0) + isinstance(value, dict)
+
+
+def counts_of(usage: object) -> tuple[int | None, int | None]:
+    """Return what a whole object says, as the reader of a single one does."""
+    if not isinstance(usage, dict) or depth(usage) > 2:
+        return None, None
+    return scan(json.dumps({"usage": usage}).encode())
+
+
+@given(document=DOCUMENTS, indent=st.sampled_from([None, 1]), is_ascii=st.booleans(), cuts=CUTS)
+def test_body_has_the_usage_that_a_parser_finds_at_its_top(
+    document: dict[str, object], indent: int | None, is_ascii: bool, cuts: list[int]
+) -> None:
+    """Whatever else is in it, and however it is cut."""
+    text = json.dumps(document, indent=indent, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+
+    assert scan(*pieces_of(text, cuts)) == counts_of(document.get("usage"))
+
+
+@given(document=DOCUMENTS, kind=KINDS, n_padding=st.sampled_from([0, 0, 70_000]), cuts=CUTS, at_end=st.booleans())
+def test_event_has_the_usage_that_a_parser_finds_at_its_place(
+    document: dict[str, object], kind: str | None, n_padding: int, cuts: list[int], at_end: bool
+) -> None:
+    """Also of an event that is too long to be kept."""
+    if kind is not None:
+        document["type"] = kind
+    if n_padding:
+        document = {**document, "pad": "x" * n_padding} if at_end else {"pad": "x" * n_padding, **document}
+    text = b"data: " + json.dumps(document).encode() + b"\n\n"
+    kind_now = document.get("type") if isinstance(document.get("type"), str) else ""
+    assert isinstance(kind_now, str)
+    wanted = document.get("usage")
+    if "usage" not in document:
+        starts = {"response": "response.", "message": "message_start"}
+        holder = next((name for name, start in starts.items() if kind_now.startswith(start)), "")
+        inside = document.get(holder)
+        choices = document.get("choices")
+        if not holder and isinstance(choices, list) and choices and not n_padding:
+            inside = choices[-1]
+        wanted = inside.get("usage") if isinstance(inside, dict) else None
+    if depth(wanted) > 2:
+        return  # a parser reads it, and the reader of long events does not
+
+    assert scan(*pieces_of(text, [0, *cuts, *(n_padding + cut for cut in cuts)])) == counts_of(wanted)
 
 
 # -- events --------------------------------------------------------------------------------------------------------

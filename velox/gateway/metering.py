@@ -10,7 +10,8 @@ from typing import Final
 
 from velox.gateway.filters import ReplyFilter
 from velox.protocol.body_edit import ask_for_usage
-from velox.protocol.usage import DataLines, Usage, UsageScanner, UsageStrip
+from velox.protocol.usage import BodyUsage, DataLines, StreamUsage, Usage
+from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Endpoint, ReplyHead
 
 __all__ = ["Meter", "Usage", "UsageFilter", "metered"]
@@ -26,32 +27,37 @@ _FAILED: Final = Usage(0, 0, False)
 class Meter(ReplyFilter):
     """Reads the usage of one reply. is_stream: the client asked for a stream."""
 
-    __slots__ = ("_has_begun", "_is_failed", "_is_stream", "_lines", "_scanner")
+    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_lines", "_reader")
 
     def __init__(self, *, is_stream: bool = False) -> None:
         super().__init__()
         self._is_stream: Final = is_stream
         self._has_begun = False
+        self._has_ended = False
         self._is_failed = False
-        self._scanner: UsageScanner | None = None
+        self._reader: BodyUsage | StreamUsage | None = None
         self._lines: DataLines | None = None  # of an event stream
 
     def __repr__(self) -> str:
-        return f"<Meter {self._scanner!r}>"
+        return f"<Meter {self._reader!r}>"
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         """Note the head that the client gets."""
-        self._has_begun = True
+        self._has_begun, self._has_ended = True, False
         self._is_failed = head.status >= _ERRORS_FROM
-        self._scanner = None if self._is_failed or not is_plain else UsageScanner()
+        if self._is_failed or not is_plain:
+            self._reader = None
+        else:
+            self._reader = StreamUsage() if is_sse else BodyUsage()
         self._lines = DataLines() if is_sse else None
-        self.reads_body = self._scanner is not None
+        self.reads_body = self._reader is not None
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Read what came of the body."""
-        if data and self._scanner is not None:
-            self._scanner.feed(data)
+        self._has_ended = end
+        if data and self._reader is not None:
+            self._reader.feed(data)
             if self._lines is not None:
                 self._lines.feed(data)
         return data
@@ -64,13 +70,14 @@ class Meter(ReplyFilter):
         """
         if self._is_failed:
             return _FAILED  # an upstream's error: no work was done
-        scanner = self._scanner
-        if scanner is None:
+        if self._reader is None:
             return _NO_EVENT if self._is_stream and not self._has_begun else _NOTHING
-        output = scanner.output
-        if self._lines is not None and (output is None or not is_whole):
-            return Usage(scanner.input, max(output or 0, self._lines.n), False)
-        return Usage(scanner.input, output, is_whole and scanner.input is not None and output is not None)
+        if self._lines is None and not (is_whole or self._has_ended):
+            return _NOTHING  # where in a body a usage stands is known at its end
+        prompt, answer = self._reader.tokens()
+        if self._lines is not None and (answer is None or not is_whole):
+            return Usage(prompt, max(answer or 0, self._lines.n), False)
+        return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)
 
 
 class UsageFilter(ReplyFilter):

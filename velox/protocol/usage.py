@@ -1,65 +1,78 @@
-"""How many tokens a reply says it took, read without parsing the reply; and its removal from a stream.
+"""How many tokens a reply says it took.
+
+    BodyUsage     a JSON reply: the top-level `usage` of the document
+    StreamUsage   an event stream: the `usage` of the last event that has one
+    DataLines     the events of a stream, where it says nothing
 
 Knows: the object `"usage": {...}` as OpenAI (chat, completions, embeddings, Responses), vLLM and Anthropic write it,
-and the events that are there only for it. Does not know: who asked (body_edit.py says how), limits, HTTP, what else
-events mean.
+and at which place of a document it stands. Does not know: who asked (body_edit.py), limits, HTTP, what else events
+mean.
 
-The key can't be mistaken for text that a model wrote: inside a JSON string its quotes are escaped. So the bytes are
-searched for it, at the speed of memmem, and only the object itself, some 300 bytes once in a reply, is parsed. The last
-one counts, field by field: Anthropic reports the prompt at the beginning of a stream and the answer at its end.
+A reply may hold other objects of that name: a tool's schema that is echoed, a part of the answer. So the place decides,
+and not the first text that looks right. Three facts make this cheap:
+
+    1. Inside a JSON string quotes are escaped, so `"usage"` without a backslash before it is a whole string. The bytes
+       are searched for it at the speed of memmem; a reply without it is not read any further.
+    2. In a JSON body only what follows the first such string is read, for its strings and brackets. How deep a member
+       stands is known at the end: a member is top-level if one bracket more is closed after it than opened, and it is
+       the last of the body.
+    3. An event of a stream with it is short, and is parsed. Of one over 64 KiB strings and brackets are read as they
+       come, and nothing of it is kept.
+
+What is null, missing, or too long to read is not known, and the estimate stands.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from velox.protocol.body_edit import STRING
 
-__all__ = ["DataLines", "Usage", "UsageScanner", "UsageStrip"]
+__all__ = ["BodyUsage", "DataLines", "StreamUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 _KEY_BYTES: Final = len(_KEY)
 _NULL: Final = b'"usage":null'
 _LF: Final = ord("\n")
 _BACKSLASH: Final = ord("\\")
+_QUOTE: Final = ord('"')
 _BRACE: Final = ord("{")
+_OPENING: Final = frozenset(b"{[")
 _BLANKS: Final = b" \t\r\n"
 # The longest known has 600 bytes. What is longer is not read, so that no more than this is ever kept.
 _OBJECT_BYTES: Final = 4096
 # More tokens than this are nobody's answer: a model reads some millions.
 _MOST_TOKENS: Final = 1_000_000_000
+# A longer event is read as it comes.
+_EVENT_BYTES: Final = 64 * 1024
+# No string that counts here is longer, with its quotes.
+_SHORT: Final = 64
 
 _DATA: Final = b"data:"
 _NEXT_DATA: Final = b"\ndata:"
+_EVENT_ENDS: Final = (b"\n\n", b"\n\r\n")
+_EVENT_END: Final = re.compile(rb"\n\r?\n")
+_EVENT_END_BYTES: Final = 3
+_DATA_LINE: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
 
 _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % STRING
 # Objects in an object: the details. None has more of them inside.
 _OBJECT: Final = re.compile(rb'\{(?:[^{}"]++|%b|%b)*+\}' % (STRING, _FLAT), re.DOTALL)
-
-# As much of one event is held back; a stream with a longer one passes unchanged from there on.
-_HELD_BYTES: Final = 64 * 1024
-_USUAL: Final = b"data: {"
-_NEWLINE: Final = b"\n"
-_CR: Final = b"\r"
-_SPACES: Final = b" \t"
-_COMMA: Final = ord(",")
-
-_EVENT_END: Final = re.compile(rb"\n\r?\n")
-_BLANK_LINES: Final = re.compile(rb"(?:\r?\n)+")
-# Ends a line too, but nobody's: such a stream is not understood here.
-_LONE_CR: Final = re.compile(rb"\r[^\n]")
-_HAS_OBJECT: Final = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
-_NULL_MEMBER: Final = re.compile(rb'(?<!\\)"usage"[ \t]*:[ \t]*null')
-# Only texts follow and the last brace, so that it is the object's own member. OpenAI pads its events there.
-_LAST_NULL: Final = re.compile(rb'"usage":null(?=(?:,"[a-z_]+":"[^"\\{}\[\]]*+")*+\}\n\n\Z)')
-# What decides how deep in an object one stands. A string that does not end reaches to the end.
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]')
-_OPENING: Final = (b"{", b"[")
-_NESTED: Final = re.compile(rb"[{\[\]]|\}.*\}", re.DOTALL)
+# The usual end of a body: after the usage only plain members, then the root's brace.
+_USUAL_END: Final = re.compile(
+    rb'[ \t\r\n]*:[ \t\r\n]*(%b)(?:[ \t\r\n]*,[ \t\r\n]*"[^"\\]*+"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]*+"|[\w.+-]++))*+'
+    rb"[ \t\r\n]*\}[ \t\r\n]*\Z" % _OBJECT.pattern,
+    re.DOTALL,
+)
+# What decides how deep in a document one stands. Group 1: a bracket or a string. Group 2: the end of a string, empty
+# where it is not there yet. What stands before it is skipped by match(): search() takes three times as long.
+_TOKEN: Final = re.compile(rb'[^"{}\[\]]*+("(?:[^"\\]++|\\.)*+("?)|[{}\[\]])', re.DOTALL)
+_REST_OF_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 
 
 class Usage(NamedTuple):
@@ -70,80 +83,20 @@ class Usage(NamedTuple):
     is_exact: bool
 
 
-class UsageScanner:
-    """Reads one reply, that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB.
+class _Counts:
+    """The tokens of one reply, as far as they were told. A later usage replaces an earlier one, field by field.
 
-    input, output: tokens by the usage that was there last; None: none was.
+    Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("_kept", "input", "output")
+    __slots__ = ("input", "output")
 
     def __init__(self) -> None:
-        # The end of what came, where a usage may have begun, and the byte before that. None after a line's end.
-        self._kept = b""
         self.input: int | None = None
         self.output: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<UsageScanner input={self.input} output={self.output} kept={len(self._kept)}>"
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the reply, at least one."""
-        if not self._kept:
-            at = data.find(_KEY)
-            # The usual chunk ends with an event, and has no usage yet.
-            if data[-1] == _LF and (at < 0 or (data.startswith(_NULL, at) and data.find(_KEY, at + 1) < 0)):
-                return
-            self._search(data, at)
-        else:
-            data = self._kept + data
-            self._search(data, data.find(_KEY, 1))
-
-    def _search(self, text: bytes, at: int) -> None:
-        """Read every usage in `text`. at: where the first key is, or -1."""
-        begin = 0
-        while at >= 0:
-            begin = self._read(text, at)
-            if begin < 0:
-                self._keep(text, at)
-                return
-            at = text.find(_KEY, begin)
-        # Where a key may have begun that is cut; and whether a quote that comes next stands after a backslash.
-        begin = max(begin, len(text) - _KEY_BYTES + 1)
-        if text.find(b'"', begin) >= 0 or text[-1] == _BACKSLASH:
-            self._keep(text, begin)
-        else:
-            self._kept = b""
-
-    def _keep(self, text: bytes, at: int) -> None:
-        self._kept = text[at - 1 :] if at else b"\n" + text
-
-    def _read(self, text: bytes, at: int) -> int:
-        """Read the usage whose key is at `at`. Return where to go on; -1: the rest of it is not here yet."""
-        after_key, limit = at + _KEY_BYTES, at + _OBJECT_BYTES
-        if at and text[at - 1] == _BACKSLASH:
-            return after_key  # the end of a string that has a quote in it
-        colon = _COLON.match(text, after_key, limit)
-        if colon is None:
-            is_cut = not text[after_key:limit].strip(_BLANKS)
-        elif colon.end() == len(text):
-            is_cut = True
-        elif text[colon.end()] == _BRACE:
-            found = _OBJECT.match(text, colon.end(), limit)
-            if found is not None:
-                self._take(found.group())
-                return found.end()
-            is_cut = True
-        else:
-            is_cut = False
-        return -1 if is_cut and len(text) < limit else after_key
-
-    def _take(self, text: bytes) -> None:
+    def take(self, usage: dict[str, object]) -> None:
         """Take over what one usage says."""
-        try:
-            usage = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return
         given = _count(usage, "prompt_tokens")
         if given is None:
             given = _count(usage, "input_tokens")
@@ -167,6 +120,339 @@ class UsageScanner:
 def _count(usage: dict[str, object], name: str) -> int | None:
     value = usage.get(name)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+
+
+class _Levels(ABC):
+    """Reads JSON as it comes, for its strings and brackets. However it is cut, it reads the same.
+
+    It keeps at most _OBJECT_BYTES: of the member whose value is not whole yet.
+    """
+
+    __slots__ = ("_at_end", "_in_string", "depth", "kept")
+
+    def __init__(self) -> None:
+        self._at_end = False
+        self._in_string = False
+        self.depth = 0
+        self.kept = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        text, at = self.kept + data, 0
+        self.kept = b""
+        if self._in_string:
+            rest = _REST_OF_STRING.match(text)
+            assert rest is not None, "it matches nothing, too"
+            if not rest[1]:
+                self.kept = text[rest.end() :]  # a backslash that stands at the end
+                return
+            self._in_string, at = False, rest.end()
+        while (token := _TOKEN.match(text, at)) is not None:
+            start, at = token.span(1)
+            first = text[start]
+            if first != _QUOTE:
+                self._bracket(is_opening=first in _OPENING)
+                continue
+            if not token[2]:
+                self._in_string = len(text) - start > _SHORT
+                self.kept = text[at:] if self._in_string else text[start:]
+                return
+            at = self._string(text, start, at)
+            if at < 0:
+                self.kept = text[start:]
+                return
+
+    def finish(self) -> None:
+        """Read what waited for more: nothing comes any more."""
+        self._at_end = True
+        self.feed(b"")
+
+    @abstractmethod
+    def _bracket(self, *, is_opening: bool) -> None:
+        """Note a bracket."""
+
+    @abstractmethod
+    def _string(self, text: bytes, start: int, end: int) -> int:
+        """Note a whole string. Return where to go on; -1: what follows it is not here yet."""
+
+    @abstractmethod
+    def _found(self, usage: dict[str, object] | None) -> None:
+        """Note a member `usage` of the object that was asked for. None: null, no object, or it can't be read."""
+
+    def _value(self, text: bytes, start: int, end: int) -> int:
+        """Read the value of a member `usage`. As _string()."""
+        can_wait = self._may_wait(text, start)
+        colon = _COLON.match(text, end)
+        if colon is None:
+            return -1 if can_wait and not text[end:].strip(_BLANKS) else end
+        if colon.end() == len(text):
+            return -1 if can_wait else end
+        if text[colon.end()] != _BRACE:
+            self._found(None)
+            return colon.end()
+        found = _OBJECT.match(text, colon.end(), start + _OBJECT_BYTES)
+        if found is None:
+            if can_wait:
+                return -1
+            self._found(None)
+            return colon.end()
+        self._found(_loaded(found.group()))
+        return found.end()
+
+    def _may_wait(self, text: bytes, start: int) -> bool:
+        """True if what stands from `start` on is short enough to be kept until more has come."""
+        return len(text) - start < _OBJECT_BYTES and not self._at_end
+
+
+def _loaded(text: bytes | bytearray) -> dict[str, Any] | None:
+    try:
+        loaded = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+class _FromWithin(_Levels):
+    """Reads a document from a string inside it on, to its end. last: its top-level usage, if this was all of it.
+
+    Levels count from where it began. The root's level is the lowest one: what stands above the lowest level so far is
+    not top-level, and what stands on it is, if nothing but one closing bracket follows.
+    """
+
+    __slots__ = ("_lowest", "_usage", "last")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lowest = 0
+        self._usage: dict[str, object] | None = None  # the last one of the lowest level
+        self.last: dict[str, object] | None = None
+
+    def _bracket(self, *, is_opening: bool) -> None:
+        self.last = None
+        if is_opening:
+            self.depth += 1
+            return
+        self.depth -= 1
+        if self.depth < self._lowest:
+            self._lowest = self.depth
+            self.last, self._usage = self._usage, None
+
+    def _string(self, text: bytes, start: int, end: int) -> int:
+        self.last = None
+        is_member = self.depth == self._lowest and end - start == _KEY_BYTES and text.startswith(_KEY, start)
+        return self._value(text, start, end) if is_member else end
+
+    def _found(self, usage: dict[str, object] | None) -> None:
+        self._usage = usage
+
+
+class BodyUsage:
+    """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB."""
+
+    __slots__ = ("_levels", "_tail")
+
+    def __init__(self) -> None:
+        # From the first key on, while that is short; before it, the last bytes, in which a key may have begun.
+        self._tail = b""
+        self._levels: _FromWithin | None = None
+
+    def __repr__(self) -> str:
+        kept = self._tail if self._levels is None else self._levels.kept
+        return f"<BodyUsage kept={len(kept)}>"
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the reply."""
+        if self._levels is not None:
+            self._levels.feed(data)
+            return
+        text = self._tail + data if self._tail else data
+        at = _first_key(text)
+        if at < 0:
+            # A key that is cut, and the byte before it. A whole one in it was looked at already.
+            self._tail = text[-_KEY_BYTES:] if not text.endswith(_KEY) else text[-_KEY_BYTES + 1 :]
+        elif len(text) - at <= _OBJECT_BYTES:
+            self._tail = text[at:]
+        else:
+            self._tail, self._levels = b"", _FromWithin()
+            self._levels.feed(text[at:])
+
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, after the last byte of a body that came to its end."""
+        counts = _Counts()
+        usage = self._usage()
+        if usage is not None:
+            counts.take(usage)
+        return counts.input, counts.output
+
+    def _usage(self) -> dict[str, object] | None:
+        if self._levels is not None:
+            self._levels.finish()
+            return self._levels.last
+        if not self._tail.startswith(_KEY):
+            return None
+        usual = _USUAL_END.match(self._tail, _KEY_BYTES)
+        if usual is not None and self._tail.find(_KEY, usual.end(1)) < 0:
+            return _loaded(usual[1])
+        levels = _FromWithin()
+        levels.feed(self._tail)
+        levels.finish()
+        return levels.last
+
+
+def _first_key(text: bytes) -> int:
+    """Return where the first whole string `usage` begins, or -1."""
+    at = text.find(_KEY)
+    while at > 0 and text[at - 1] == _BACKSLASH:  # the end of a string that has a quote in it
+        at = text.find(_KEY, at + 1)
+    return at
+
+
+# Where a usage may stand in an event, beside its top level: the member that holds it, by how the event's type begins.
+_HOLDERS: Final = ((b"response.", b"response"), (b"message_start", b"message"))
+_HOLDER_NAMES: Final = frozenset(name for _, name in _HOLDERS)
+
+
+def _holder(kind: bytes) -> bytes | None:
+    """Return the member that may hold the usage of an event of this type."""
+    return next((name for start, name in _HOLDERS if kind.startswith(start)), None)
+
+
+class _Event(_Levels):
+    """Reads one event from its beginning on: for one that is too long to be kept. usage: once it was whole."""
+
+    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "usage")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.usage: dict[str, object] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name = self._kind = self._holder = b""
+        self._own: dict[str, object] | None = None
+        self._held: dict[str, object] | None = None
+        self._is_top_level = False  # it has a member `usage`
+
+    def _bracket(self, *, is_opening: bool) -> None:
+        self.depth += 1 if is_opening else -1
+        if is_opening and self.depth == 1:
+            self._begin()
+        elif is_opening and self.depth == 2 and self._name in _HOLDER_NAMES:
+            self._holder, self._held = self._name, None
+        elif not self.depth:
+            is_held = not self._is_top_level and self._holder == _holder(self._kind)
+            self.usage = self._held if is_held else self._own
+
+    def _string(self, text: bytes, start: int, end: int) -> int:
+        if end - start > _SHORT or self.depth not in (1, 2):
+            return end
+        word = text[start + 1 : end - 1]
+        if self.depth == 2:
+            return self._value(text, start, end) if word == b"usage" and self._name in _HOLDER_NAMES else end
+        if word == b"usage":
+            return self._value(text, start, end)
+        colon = _COLON.match(text, end)
+        if colon is None and self._may_wait(text, start) and not text[end:].strip(_BLANKS):
+            return -1
+        if colon is not None:
+            self._name = word
+        elif self._name == b"type":
+            self._kind = word
+        return end
+
+    def _found(self, usage: dict[str, object] | None) -> None:
+        if self.depth == 1:
+            self._own, self._is_top_level = usage, True
+            self._name = b"usage"
+        else:
+            self._held = usage
+
+
+class StreamUsage:
+    """Reads one event stream that is not compressed. However it is cut, it reads the same.
+
+    It keeps the open event, 64 KiB of it at most. Events end with a blank line; lines end with LF or CRLF.
+    """
+
+    __slots__ = ("_counts", "_event", "_long")
+
+    def __init__(self) -> None:
+        self._counts: Final = _Counts()
+        self._event: Final = bytearray()  # the open event; of a long one its last bytes
+        self._long: _Event | None = None
+
+    def __repr__(self) -> str:
+        kept = len(self._event) + (0 if self._long is None else len(self._long.kept))
+        return f"<StreamUsage input={self._counts.input} output={self._counts.output} kept={kept}>"
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream, at least one."""
+        if not self._event and data.endswith(_EVENT_ENDS):
+            at = data.find(_KEY)
+            # The usual chunk is whole events, and has no usage yet.
+            if at < 0 or (data.startswith(_NULL, at) and data.find(_KEY, at + 1) < 0):
+                return
+        event = self._event
+        begin, look = 0, max(0, len(event) - _EVENT_END_BYTES + 1)
+        event += data
+        while (end := _EVENT_END.search(event, look)) is not None:
+            self._ended(bytes(event[begin : end.end()]))
+            begin = look = end.end()
+        del event[:begin]
+        if self._long is not None or len(event) > _EVENT_BYTES:
+            self._go_on(event)
+
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, after the last byte: by the events that are whole."""
+        if self._event:  # the last one may have no blank line after it
+            self._ended(bytes(self._event))
+            self._event.clear()
+        return self._counts.input, self._counts.output
+
+    def _ended(self, event: bytes) -> None:
+        if self._long is None:
+            usage = _of_event(event)
+        else:
+            self._long.feed(event)
+            self._long.finish()
+            usage, self._long = self._long.usage, None
+        if usage is not None:
+            self._counts.take(usage)
+
+    def _go_on(self, event: bytearray) -> None:
+        """Read what came of a long event. Its last bytes stay: its end may have begun in them."""
+        if self._long is None:
+            self._long = _Event()
+        n = len(event) - _EVENT_END_BYTES + 1
+        if n > 0:
+            self._long.feed(bytes(event[:n]))
+            del event[:n]
+
+
+def _of_event(event: bytes) -> dict[str, object] | None:
+    """Return the usage of one whole event."""
+    n_keys = event.count(_KEY)
+    if not n_keys or n_keys == event.count(_NULL):
+        return None
+    data = b"\n".join(_DATA_LINE.findall(event))
+    loaded = _loaded(data)
+    if loaded is None:  # half a surrogate, or too deep for the parser
+        reader = _Event()
+        reader.feed(data)
+        reader.finish()
+        return reader.usage
+    usage = loaded.get("usage")
+    if "usage" not in loaded:
+        kind = loaded.get("type")
+        holder = _holder(kind.encode("utf-8", "surrogatepass")) if isinstance(kind, str) else None
+        inside = loaded.get(holder.decode()) if holder is not None else _last(loaded.get("choices"))
+        usage = inside.get("usage") if isinstance(inside, dict) else None
+    return usage if isinstance(usage, dict) else None
+
+
+def _last(choices: object) -> object:
+    """Return the last choice: Moonshot puts the usage of a stream into it."""
+    return choices[-1] if isinstance(choices, list) and choices else None
 
 
 class DataLines:
@@ -198,131 +484,3 @@ class DataLines:
             at = data.rfind(b"\n") + 1
             is_known = (not at and line is None) or not _DATA.startswith(data[at:]) or len(data) - at == len(_DATA)
             self._line = None if is_known else data[at:]
-
-
-class UsageStrip:
-    """Removes from an event stream what an upstream says only because Velox asked for the usage.
-
-    That is the event with the usage (`"choices":[]` and an object `usage`), and the `"usage":null` of the other events.
-    Everything else passes byte for byte, in order, and so does a stream of an upstream that ignores the option. However
-    the stream is cut, the same bytes come out. Events are passed on whole: a reply that is cut has none of its last,
-    half event.
-    """
-
-    __slots__ = ("_held", "_is_off")
-
-    def __init__(self) -> None:
-        self._held = b""  # an event that is not whole yet
-        self._is_off = False
-
-    def __repr__(self) -> str:
-        return f"<UsageStrip {'off' if self._is_off else 'on'} held={len(self._held)}>"
-
-    @property
-    def holds(self) -> bool:
-        """True when part of an event is held back: what was passed on then ends with a whole one."""
-        return bool(self._held)
-
-    def feed(self, data: bytes, end: bool) -> bytes:
-        """Take the next bytes; return what may go on. end: of the stream; what is left then was no event, and goes on.
-
-        Of a stream that is cut nothing is left to send: the half event that is held was never the client's.
-        """
-        if self._is_off:
-            return data
-        if not self._held and data.endswith(b"\n\n") and len(data) <= _HELD_BYTES and _CR not in data:
-            at = data.find(_KEY)
-            if at < 0:
-                return data
-            # The usual chunk is one event, of one line.
-            if data.startswith(_USUAL) and data.find(_NEWLINE) == len(data) - 2 and data[at - 1] == _COMMA:
-                last = _LAST_NULL.match(data, at)
-                if last is not None:
-                    return data[: at - 1] + data[last.end() :]
-        out = self._edit_all(data)
-        if end:
-            out += self._held
-            self._held = b""
-        return out
-
-    def _edit_all(self, data: bytes) -> bytes:
-        """Change the events that are whole now."""
-        text = self._held + data
-        begin, looked_at = 0, max(0, len(self._held) - 2)
-        out: list[bytes] = []
-        while True:
-            blank = _BLANK_LINES.match(text, begin)
-            if blank is not None:  # they end no event, and belong to none
-                out.append(blank.group())
-                begin = blank.end()
-                looked_at = max(looked_at, begin)
-            found = _EVENT_END.search(text, looked_at)
-            end = len(text) if found is None else found.end()
-            if end - begin > _HELD_BYTES or _LONE_CR.search(text, looked_at, end):
-                self._is_off = True
-                out.append(text[begin:])
-                begin = len(text)
-                break
-            if found is None:
-                break
-            out.append(_edit(text[begin:end]))
-            begin = looked_at = end
-        self._held = text[begin:]
-        return b"".join(out)
-
-
-def _edit(event: bytes) -> bytes:
-    """Return an event as the client shall have it; nothing of one that is only there for the usage."""
-    if _KEY not in event:
-        return event
-    begin = 0 if event.startswith(_DATA) else event.find(_NEXT_DATA) + 1
-    if not event.startswith(_DATA, begin) or event.find(_NEXT_DATA, begin) >= 0:
-        return event  # no data, or JSON in several lines, which nobody sends
-    begin += len(_DATA)
-    end = event.index(_NEWLINE, begin)
-    if event[end - 1 : end] == _CR:
-        end -= 1
-    payload = event[begin:end]
-    if not payload.lstrip(_SPACES).startswith(b"{"):
-        return event
-    if _HAS_OBJECT.search(payload) is not None and _is_only_usage(payload):
-        return b""
-    return event[:begin] + _without_null(payload) + event[end:]
-
-
-def _is_only_usage(payload: bytes) -> bool:
-    try:
-        chunk = orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return False
-    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
-
-
-def _without_null(payload: bytes) -> bytes:
-    """Leave out each `"usage":null` of the object itself, with its comma."""
-    for found in reversed(list(_NULL_MEMBER.finditer(payload))):
-        before, after = payload[: found.start()], payload[found.end() :]
-        if not _is_member(before, after):
-            continue
-        head, tail = before.rstrip(_SPACES), after.lstrip(_SPACES)
-        if head.endswith(b","):
-            payload = head[:-1] + after
-        elif tail.startswith(b","):
-            payload = before + tail[1:].lstrip(_SPACES)
-        else:
-            payload = before + after
-    return payload
-
-
-def _is_member(before: bytes, after: bytes) -> bool:
-    """True when what stands between these is a member of the outermost object, and of none inside."""
-    after = after.rstrip(_SPACES)
-    if after.endswith(b"}") and _NESTED.search(after) is None:
-        return True  # the one brace that follows is the last
-    depth = 0
-    for token in _TOKEN.findall(before):
-        if token in _OPENING:
-            depth += 1
-        elif not token.startswith(b'"'):
-            depth -= 1
-    return depth == 1
