@@ -86,7 +86,7 @@ class Outcome:
 
 
 HEADER: Final = (
-    "| Server | Restart | To it | Streams | Failed | Told as | Short requests meanwhile | Connections given up |\n"
+    "| Server | Restart | engine | Streams | Failed | client got | short requests meanwhile | connections closed |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 
