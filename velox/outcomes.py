@@ -20,6 +20,7 @@ __all__ = [
     "LeaseResult",
     "Mirrored",
     "Phase",
+    "Refusal",
     "Retry",
     "RetryDenied",
     "StreamEnd",
@@ -110,6 +111,13 @@ class Retry(enum.IntEnum):
     RATE_LIMITED = 6
     STATUS = 7
     UNKNOWN_MODEL = 8
+
+
+class Refusal(enum.StrEnum):
+    """What an upstream's error says of a request that another model could answer. The names are those of `for`."""
+
+    CONTEXT_LENGTH = "context_length"
+    CONTENT_FILTER = "content_filter"
 
 
 class RetryDenied(enum.IntEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -168,6 +169,40 @@ def test_upstream_first_byte_timeout_bounds_the_wait_for_a_reply() -> None:
         assert late.header("x-should-retry") == "false"
         assert 0.4 <= time.monotonic() - began_s < LATE_S
         upstream.wait_left(upstream.calls[0])
+
+
+@covers("VELOX_UPSTREAM_FIRST_EVENT_TIMEOUT")
+def test_upstream_first_event_timeout_bounds_the_wait_for_a_streams_first_event() -> None:
+    """S07: a head and comments are none. The client has no byte, so it gets a 504; other requests may take longer.
+
+    A reply that begins in time passes unchanged, whatever comes later.
+    """
+
+    async def thinks(call: Call) -> None:
+        if b'"stream": true' not in call.body:
+            await asyncio.sleep(0.8)
+            await healthy(call)
+            return
+        await call.head(200, SSE)
+        await call.data(b": thinking\n\n")
+        await call.step()
+        await call.data(CHAT_SSE)
+        await call.end()
+
+    with (
+        RecordingUpstream(http2=True) as upstream,
+        before(upstream, upstream_first_event_timeout="400ms") as velox,
+        upstream.playing(thinks),
+    ):
+        began_s = time.monotonic()
+        late = velox.request("POST", "/v1/chat/completions", CHAT_STREAM)
+        assert (late.status, reason(late)) == (504, "upstream_ttfb_timeout")
+        assert 0.4 <= time.monotonic() - began_s < LATE_S
+        upstream.wait_left(upstream.calls[0])
+        assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+        upstream.step()
+        reply = velox.request("POST", "/v1/chat/completions", CHAT_STREAM)
+        assert (reply.status, reply.body) == (200, b": thinking\n\n" + CHAT_SSE)
 
 
 @covers("VELOX_UPSTREAM_IDLE_TIMEOUT")

@@ -40,6 +40,8 @@ class Listener:
         self._verdict: Final = verdict
         self._on_first: Final = on_first
 
+    holds_head = False
+
     def refuses(self, head: ReplyHead) -> bool:
         return self._verdict is not None and self._verdict(head)
 

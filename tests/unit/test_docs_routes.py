@@ -73,6 +73,7 @@ def test_complete_example_is_accepted_and_means_what_its_comments_say(tmp_path: 
     assert [route.name for route in settings.routes] == ["acme", "chat", "fast", "sessions", "rest"]
     assert [target.model for target in settings.routes[1].to] == [None, "gpt-4o-eu"]
     assert settings.routes[2].to[0].model == "llama-3.1-8b"
+    assert [str(target) for target in settings.routes[4].fallback][1] == "vllm (llama-3.3-70b) for context_length"
     assert all(f"{field}:" in example for field in routes.FIELDS)
 
 

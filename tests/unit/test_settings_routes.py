@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from velox.cli import main
+from velox.outcomes import Refusal
 from velox.policy.routes import (
     Canary,
     Delay,
@@ -121,6 +122,27 @@ def test_routes_may_lead_to_the_upstream_of_the_variables(tmp_path: Path) -> Non
     assert settings.routes[0].targets == (Target("default"), Target("default-2"))
     (told,) = problems(tmp_path, content)
     assert told == "velox.yaml:1: fallback is 'default-2': there is no such upstream; did you mean default?"
+
+
+def test_fallback_may_be_for_some_reasons_only(tmp_path: Path) -> None:
+    """S12: it is asked after failures, too, only where it says so. Without `for` it is for failures."""
+    content = (
+        "routes: [{name: a, to: azure, fallback: [backup, {upstream: openai, model: o1, for: [context_length]},"
+        " {upstream: claude, for: 'failure, content_filter'}]}]"
+    )
+
+    (route,) = of_file(tmp_path, UPSTREAMS + content).routes
+
+    assert [(each.on_failure, each.refusals) for each in route.fallback] == [
+        (True, frozenset()),
+        (False, {Refusal.CONTEXT_LENGTH}),
+        (True, {Refusal.CONTENT_FILTER}),
+    ]
+    assert [str(each) for each in route.fallback] == [
+        "backup",
+        "openai (o1) for context_length",
+        "claude for failure and content_filter",
+    ]
 
 
 def test_model_of_a_route_is_that_of_each_target_without_one(tmp_path: Path) -> None:
@@ -270,6 +292,13 @@ BAD = {
     f"{{{A}, fallback: azure}}": [
         "fallback is 'azure': expected an upstream, or a model of it, that is not in `to`: thi"
     ],
+    f"{{{A}, fallback: {{upstream: azure, for: [context_length]}}}}": [
+        "fallback is 'azure for context_length': expected an upstream, or a model of it, that is not in `to`"
+    ],
+    f"{{{A}, fallback: {{upstream: backup, for: [tiredness]}}}}": [
+        "fallback.for is 'tiredness': expected failure, context_length or content_filter"
+    ],
+    "{name: a, to: {upstream: azure, for: [failure]}}": ["to.for: there is no such field of an item of `to`"],
     f"{{{A}, fallback: [backup, {{upstream: backup}}]}}": ["fallback: expected each upstream once"],
     f"{{{A}, model: m, fallback: {{upstream: azure, model: m}}}}": ["fallback is 'azure (m)': expected an upstream"],
     f"{{{A}, mirror: {{to: azure, percent: 1}}}}": ["mirror.to is 'azure': expected an upstream, or a model of it"],

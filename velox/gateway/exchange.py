@@ -353,6 +353,11 @@ class Exchange:
         """True when the client gets an event stream."""
         return self.reply is not None and self.reply.is_sse
 
+    @property
+    def wants_stream(self) -> bool:
+        """True when the client asked for an event stream."""
+        return self.fields.stream and not self.lasts
+
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
         member = attempt.member

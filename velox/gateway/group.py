@@ -258,6 +258,10 @@ class AttemptHost(Protocol):
     def is_streamed(self) -> bool:
         """True when the client gets an event stream."""
 
+    @property
+    def wants_stream(self) -> bool:
+        """True when it asked for one."""
+
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
 
@@ -471,6 +475,11 @@ class Attempt:
         self._retry = host.retry_after_error(head, body, self, host.loop.time())
         return self._retry is not None
 
+    @property
+    def holds_head(self) -> bool:
+        """True when the client gets the head of a stream with the first event: another one may be asked until then."""
+        return self.member.timeouts.first_event_s > 0.0
+
     def on_head(self, head: ReplyHead, now_s: float) -> None:
         """The reply's head has come, whether or not it is the client's. Only the first call counts."""
         if not self._has_head:
@@ -521,8 +530,15 @@ class Attempt:
         if n_unsent and silent_s >= limits.write_s:
             message = f"the upstream took nothing of the request's body for {limits.write_s:g} s"
             return UpstreamFailure(Reason.BODY_TIMEOUT, message, status=504)
-        if not n_unsent and silent_s >= limits.first_byte_s:
+        if not n_unsent and not self._has_head and silent_s >= limits.first_byte_s:
             message = f"the upstream sent no reply in {limits.first_byte_s:g} s"
+            return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
+        host = self._host
+        waits_s = limits.first_byte_s
+        if limits.first_event_s and host is not None and host.wants_stream:
+            waits_s = limits.first_event_s
+        if not n_unsent and silent_s >= waits_s:
+            message = f"the upstream sent no event in {waits_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
         return None
 

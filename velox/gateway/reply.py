@@ -17,6 +17,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
 from velox.gateway.error_reading import ErrorReading
 from velox.gateway.filters import FilterChain, ReplyFilter
+from velox.gateway.first_event import FirstEventGate
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.net.application import ChunkWriter, Client
@@ -31,10 +32,17 @@ _ERRORS_FROM: Final = 400
 
 
 class ReplyListener(Protocol):
-    """The attempt whose reply it is (group.py). secret: the key that went up, which no error may show; None: none."""
+    """The attempt whose reply it is (group.py).
+
+    secret: the key that went up, which no error may show; None: none. holds_head: the head of an event stream waits for
+    the first event.
+    """
 
     @property
     def secret(self) -> bytes | None: ...
+
+    @property
+    def holds_head(self) -> bool: ...
 
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
@@ -276,6 +284,8 @@ class Reply:
             self._tell_first()
         elif watch is not None and data:
             watch.feed(data)
+        if watch is not None and listener is not None and listener.holds_head and status < _ERRORS_FROM:
+            filters = (FirstEventGate(), *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
         is_whole = end

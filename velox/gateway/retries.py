@@ -13,6 +13,7 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     a single 500                         model, which is a worse answer
     the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
     404: it does not have the model  ->  free: at the next member, ten at most
+    its model can't take the request ->  free: at the fallbacks that are for this, each once
     the client has seen a byte       ->  never
 """
 
@@ -30,7 +31,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.policy.retry import RetryBudget, RetryRules
-from velox.protocol.error_meaning import names_no_model, plain_body
+from velox.protocol.error_meaning import REFUSING, names_no_model, plain_body, refusal_of
 from velox.types import Headers, ReplyHead
 
 __all__ = ["RetryPolicy"]
@@ -109,13 +110,20 @@ class RetryPolicy:
 
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that after_status() passes on is to be read: then after_error() is asked."""
-        return head.status == 404 and self._cursor.has_others
+        if head.status == 404:
+            return self._cursor.has_others
+        return head.status in REFUSING and bool(self._cursor.parts.for_refusals)
 
     def after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when an error has been read, before the client sees it; None: it is passed on.
 
-        Who does not have the model did no work, and is not asked again.
+        Who does not have the model, or can't take the request with it, did no work, and is not asked again.
         """
+        if head.status != 404:
+            refusal = refusal_of(plain_body(head.headers, body))
+            self._cursor.tried(attempt)
+            chosen = None if refusal is None or now_s >= self._deadline_s else self._cursor.next_for(refusal, now_s)
+            return None if chosen is None else self._again(chosen, 0.0, Retry.STATUS, now_s)
         if self._n_free >= _MAX_REFUSED or not names_no_model(plain_body(head.headers, body)):
             return None
         self._cursor.tried(attempt)

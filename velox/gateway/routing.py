@@ -4,6 +4,7 @@
     Way.cursor()              the way of one request through these                                  -> RouteCursor
     RouteCursor.first()       the first stage that has a member in good health; if none has, the first one all the same
     RouteCursor.next()        after an attempt that failed: whoever has not been tried, in the same order
+    RouteCursor.next_for()    after a refusal that says why: the fallbacks for that
     RouteCursor.other_key()   the same member, with another of its upstream's keys
 
 Most ways lead to one upstream with one origin and one key (`Way.only`): a request needs no cursor there until it fails.
@@ -30,6 +31,7 @@ from velox.gateway.group import Attempt, Group, Stage, stage_of
 from velox.gateway.member import Member
 from velox.memo import Memo
 from velox.net.upstream.pool import PoolStatistics
+from velox.outcomes import Refusal
 from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
@@ -49,9 +51,9 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class RouteParts:
-    """What one route is made of in one worker. groups: of `to`, then one for each fallback.
+    """What one route is made of in one worker. groups: of `to`, then one for each fallback that failures lead to.
 
-    canary, mirror: and the group that they send to.
+    canary, mirror: and the group that they send to. for_refusals: the fallbacks for what models refuse.
     """
 
     entry: RouteEntry
@@ -59,10 +61,16 @@ class RouteParts:
     canary: tuple[CanarySplit, Group] | None = None
     mirror: tuple[MirrorGate, Group] | None = None
     hedging: Hedging | None = None
+    for_refusals: tuple[tuple[frozenset[Refusal], Group], ...] = ()
 
     def stages(self, model: str | None) -> tuple[Stage, ...]:
         """Return the stages that have the model that they are asked for."""
         found = (stage_of(group, model) for group in self.groups)
+        return tuple(stage for stage in found if stage.is_open)
+
+    def stages_for(self, refusal: Refusal, model: str | None) -> tuple[Stage, ...]:
+        """Return those that are asked instead of who refused a request."""
+        found = (stage_of(group, model) for refusals, group in self.for_refusals if refusal in refusals)
         return tuple(stage for stage in found if stage.is_open)
 
 
@@ -270,7 +278,7 @@ class RouteCursor:
             self.is_canary = stage.is_open and split.takes(key if is_sticky else caller.id, random.random())
             if self.is_canary:
                 stages = (stage, *stages)
-        self.stages: Final = stages
+        self.stages = stages
 
     def __repr__(self) -> str:
         return f"<RouteCursor {self.parts.entry.name} of {len(self.stages)} stages>"
@@ -322,6 +330,18 @@ class RouteCursor:
                 if left:
                     return group.take(min(left), now_s)
         return None
+
+    def next_for(self, refusal: Refusal, now_s: float) -> Attempt | None:
+        """Return the first choice of the fallbacks for this; None if there is none that was not tried.
+
+        From then on the request's way leads through these alone: the others would refuse it, too.
+        """
+        before = self.stages, self._n_passed
+        self.stages, self._n_passed = self.parts.stages_for(refusal, self._model), 0
+        attempt = self.next(now_s, anyhow=True)
+        if attempt is None:
+            self.stages, self._n_passed = before
+        return attempt
 
     def other_key(self, attempt: Attempt, now_s: float) -> Attempt | None:
         """Return the same member with another key, that was not tried and may be used; None if there is none."""

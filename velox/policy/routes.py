@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from velox.outcomes import Refusal
 from velox.policy.patterns import matches
 from velox.types import Header, Origin, Secret
 
 __all__ = [
     "ANYTHING",
+    "FAILURE",
     "NO_RULES",
     "Balance",
     "Canary",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 Http2Use: TypeAlias = Literal["auto", "on", "off"]
+FAILURE: Final = "failure"  # what a fallback is for that names nothing
 LoadSource: TypeAlias = Literal["off", "vllm", "sglang"]
 Balance: TypeAlias = Literal["round_robin", "least_inflight", "peak_ewma", "hash", "prefix"]
 
@@ -55,7 +58,10 @@ class KeyRef:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an upstream may take, in seconds: as the variables VELOX_UPSTREAM_..._TIMEOUT. total: 0: no limit."""
+    """How long an upstream may take, in seconds: as the variables VELOX_UPSTREAM_..._TIMEOUT.
+
+    total, first_event: 0: no limit.
+    """
 
     connect_s: float
     tls_s: float
@@ -63,6 +69,7 @@ class Timeouts:
     idle_s: float
     write_s: float
     total_s: float
+    first_event_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +179,27 @@ ANYTHING: Final = Match()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An upstream by its name, and the model that it is asked for. None: the one that the client named."""
+    """An upstream by its name, and the model that it is asked for. None: the one that the client named.
+
+    Of a fallback: on_failure: it is asked after a failure. refusals: and after these of another's model.
+    """
 
     upstream: str
     model: str | None = None
     where: str = field(default="", compare=False)
+    on_failure: bool = True
+    refusals: frozenset[Refusal] = frozenset()
 
     def __str__(self) -> str:
-        return self.upstream if self.model is None else f"{self.upstream} ({self.model})"
+        text = self.upstream if self.model is None else f"{self.upstream} ({self.model})"
+        reasons = [FAILURE] if self.on_failure else []
+        reasons += sorted(self.refusals)
+        return f"{text} for {' and '.join(reasons)}" if self.refusals else text
+
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """Return where it leads to."""
+        return self.upstream, self.model
 
 
 @dataclass(frozen=True, slots=True)

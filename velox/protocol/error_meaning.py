@@ -1,6 +1,9 @@
-"""What an upstream's error says, where its status does not tell: that it does not have the model.
+"""What an upstream's error says, where its status does not tell: it does not have the model, or refuses the request.
 
-Knows: the bodies that providers and servers send with a 404. Does not know: which upstream it was, or what follows.
+Knows: the bodies that providers and servers send. Does not know: which upstream it was, or what follows.
+
+A request is refused because it is too long for the model, or by the provider's filter: another model could answer it. A
+filter that stops an answer under way is a finish reason inside a 200, and no error.
 
     OpenAI, Groq    {"error": {"code": "model_not_found", "message": "The model `x` does not exist ..."}}
     Azure           {"error": {"code": "DeploymentNotFound", "message": "The API deployment ... does not exist ..."}}
@@ -14,13 +17,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
+from velox.outcomes import Refusal
 from velox.types import Headers
 
-__all__ = ["ERROR_BYTES", "names_no_model", "plain_body"]
+__all__ = ["ERROR_BYTES", "REFUSING", "names_no_model", "plain_body", "refusal_of"]
 
 # Errors are short: a longer body is none of these.
 ERROR_BYTES: Final = 64 * 1024
@@ -30,6 +34,24 @@ _MISSING: Final = re.compile(
     r"\bnot (?:be )?(?:found|exist|available|deployed|served)\b|n't exist\b|\bno such\b|\bunknown\b", re.IGNORECASE
 )
 _ANTHROPIC: Final = re.compile(r"model: \S+")
+# The statuses with which a request is refused.
+REFUSING: Final = frozenset({400, 413, 422})
+# Of the error's `code` or `type`, or of Azure's inner error.
+_REFUSALS: Final = {
+    "context_length_exceeded": Refusal.CONTEXT_LENGTH,
+    "exceed_context_size_error": Refusal.CONTEXT_LENGTH,  # llama.cpp
+    "content_filter": Refusal.CONTENT_FILTER,  # Azure
+    "content_policy_violation": Refusal.CONTENT_FILTER,
+    "moderation_blocked": Refusal.CONTENT_FILTER,
+    "ResponsibleAIPolicyViolation": Refusal.CONTENT_FILTER,
+}
+# Many have no code for it: vLLM, SGLang, TGI, Mistral, Anthropic, Bedrock, Gemini.
+_TOO_LONG: Final = re.compile(
+    r"maximum context length|context length of only|longer than the model's context|model's context length"
+    r"|prompt is too long|input is too long|max_new_tokens` must be <="
+    r"|exceeds? the (?:model's )?(?:maximum|available) (?:number of tokens|context)",
+    re.IGNORECASE,
+)
 # gzip and zlib alike.
 _INFLATED: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
 _ANY_WRAPPER: Final = 32 + zlib.MAX_WBITS
@@ -50,23 +72,40 @@ def plain_body(headers: Headers, body: bytes) -> bytes:
 
 def names_no_model(body: bytes) -> bool:
     """Return True if the body of a 404 says that the server does not have the model it was asked for."""
+    error = _error_of(body)
+    return _text(error, "code").lower() in _CODES or _says_so(_text(error, "message"))
+
+
+def refusal_of(body: bytes) -> Refusal | None:
+    """Return why an error with one of REFUSING refuses the request; None if it is for none of these reasons."""
+    error = _error_of(body)
+    inner = error.get("innererror")
+    for holder in (error, inner if isinstance(inner, dict) else {}):
+        for name in ("code", "type"):
+            found = _REFUSALS.get(_text(holder, name))
+            if found is not None:
+                return found
+    said = _text(error, "message") or _text(error, "detail")  # FastAPI's servers
+    return Refusal.CONTEXT_LENGTH if _TOO_LONG.search(said) else None
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    """Return the fields of an error; none if it can't be read."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return False
+        return {}
     if isinstance(document, list) and document:
         document = document[0]
-    if not isinstance(document, dict):
-        return False
-    error = document.get("error", document)
+    error = document.get("error", document) if isinstance(document, dict) else None
     if isinstance(error, str):
-        return _says_so(error)
-    if not isinstance(error, dict):
-        return False
-    code, message = error.get("code"), error.get("message")
-    if isinstance(code, str) and code.lower() in _CODES:
-        return True
-    return isinstance(message, str) and _says_so(message)
+        return {"message": error}
+    return error if isinstance(error, dict) else {}
+
+
+def _text(holder: dict[str, Any], name: str) -> str:
+    value = holder.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _says_so(message: str) -> bool:

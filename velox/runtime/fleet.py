@@ -237,8 +237,9 @@ class RouteMaker:
 
     def route(self, entry: RouteEntry) -> RouteParts:
         """Return the parts of one route."""
-        groups = [self._group(entry, entry.to)]
-        groups += [self._lone(entry, target) for target in entry.fallback]
+        fallbacks = [(target, self._lone(entry, target)) for target in entry.fallback]
+        groups = (self._group(entry, entry.to), *(group for target, group in fallbacks if target.on_failure))
+        for_refusals = tuple((target.refusals, group) for target, group in fallbacks if target.refusals)
         canary = mirror = hedging = None
         if entry.canary is not None:
             canary = CanarySplit(entry.name, entry.canary.percent), self._lone(entry, entry.canary.to)
@@ -248,7 +249,7 @@ class RouteMaker:
         if entry.hedge is not None:
             # It knows how long first bytes take, and what of the budget is left.
             hedging = self._hedging.setdefault((entry.name, entry.hedge), Hedging(entry.hedge, self._loop.time()))
-        return RouteParts(entry, tuple(groups), canary, mirror, hedging)
+        return RouteParts(entry, groups, canary, mirror, hedging, for_refusals)
 
     def _lone(self, entry: RouteEntry, target: Target) -> Group:
         return self._group(entry, (target,), balance=False)

@@ -135,6 +135,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream_first_byte_timeout_s: float = live_setting(
         "60s", "longest wait for the first byte of a reply", parse.TIMEOUT
     )
+    upstream_first_event_timeout_s: float = live_setting(
+        "0s",
+        "longest wait for the first event of a stream, whose head the client gets with it; 0: no limit, and the head"
+        " goes on at once",
+        parse.OPTIONAL_TIMEOUT,
+    )
     upstream_idle_timeout_s: float = live_setting(
         "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
     )

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, get_args
 
+from velox.outcomes import Refusal
 from velox.policy.routes import (
     ANYTHING,
+    FAILURE,
     Balance,
     Canary,
     Delay,
@@ -134,13 +136,17 @@ def _targets(section: Section, name: str, model: str | None) -> tuple[Target, ..
 
 
 def _target(section: Section, name: str, item: Tree, model: str | None) -> Target | None:
-    """Return one item of `to` or `fallback`: the name of an upstream, or that with a model."""
+    """Return one item of `to` or `fallback`: the name of an upstream, or that with a model, or what it is for."""
     if item.fields is not None:
-        inner = section.item_section(name, item, ("upstream", "model"))
+        is_fallback = name == "fallback"
+        inner = section.item_section(name, item, ("upstream", "model", *(("for",) if is_fallback else ())))
         inner.needs(upstream="openai")
         upstream = inner.one("upstream", parse.name, "", shown=False)
         own = inner.one("model", parse.model_name, None, shown=False)
-        return Target(upstream, own or model, inner.where_is("upstream")) if upstream else None
+        reasons = inner.many("for", parse.one_of(FAILURE, *Refusal)) if is_fallback else ()
+        refusals = frozenset(Refusal(each) for each in reasons if each != FAILURE)
+        more = (inner.where_is("upstream"), not refusals or FAILURE in reasons, refusals)
+        return Target(upstream, own or model, *more) if upstream else None
     try:
         if item.text is None:
             raise ValueError("expected names of upstreams")

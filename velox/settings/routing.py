@@ -92,8 +92,9 @@ def _key_problems(routes: Iterable[RouteEntry], names: Collection[str] | None) -
 
 def _cycles(route: RouteEntry) -> Iterator[Problem]:
     """Report a fallback, mirror or canary that leads to a target of `to`."""
+    places = {target.place for target in route.to}
     for target in route.fallback:
-        if target in route.to:
+        if target.place in places:
             expected = (
                 "expected an upstream, or a model of it, that is not in `to`: this one was tried already (a cycle)"
             )

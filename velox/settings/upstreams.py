@@ -144,7 +144,7 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
         return usual
     found = {}
     for name in _TIMEOUTS:
-        read = parse.OPTIONAL_TIMEOUT if name == "total" else parse.TIMEOUT
+        read = parse.OPTIONAL_TIMEOUT if name in ("total", "first_event") else parse.TIMEOUT
         found[f"{name}_s"] = inner.one(name, read, getattr(usual, f"{name}_s"))
     return Timeouts(**found)
 
