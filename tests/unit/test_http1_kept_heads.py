@@ -89,6 +89,9 @@ LINES = [
     b"authorization: Bearer l",
     b"X-Api-Key: k",
     b"Upgrade: h2c",
+    b"Upgrade: websocket",
+    b"Connection: Upgrade, HTTP2-Settings",
+    b"HTTP2-Settings: AAMAAABk",
     b" Content-Length: 5",
 ]
 VALUES = [
@@ -422,3 +425,16 @@ def test_known_head_without_a_body_does_not_hide_that_a_client_waits_with_one() 
     assert not reader.read(head % b"").expect_continue
 
     assert reader.read(head % b"Content-Length: 5\r\n").expect_continue
+
+
+def test_websocket_behind_many_other_offers_is_one() -> None:
+    """B-21: the value of an Upgrade is looked at in each head, however many others were ignored before."""
+    start = b"GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: "
+    heads = [start + b"proto-%d\r\n\r\n" % n for n in range(20)]
+    handshake = b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+
+    reader = trained(*heads, *heads)
+
+    assert reader.read(start + handshake).offer is not None
+    with pytest.raises(VeloxError):
+        reader.read(start + b"websocket\r\n\r\n")

@@ -79,10 +79,8 @@ def test_offered_protocols_are_not_shown() -> None:
 
 
 WRONG = {
-    "another upgrade": lines(upgrade=b"h2c"),
     "h2c beside it": lines(upgrade=b"websocket, h2c"),
     "two upgrades": lines() + b"Upgrade: h2c\r\n",
-    "empty upgrade": lines(upgrade=b""),
     "no connection": lines(connection=None),
     "connection without upgrade": lines(connection=b"keep-alive"),
     "connection close": lines(connection=b"Upgrade, close"),
@@ -111,6 +109,18 @@ def test_handshake_that_is_wrong_is_refused(fields: bytes) -> None:
     error = refusal(head(fields, LINE))
 
     assert (error.status, error.reason, error.close) == (400, Reason.BAD_REQUEST, True)
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"H2C, TLS/1.3", b"", b"made-up/1"])
+@pytest.mark.parametrize("connection", [b"Upgrade", b"Upgrade, HTTP2-Settings", b"keep-alive", None])
+def test_offer_of_another_protocol_is_ignored(upgrade: bytes, connection: bytes | None) -> None:
+    """RFC 9110 §7.8: the request is an ordinary one, its connection goes on, and no field of the offer passes."""
+    fields = lines(upgrade=upgrade, connection=connection, http2_settings=b"AAMAAABk", content_length=b"3")
+
+    request = decode(head(fields, b"POST /v1/realtime HTTP/1.1"))
+
+    assert request is not None
+    assert (request.offer, request.keep_alive, request.content_length, request.headers) == (None, True, 3, [])
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes
     if b"connection" in values and values[b"connection"] != b"keep-alive":
         members = _connection(values[b"connection"])
         removed = _REMOVED | members
-        # A connection that asked to be upgraded carries no other request, whatever the answer.
+        # A connection that asked for a WebSocket carries no other request, whatever the answer.
         keep_alive = keep_alive and b"close" not in members and offer is None
     # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
     headers = tuple([field for field in fields if field[0] not in removed and b"_" not in field[0]])
@@ -276,7 +276,7 @@ def _parse_fields(head: bytes, limits: Http1Limits) -> Headers:
     try:
         httptools.HttpRequestParser(collector).feed_data(head)
     except httptools.HttpParserUpgrade:
-        pass  # refused by name, with a message that says so
+        pass  # the head is whole; read_offer() decides what becomes of the offer
     except httptools.HttpParserError:
         raise framing_error("request head is malformed") from None
     if len(collector.fields) > limits.header_count:
@@ -305,8 +305,10 @@ def check_host(host: bytes | None, *, http_1_0: bool) -> None:
 
 
 def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:
-    """Return (content_length, chunked); llhttp has refused both at once, and a second Content-Length."""
+    """Return (content_length, chunked). llhttp refuses both at once, too; it reads less of a head with an Upgrade."""
     if b"transfer-encoding" in values:
+        if b"content-length" in values:
+            raise framing_error("request has both Content-Length and Transfer-Encoding")
         if http_1_0:
             raise framing_error("HTTP/1.0 has no Transfer-Encoding")
         if values[b"transfer-encoding"].lower() != b"chunked":

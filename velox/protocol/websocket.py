@@ -61,14 +61,17 @@ class HandshakeError(Exception):
     """The upstream's 101 is none. The message says why, and repeats nothing that it sent."""
 
 
-def read_offer(method: bytes, values: dict[bytes, bytes], *, http_1_0: bool, has_body: bool) -> WebSocketOffer:
-    """Return what a client's upgrade offers. values: name -> value of its fields, joined where there are several.
+def read_offer(method: bytes, values: dict[bytes, bytes], *, http_1_0: bool, has_body: bool) -> WebSocketOffer | None:
+    """Return the WebSocket that a client's upgrade offers. None: it offers none, and is ignored (RFC 9110 §7.8).
 
-    Raises VeloxError(BAD_REQUEST) with close=True for any other upgrade, and for a WebSocket's that is not as §4.2.1
-    has it.
+    values: name -> value of its fields, joined where there are several. Raises VeloxError(BAD_REQUEST) with close=True
+    for an upgrade that names WebSocket and is not as §4.2.1 has it: a server that reads names more loosely than we do
+    could take it for one.
     """
+    if b"websocket" not in values[b"upgrade"].lower():
+        return None
     if values[b"upgrade"].lower() != b"websocket":
-        raise _bad("Upgrade is not supported but for WebSocket; speak HTTP/1.1")
+        raise _bad("a WebSocket begins with Upgrade: websocket, and nothing beside it")
     if method != b"GET" or http_1_0 or has_body:
         raise _bad("a WebSocket begins with a GET of HTTP/1.1 without a body")
     members = connection_members(values.get(b"connection", b""))
