@@ -95,7 +95,7 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
         for line in wrong:
             print(f"velox reload: {line}", file=sys.stderr)
         return 2
-    outcome = call_reload(address, token)
+    outcome = call_reload(address, token, force=arguments.force)
     print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
     return outcome.code
 
@@ -257,6 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--sim", action="store_true", help="with the built-in simulator as upstream")
     check = commands.add_parser("check", help="print the settings and their sources", allow_abbrev=False)
     reload = commands.add_parser("reload", help="let the running gateway read its file again", allow_abbrev=False)
+    reload.add_argument(
+        "--force", action="store_true", help="take it also where it lost all upstreams or routes that had requests"
+    )
     reload.add_argument("--admin", metavar="ADDRESS", help="of its admin listener; beats VELOX_ADMIN_LISTEN")
     for command in (serve, check, reload):
         command.add_argument("--config", metavar="FILE", help="YAML file; beats VELOX_CONFIG")

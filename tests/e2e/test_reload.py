@@ -57,9 +57,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "velox.yaml"
 
 
-def reload(velox: VeloxProcess, **env: str) -> subprocess.CompletedProcess[str]:
+def reload(velox: VeloxProcess, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `velox reload`."""
-    return run_velox(env, "reload", "--admin", velox.admin_url.removeprefix("http://"))
+    return run_velox(env, "reload", "--admin", velox.admin_url.removeprefix("http://"), *options)
 
 
 def changed(velox: VeloxProcess) -> list[str]:
@@ -93,11 +93,12 @@ def wait_configuration(velox: VeloxProcess, number: int) -> None:
 
 def test_file_that_changes_is_taken(first: RecordingUpstream, second: RecordingUpstream, file: Path) -> None:
     """Nobody has to say anything."""
-    with gateway(file, text(("a", first))) as velox:
-        assert asked(velox) == {"a"}
-        file.write_text(text(("b", second)))
+    with gateway(file, text(("a", first), ("b", second))) as velox:
+        until(lambda: asked(velox) == {"a", "b"}, "both are asked")
+        third = text(("b", second), ("c", second))
+        file.write_text(third)
         wait_configuration(velox, 2)
-        assert asked(velox) == {"b"}
+        assert asked(velox) <= {"b", "c"}
         velox.wait_log(lambda line: "configuration 2 is in use: upstreams: 1 added, 1 removed" in line)
         assert (velox.metric(OK), velox.metric(BAD), velox.metric("velox_config_bad")) == (1, 0, 0)
 
@@ -187,6 +188,27 @@ def test_bad_file_keeps_the_one_before_and_says_why(first: RecordingUpstream, fi
         file.write_text(text(("b", first)))
         wait_configuration(velox, 2)
         assert velox.metric("velox_config_bad") == 0
+
+
+def test_emptied_file_takes_nothing_away(first: RecordingUpstream, second: RecordingUpstream, file: Path) -> None:
+    """`: > velox.yaml`: requests go where they went, and who looks is told why; forced, a whole file is taken."""
+    with gateway(file, text(("private", first)), OPENAI_API_KEY="") as velox:
+        assert asked(velox) == {"private"}
+        file.write_text("")
+        velox.wait_metric(BAD, lambda n: n == 1)
+        assert asked(velox) == {"private"}
+        assert "configuration" in str(json.loads(velox.admin("/readyz").body)["reasons"])
+        file.write_text("access_log: all\n")
+        refused = reload(velox, "--force")
+        assert refused.returncode == 1
+        assert "it names no upstream, and requests would go to the default, https://api.openai.com" in refused.stderr
+        file.write_text(text(("other", second)))
+        refused = reload(velox)
+        assert refused.returncode == 1
+        assert "every upstream that had requests would be gone: private; `velox reload --force`" in refused.stderr
+        assert asked(velox) == {"private"}
+        assert reload(velox, "--force").returncode == 0
+        assert asked(velox) == {"other"}
 
 
 def test_worker_that_starts_while_the_file_is_bad_has_the_last_good_one(first: RecordingUpstream, file: Path) -> None:
@@ -291,7 +313,7 @@ def test_stream_goes_on_when_its_upstream_is_removed(
         client.send_chat(CHAT_STREAM)
         client.read_until(b"before")
         file.write_text(text(("b", second)))
-        assert reload(velox).returncode == 0
+        assert reload(velox, "--force").returncode == 0
         assert asked(velox) == {"b"}
         first.step()
         assert b"after" in client.read_until(b"[DONE]\n\n\r\n0\r\n\r\n")
@@ -362,7 +384,7 @@ def test_no_request_fails_while_good_and_bad_files_follow_each_other(
         codes = []
         for content in contents * 2:
             file.write_text(content)
-            codes.append(reload(velox).returncode)
+            codes.append(reload(velox, "--force").returncode)
         is_over.set()
         for thread in threads:
             thread.join(10.0)

@@ -26,6 +26,7 @@ __all__ = ["ReloadingGateway"]
 
 class ReloadingGateway:
     """One gateway's reloads. file: its configuration. lines: of its log. enrolled: each that was to have its places.
+    used: the upstreams that had requests.
 
     turn() is what the supervisor does four times a second; it waits for a reading that it starts.
     """
@@ -36,6 +37,7 @@ class ReloadingGateway:
         self.environ = {"VELOX_CONFIG": str(file), **environ}
         self.lines: list[str] = []
         self.enrolled: list[Settings] = []
+        self.used: frozenset[str] = frozenset()
         self.enroll: Callable[[Settings], None] = self.enrolled.append
         logger = logging.Logger("test")
         handler = logging.Handler()
@@ -46,9 +48,12 @@ class ReloadingGateway:
         self.status = GatewayStatus(self.segment)
         self.keys = KeyWatch(settings, self.status, logger)
         source = ConfigSource(self.load, time.time_ns() + 10**9)
-        self.reload = Reload(settings, source, self.status, self.keys, logger, enroll=self._enroll)
+        self.reload = Reload(settings, source, self.status, self.keys, logger, enroll=self._enroll, used=self._used)
         self.now_s = 1000.0
         self.n_readings = 0
+
+    def _used(self) -> frozenset[str]:
+        return self.used
 
     def _enroll(self, settings: Settings) -> None:
         self.enroll(settings)
@@ -81,6 +86,18 @@ class ReloadingGateway:
             self.turn()
 
     def ask(self) -> None:
-        """Ask for a reload, and have it."""
+        """Ask for a reload, and have it: at once, or when the file has looked the same for a moment."""
         self.reload.ask()
-        self.turn()
+        self.wait_read()
+
+    def force(self) -> None:
+        """Ask as `velox reload --force` does, and have it."""
+        self.status.reloads_forced = self.status.reloads_asked + 1
+        self.status.reloads_asked += 1
+        self.wait_read()
+
+    def wait_read(self) -> None:
+        """Turn until something was read."""
+        n_before = self.n_readings
+        while self.n_readings == n_before:
+            self.turn()

@@ -96,6 +96,27 @@ def test_symbolic_link_that_is_swapped_is_followed(tmp_path: Path) -> None:
     assert watched.settle() == parse_entries("b")
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ("one\ntwo\n", "one\ntw", "its last line has no end, unlike the file in force"),
+        ("one\ntwo\n# end\n", "one\n", "its last line `# end` is gone, which the file in force has"),
+        ("- key: one\n- key: two\n# end\n", "- key: one\n", "its last line `# end` is gone"),
+    ],
+)
+def test_file_that_was_cut_off_keeps_the_keys(tmp_path: Path, before: str, now: str, why: str) -> None:
+    """Half a key would be a key, and keys that are not there would be refused."""
+    (tmp_path / "keys").write_text(before)
+    watched = Watched(tmp_path)
+    watched.file.write_text(now)
+    assert watched.settle() is None
+    assert watched.status.key_file_is_bad
+    assert len(watched.lines) == 1 and why in watched.lines[0]
+    watched.file.write_text(now.strip() + "-more\n# end\n")
+    assert watched.settle() is not None
+    assert not watched.status.key_file_is_bad
+
+
 def test_file_that_is_still_being_written_is_not_taken_halfway(watched: Watched) -> None:
     """What looks different each time is looked at again; keys that are not yet written are not yet lost."""
     for n in range(1, 12):

@@ -44,9 +44,35 @@ def test_list_is_taken_where_a_variable_holds_several(tmp_path: Path) -> None:
     assert problems(tmp_path, "\nworkers: [1]\n") == ["velox.yaml:2: workers: expected one value, not a list"]
 
 
-def test_empty_file_and_empty_field_set_nothing(tmp_path: Path) -> None:
-    """Comments only, or a field without a value."""
-    assert load_file(tmp_path, "# nothing\n").workers == 2
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "{}\n"])
+def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+    """One that was emptied must not mean that requests go to the default upstream."""
+    (problem,) = problems(tmp_path, text)
+    assert problem.endswith(": expected at least one field in the file, it is empty")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_good"),
+    [
+        ("workers: 1\nend: true\n", True),
+        ("workers: 1\nend: true", True),
+        ("workers: 1\nend: tru", False),
+        ("workers: 1\nend:\n", False),
+        ("workers: 1\nend: [true]\n", False),
+        ("end: true\nworkers: 1\n", False),
+    ],
+)
+def test_end_mark_is_the_last_field(tmp_path: Path, text: str, is_good: bool) -> None:
+    """And known from then on."""
+    if is_good:
+        found = load_file(tmp_path, text)
+        assert (found.file_end.has_mark, found.file_end.is_line) == (True, text.endswith("\n"))
+    else:
+        assert problems(tmp_path, text)[0].endswith("end: expected `end: true`, as the last field of the file")
+
+
+def test_empty_field_sets_nothing(tmp_path: Path) -> None:
+    """It is as if it were not there."""
     assert load_file(tmp_path, "workers:\nqueue_batch: ~\n").queue_batch == 64
 
 

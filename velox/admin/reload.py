@@ -31,6 +31,7 @@ ANSWER_S: Final = 2 * READING_S + 5.0
 # Workers look ten times a second; one that does not follow by then is short of time, or stuck.
 _FOLLOW_S: Final = 5.0
 _LOOK_S: Final = 0.05
+_FORCE: Final = "force=true"
 _MOST_WAITING: Final = 8
 _ANSWER_BYTES: Final = 16 * 2**20
 # Of a file with ten thousand mistakes, or changes, nobody reads more.
@@ -93,13 +94,15 @@ class ReloadPage:
         200: the configuration is good, and every worker that serves works with it; or `waits_for` names those that do
         not yet. 422: it can't be used.
         """
+        if request.query not in ("", _FORCE):
+            raise RefusalError(400, f"expected no query, or ?{_FORCE}")
         if request.method != "POST":
             raise RefusalError(405, "only POST is served here", (("Allow", "POST"),))
         if self._n_waiting >= _MOST_WAITING:
             raise RefusalError(429, "others wait for a reload already", (("Retry-After", "5"),))
         self._n_waiting += 1
         try:
-            answer = await self._ask()
+            answer = await self._ask(is_forced=request.query == _FORCE)
             behind = await self._followed(answer.configuration)
         finally:
             self._n_waiting -= 1
@@ -115,9 +118,11 @@ class ReloadPage:
         text = orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
         return Reply(422 if answer.problems else 200, text, "application/json")
 
-    async def _ask(self) -> ReloadAnswer:
-        self._status.reloads_asked += 1
-        wanted = self._status.reloads_asked
+    async def _ask(self, *, is_forced: bool) -> ReloadAnswer:
+        wanted = self._status.reloads_asked + 1
+        if is_forced:
+            self._status.reloads_forced = wanted
+        self._status.reloads_asked = wanted
         self._wake()
         try:
             async with asyncio.timeout(ANSWER_S):

@@ -33,12 +33,12 @@ class ReloadOutcome:
     lines: tuple[str, ...]
 
 
-def call_reload(address: Address, token: Secret | None) -> ReloadOutcome:
-    """Ask, wait, and say what came of it."""
+def call_reload(address: Address, token: Secret | None, *, force: bool = False) -> ReloadOutcome:
+    """Ask, wait, and say what came of it. force: also where the new configuration lost much (settings/losses.py)."""
     connection = _Connection(address)
     headers = {} if token is None else {"Authorization": f"Bearer {token.reveal()}"}
     try:
-        connection.request("POST", "/reload", headers=headers)
+        connection.request("POST", "/reload?force=true" if force else "/reload", headers=headers)
         reply = connection.getresponse()
         status, body = reply.status, reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:

@@ -21,8 +21,9 @@ from velox.net.client.tls_context import ServerCertificate, renewed_context, ser
 from velox.policy.settled import Settled
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.keys import merged, parse_key_file, read_key_file
+from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem
+from velox.settings.tree import FileEnd
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry
@@ -55,6 +56,7 @@ class KeyWatch:
         self.keys = settings.api_keys
         self._snapshot: Final[SharedSnapshot[tuple[KeyEntry, ...]]] = SharedSnapshot(_KEYS_BYTES)
         self._path: Final = settings.api_keys_file
+        self._end = settings.key_file_end
         self._status: Final = status
         self._logger: Final = logger
         self._content: Final = Settled(b"")  # by its hash; what the settings were read from is looked at once more
@@ -93,12 +95,16 @@ class KeyWatch:
     def _judge(self, path: str, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
         keys: tuple[KeyEntry, ...] = ()
+        end = key_file_end(content)
+        if why is None:
+            why = _looks_cut_off(self._end, end)
         if why is None:
             found, problems = parse_key_file(content, path)
             keys, doubtful = merged((*(key for key in self.keys if not key.in_file), *found))
             problems = problems or doubtful
             why = str(problems[0]) if problems else None
         if why is None:
+            self._end = end
             self._take(keys)
             return
         self._status.key_file_is_bad = True
@@ -124,6 +130,15 @@ class KeyWatch:
         self.keys = keys
         self._snapshot.publish(keys)
         self._status.n_keys = len(keys)
+
+
+def _looks_cut_off(before: FileEnd, now: FileEnd) -> str | None:
+    """Return why a file of keys is not taken to be whole. Half a key would be a key, and a short one lets people in."""
+    if before.has_mark and not now.has_mark:
+        return "its last line `# end` is gone, which the file in force has: it looks cut off"
+    if before.is_line and not now.is_line:
+        return "its last line has no end, unlike the file in force: it looks cut off"
+    return None
 
 
 def _read(path: str) -> tuple[bytes, str | None]:

@@ -1,9 +1,11 @@
 """Reloads: when the configuration is read again, how it is read, and what follows. For the supervisor.
 
     asked by     SIGHUP, a file that changed, the admin listener (velox.admin.reload)
-    read         in a process of its own, with a time limit: 10,000 routes take seconds
+    read         once its files look the same twice, in a process of its own, with a time limit: 10,000 routes take
+                 seconds. What changed while it was read is read again
     good         what can change while workers run goes to all of them (configuration.py); later workers start with it
-    bad          nothing changes, every problem is logged
+    bad          nothing changes, every problem is logged. So is a configuration that lost much (settings/losses.py),
+                 unless the caller forces it
 
 Knows: the order of all that. Does not know: what is in a configuration, or how a worker changes.
 
@@ -23,7 +25,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +41,8 @@ from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
 from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
+from velox.settings.losses import losses
+from velox.settings.tree import NO_END, FileEnd
 from velox.settings.upstreams import key_files, key_files_of_bad
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
@@ -48,6 +52,8 @@ __all__ = ["ConfigFiles", "ConfigSource", "Reload", "ReloadResult", "ResultFile"
 
 # The file system's clock may be this much behind the system's.
 _CLOCK_NS: Final = 20_000_000
+# A file that was not written to for so long is whole.
+_STILL_S: Final = 0.2
 
 
 class ConfigFiles:
@@ -58,6 +64,9 @@ class ConfigFiles:
         self._states: dict[str, FileState | None] = {}
         self._digests: dict[str, bytes | None] = {}
         self._seen: Final[Settled[tuple[FileState | None, ...]]] = Settled(())
+        # What was there when a caller asked, and since when it is.
+        self._restless: tuple[FileState, ...] = ()
+        self._restless_s = 0.0
 
     def __repr__(self) -> str:
         return f"<ConfigFiles {len(self._states)} {self._seen!r}>"
@@ -86,6 +95,22 @@ class ConfigFiles:
             return False
         mark = tuple(file_state(path) for path in self._states)
         return self._seen.see(mark, now_s) and self.take()
+
+    def are_still(self, now_s: float) -> bool:
+        """Return True if nobody writes to them: they are as they were last read, or a moment ago. now_s: monotonic."""
+        mark = tuple(file_state(path) for path in self._states)
+        if mark == tuple(self._states.values()):
+            return True
+        if mark != self._restless:
+            self._restless, self._restless_s = mark, now_s
+            return False
+        return now_s - self._restless_s >= _STILL_S
+
+    def differ(self) -> bool:
+        """Return True if they are not what they were at the last take()."""
+        return any(
+            file_state(path) != state and _digest(path) != self._digests[path] for path, state in self._states.items()
+        )
 
     def take(self) -> bool:
         """They are read now: what is there counts as known. Return True if it is not what was known before."""
@@ -128,6 +153,7 @@ class ReloadResult:
     """The result of a reading. parts: of the live settings, if any of them has changed. keys: all clients' keys.
 
     changes, summary, restart: as in settings/live.py. problems: why it can't be used. files: where upstreams' keys are.
+    end: of the file.
     """
 
     files: frozenset[str]
@@ -137,6 +163,7 @@ class ReloadResult:
     summary: str = ""
     restart: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    end: FileEnd = NO_END
 
 
 class ResultFile:
@@ -165,26 +192,37 @@ class ResultFile:
         os.ftruncate(self._fd, 0)
 
 
-def read(source: ConfigSource, running: Settings, file: ResultFile) -> int:
-    """Read the settings, compare them with those that run, write the result; return the exit code."""
+def read(source: ConfigSource, running: Settings, used: Collection[str], file: ResultFile, *, is_forced: bool) -> int:
+    """Read the settings, compare them with those that run, write the result; return the exit code.
+
+    used, is_forced: as for result_of.
+    """
     os.nice(_NICENESS)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     try:
-        file.write(result_of(source.load, running))
+        file.write(result_of(source.load, running, used, is_forced=is_forced))
     except Exception as exc:
         operations_logger(sys.stderr).error("reading the configuration: %s", crash_text(exc))
         return 1
     return 0
 
 
-def result_of(load: Callable[[], Settings], running: Settings) -> ReloadResult:
-    """Read the settings, and hold them against those that run."""
+def result_of(
+    load: Callable[[], Settings], running: Settings, used: Collection[str], *, is_forced: bool
+) -> ReloadResult:
+    """Read the settings, and hold them against those that run.
+
+    used: the upstreams that had requests. is_forced: a configuration that lost much is taken, too.
+    """
     try:
         settings = load()
     except SettingsError as exc:
         files = frozenset[str]() if running.config_file is None else key_files_of_bad(running.config_file)
         return ReloadResult(files, problems=tuple(map(str, exc.problems)))
+    lost = tuple(str(loss) for loss in losses(running, settings, used) if loss.is_final or not is_forced)
+    if lost:
+        return ReloadResult(key_files(settings.upstreams), problems=lost)
     differs = changes(running, settings)
     after = taken(running, settings)
     parts = pieces(after) if differs.live else None
@@ -192,10 +230,13 @@ def result_of(load: Callable[[], Settings], running: Settings) -> ReloadResult:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
         return ReloadResult(key_files(settings.upstreams), problems=(problem,))
     return ReloadResult(
-        key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart
+        *(key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart),
+        end=settings.file_end,
     )
 
 
+# So often a configuration is read whose files change meanwhile; then it is refused.
+_MOST_RESTLESS: Final = 5
 # Of a file with more problems, the next reading shows the rest.
 _MOST_LOGGED: Final = 20
 
@@ -204,6 +245,7 @@ class Reload:
     """Of one gateway. settings: those that hold now.
 
     enroll: gives each member of a configuration its place in the memory that all workers share, before they see it.
+    used: names of the upstreams that had requests.
     """
 
     def __init__(
@@ -215,6 +257,7 @@ class Reload:
         logger: logging.Logger,
         *,
         enroll: Callable[[Settings], None],
+        used: Callable[[], Collection[str]],
     ) -> None:
         self.settings = settings
         self.snapshot: Final = ConfigSnapshot()
@@ -224,15 +267,19 @@ class Reload:
         self._keys: Final = keys
         self._logger: Final = logger
         self._enroll: Final = enroll
+        self._used: Final = used
         self._result: Final = ResultFile()
         self._files: Final = ConfigFiles()
         self._follow(key_files(settings.upstreams), source.began_ns)
         self._is_asked = False
+        self._is_forced = False
+        self._n_restless = 0  # readings in a row during which a file changed
         self._pid = 0  # 0: nothing is read
         self._began_ns = 0
         self._give_up_s = 0.0
         self._gave_up = False
         self._answers_upto = 0
+        self._asked_before = 0  # what it was before the reading
         # What the configuration that holds has changed, and when it was taken; none and 0: it is that of the start.
         self._changes: tuple[str, ...] = ()
         self._taken_s = 0.0
@@ -253,8 +300,12 @@ class Reload:
                 os.kill(self._pid, signal.SIGKILL)  # reaped() follows
             return False
         asked = self._status.reloads_asked
-        if not self._files.have_changed(now_s) and not self._is_asked and asked == self._answers_upto:
-            return False
+        if not self._files.have_changed(now_s):
+            is_wanted = self._is_asked or asked != self._answers_upto
+            if not is_wanted or not self._files.are_still(now_s):
+                return False
+        self._is_forced = self._answers_upto < self._status.reloads_forced <= asked
+        self._asked_before = self._answers_upto
         # All of this before it reads: what comes from now on is news for the next one.
         self._is_asked, self._answers_upto, self._began_ns = False, asked, time.time_ns()
         self._files.take()
@@ -263,7 +314,7 @@ class Reload:
     def run(self, listeners: Listeners) -> int:
         """Read, in a process of its own."""
         listeners.close_others(None)
-        return read(self._source, self.settings, self._result)
+        return read(self._source, self.settings, self._used(), self._result, is_forced=self._is_forced)
 
     def started(self, pid: int, now_s: float) -> None:
         """Note its process."""
@@ -274,7 +325,11 @@ class Reload:
         if not pid or pid != self._pid:
             return False
         self._pid = 0
-        if ended_well:
+        if ended_well and self._files.differ():
+            self._result.clear()
+            self._read_again()
+        elif ended_well:
+            self._n_restless = 0
             result = self._result.take()
             self._follow(result.files, self._began_ns)
             self._judge(result, now_s)
@@ -283,6 +338,15 @@ class Reload:
             more = f" within {READING_S:g} s" if self._gave_up else ""
             self._refuse((f"it could not be read{more} ({how})",))
         return True
+
+    def _read_again(self) -> None:
+        """A file changed while it was read: what was found may be a part of it."""
+        self._n_restless += 1
+        if self._n_restless < _MOST_RESTLESS:
+            self._is_asked, self._answers_upto = True, self._asked_before
+            return
+        self._n_restless = 0
+        self._refuse((f"its files changed each of the {_MOST_RESTLESS} times that they were read",))
 
     def stop(self) -> None:
         """Read no more: the gateway leaves."""
@@ -311,6 +375,7 @@ class Reload:
             self._keys.replace_fixed(result.keys)
             self.snapshot.publish(result.parts)
             self._changes, self._taken_s = result.changes, now_s
+        self.settings = replace(self.settings, file_end=result.end)
         self._status.configuration = self.snapshot.number
         self._status.configuration_is_bad = False
         self._status.count_reload(taken=True)

@@ -140,7 +140,9 @@ class Supervisor:
         self._upstreams: Final = UpstreamTable(self._segment.blocks)
         self._gateway: Final = GatewayStatus(self._segment)
         self._keys: Final = KeyWatch(settings, self._gateway, logger)
-        self._reload: Final = Reload(settings, source, self._gateway, self._keys, logger, enroll=self._enroll)
+        self._reload: Final = Reload(
+            settings, source, self._gateway, self._keys, logger, enroll=self._enroll, used=self._used
+        )
         self._certificates: Final = Certificates.of(settings, self._gateway, logger)
         self._listeners: Final = Listeners(
             settings.listen,
@@ -340,6 +342,10 @@ class Supervisor:
     def _enroll(self, settings: Settings) -> None:
         members = labels_of(upstreams_of(settings, self._sim_origin))
         self._upstreams.enroll(members, groups=prefix_groups(settings))
+
+    def _used(self) -> frozenset[str]:
+        """Return the names of the upstreams that had requests."""
+        return frozenset(each.upstream for each in self._upstreams.totals() if each.has_attempts)
 
     def _start_worker(self, slot: Slot, process: WorkerProcess) -> None:
         process.status.state = WorkerState.STARTING

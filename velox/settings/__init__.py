@@ -12,6 +12,7 @@ Knows: names, units, bounds, defaults and which settings contradict each other. 
     keys        the list of keys; limits: the list of limits; header_rules: what is done to headers
     upstreams   the list of upstreams; routes: the list of routes; routing: both together, and their consistency
     certificates  the files of TLS
+    losses      what a reload must not take away unasked
     live        what takes effect while a gateway runs, and how a change is described
     show        `velox check` and docs/settings.md, from the same model
 """

@@ -15,7 +15,7 @@ from typing import Any, Final
 from velox.policy.limit_rules import LimitRule
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
-from velox.settings.keys import merged, parse_key_file, read_key_file
+from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Tree
 from velox.types import Scope
@@ -57,11 +57,13 @@ def add_key_file(values: dict[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     if path is not None:
         try:
-            found, problems = parse_key_file(read_key_file(path), path)
+            content = read_key_file(path)
+            found, problems = parse_key_file(content, path)
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else exc
             return [Problem("VELOX_API_KEYS_FILE", quoted(path), f"expected a file that can be read ({why})")]
         entries += found
+        values["key_file_end"] = key_file_end(content)
     values["api_keys"], duplicates = merged(entries)
     return problems + duplicates
 

@@ -23,10 +23,11 @@ from typing import Final
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Tree, compose, fields_of, list_items, read_regular_file
+from velox.settings.tree import FileEnd, Tree, compose, fields_of, list_items, read_regular_file
 from velox.types import KeyEntry, Priority
 
 __all__ = [
+    "key_file_end",
     "merged",
     "parse_entries",
     "parse_items",
@@ -102,6 +103,11 @@ def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], lis
         # An empty file must not mean that no key is needed.
         problems = [Problem(_FILE, quoted(path), "expected at least one key in it")]
     return tuple(replace(entry, in_file=True) for entry in entries), problems
+
+
+def key_file_end(content: bytes) -> FileEnd:
+    """Return how a file of keys ends. Its mark is a last line `# end`."""
+    return FileEnd(content.rstrip().rpartition(b"\n")[2] == b"# end", content.endswith(b"\n"))
 
 
 def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:

@@ -73,7 +73,7 @@ def admin_place(
     Works even if the other settings are invalid. A file that is not YAML is ignored.
     """
     path = overrides.get("VELOX_CONFIG") or environ.get("VELOX_CONFIG")
-    entries = read_file(path, NESTED)[0] if path else []
+    entries = read_file(path, NESTED).entries if path else ()
     fields = {entry.key: entry.value.text for entry in entries}
     values: dict[str, Any] = {}
     problems = []
@@ -111,9 +111,10 @@ class _Reading:
 
     def read_config(self, path: str) -> None:
         """Read the fields of the file; they override nothing."""
-        entries, problems = read_file(path, NESTED)
-        self.problems += problems
-        for entry in entries:
+        found = read_file(path, NESTED)
+        self.problems += found.problems
+        self.values["file_end"] = found.end
+        for entry in found.entries:
             key, value = entry.key, entry.value
             variable = _BY_KEY.get(key)
             has_fields = any(item.fields for item in value.items or ())

@@ -13,6 +13,7 @@ from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
 from velox.settings import parse
 from velox.settings.keys import parse_entries, parse_items
 from velox.settings.limits import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled, parse_limits, parse_list
+from velox.settings.tree import NO_END, FileEnd
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, live_setting, setting, variables_of
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner
 
@@ -424,6 +425,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[RouteEntry, ...]
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
+    # How the file, and that of the keys, ended when it was read.
+    file_end: FileEnd = NO_END
+    key_file_end: FileEnd = NO_END
 
     @property
     def limit_rules(self) -> tuple[LimitRule, ...]:

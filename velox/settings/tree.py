@@ -19,7 +19,10 @@ import yaml
 from velox.settings.problems import Problem, quoted, unknown
 
 __all__ = [
+    "NO_END",
+    "ConfigFile",
     "Entry",
+    "FileEnd",
     "ListForm",
     "Section",
     "Tree",
@@ -38,6 +41,8 @@ _DEEPEST: Final = 8
 # 10,000 routes with some 20 values each; a file of the longest size has not many more that mean anything.
 _MOST_VALUES: Final = 250_000
 _MOST_CHARS: Final = 2**21
+# The field that says: up to here the file is whole.
+_END: Final = "end"
 _NULL: Final = "tag:yaml.org,2002:null"
 
 T = TypeVar("T")
@@ -68,8 +73,28 @@ class Entry:
     value: Tree
 
 
-def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], list[Problem]]:
-    """Return the file's fields in order, and what is wrong with its shape.
+@dataclass(frozen=True, slots=True)
+class FileEnd:
+    """How a file ends, by which one that was cut off is known. has_mark: with `end: true`. is_line: with a line end."""
+
+    has_mark: bool = False
+    is_line: bool = False
+
+
+NO_END: Final = FileEnd()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What a file holds: its fields in order, but for the end mark. problems: what is wrong with its shape."""
+
+    entries: tuple[Entry, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    end: FileEnd = NO_END
+
+
+def read_file(path: str, nested: Collection[str] = ()) -> ConfigFile:
+    """Return the file's fields.
 
     nested: those that may have any structure; the others are a text, or a list of texts and of mappings of such values.
     """
@@ -77,15 +102,18 @@ def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], lis
         with Path(path).open("rb") as file:
             content = file.read(_LONGEST_FILE_BYTES + 1)
     except OSError as exc:
-        return [], [Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})")]
+        return _bad(Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})"))
     if len(content) > _LONGEST_FILE_BYTES:
-        return [], [Problem("VELOX_CONFIG", repr(path), f"expected at most {_LONGEST_FILE_BYTES} bytes")]
+        return _bad(Problem("VELOX_CONFIG", repr(path), f"expected at most {_LONGEST_FILE_BYTES} bytes"))
     root, problems = compose(content, path)
-    if problems or root is None:
-        return [], problems
+    if problems:
+        return _bad(*problems)
+    if root is None or not root.value:
+        # One that was emptied must not mean that all is as by default.
+        return _bad(Problem("VELOX_CONFIG", repr(path), "expected at least one field in the file, it is empty"))
     if not isinstance(root, yaml.MappingNode):
         where = place(path, root)
-        return [], [Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where)]
+        return _bad(Problem("the file", "", "expected fields such as `rate_limit_rpm: 600`", where=where))
     found: dict[str, Entry] = {}
     for item in _fields(path, root, nested=nested):
         if isinstance(item, Problem):
@@ -93,7 +121,15 @@ def read_file(path: str, nested: Collection[str] = ()) -> tuple[list[Entry], lis
         elif (first := found.setdefault(item.key, item)) is not item:
             expected = f"expected once, but it stands at {first.where} too"
             problems.append(Problem(item.key, "", expected, where=item.where))
-    return list(found.values()), problems
+    mark = found.get(_END)
+    if mark is not None and (mark.value.text != "true" or list(found)[-1] != _END):
+        problems.append(Problem(_END, "", "expected `end: true`, as the last field of the file", where=mark.where))
+    entries = tuple(entry for key, entry in found.items() if key != _END)
+    return ConfigFile(entries, tuple(problems), FileEnd(mark is not None, content.endswith(b"\n")))
+
+
+def _bad(*problems: Problem) -> ConfigFile:
+    return ConfigFile(problems=problems)
 
 
 def read_regular_file(path: str, most_bytes: int) -> bytes:

@@ -101,7 +101,7 @@ def key_files_of_bad(path: str) -> frozenset[str]:
 
     A file may be bad only because such a key is not there yet; when it comes, the file is good.
     """
-    found, _ = read_file(path, ("upstreams",))
+    found = read_file(path, ("upstreams",)).entries
     trees = [entry.value for entry in found if entry.key == "upstreams"]
     return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
 

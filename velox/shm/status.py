@@ -147,6 +147,8 @@ class GatewayStatus:
     configuration_is_bad = _Cell(15, bool)
     # How many reloads the admin listener was asked for. Written by the admin process.
     reloads_asked = _Cell(18, int)
+    # Which of these was the last that takes a configuration also where it lost much. Written by the admin process.
+    reloads_forced = _Cell(19, int)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()

@@ -226,6 +226,11 @@ class RowTotals(NamedTuple):
     inflight: int
     cells: list[int]
 
+    @property
+    def has_attempts(self) -> bool:
+        """True if a request was sent there."""
+        return self.inflight > 0 or any(self.cells[ATTEMPTS : ATTEMPTS + N_OUTCOMES])
+
 
 class UpstreamTable:
     """Made by the supervisor before it forks; children inherit it, and see what is enrolled later.
