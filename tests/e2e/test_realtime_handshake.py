@@ -414,7 +414,10 @@ def test_more_websockets_than_allowed_are_refused(echo: WebSocketUpstream) -> No
 
 
 def test_limited_key_opens_its_models_only(echo: WebSocketUpstream, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """The model is read from the query; one that names none is refused, for it could be any."""
+    """The model is read from the query; one that names none is refused, for it could be any.
+
+    So is a WebSocket whose messages name it, whatever its query says.
+    """
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"- name: alice\n  key: {ALICE}\n  models: [gpt-realtime*]\n")
     keys.chmod(0o600)
@@ -423,7 +426,8 @@ def test_limited_key_opens_its_models_only(echo: WebSocketUpstream, tmp_path) ->
         with connect(velox, "/v1/realtime?model=gpt-realtime-mini", authorization=bearer) as ws:
             ws.send("hi")
             assert ws.recv() == "hi"
-        for target in ("/v1/realtime?model=other", "/v1/realtime", "/v1/realtime?intent=transcription"):
+        other = ("/v1/responses?model=gpt-realtime", "/v1/live/sessions?model=gpt-realtime")
+        for target in ("/v1/realtime?model=other", "/v1/realtime", "/v1/realtime?intent=transcription", *other):
             with pytest.raises(InvalidStatus) as refused, connect(velox, target, authorization=bearer):
                 pass
             response = refused.value.response

@@ -82,6 +82,54 @@ def test_realtime_session_with_the_sdk(upstream: WebSocketUpstream, velox: Velox
     assert velox.wait_metric(ended, lambda n: n > 0) == 1
 
 
+def test_responses_over_a_websocket_with_the_sdk() -> None:
+    """`client.responses.connect()`: its path takes a WebSocket, with our key; the model is in each message."""
+
+    def responses(ws: websockets.sync.server.ServerConnection) -> None:
+        while True:
+            asked = json.loads(ws.recv())
+            answer = {"id": "resp_1", "object": "response", "model": asked["model"], "output": []}
+            ws.send(json.dumps({"type": "response.completed", "sequence_number": 0, "response": answer}))
+
+    with (
+        WebSocketUpstream(responses) as upstream,
+        VeloxProcess({**upstream.env(), "OPENAI_API_KEY": OURS}) as velox,
+    ):
+        with velox.openai().responses.connect() as connection:
+            for model in ("gpt-a", "gpt-b"):
+                connection.response.create(model=model, input="hi")
+                event = connection.recv()
+                assert event.type == "response.completed" and event.response.model == model
+        request = upstream.wait_session().request
+        line = velox.wait_access(lambda line: line["route"] == "responses")
+    assert request.path == "/v1/responses"
+    assert request.headers.get_all("Authorization") == [f"Bearer {OURS}"]
+    assert (line["status"], line["reason"], line["close_code"]) == (101, "ok", 1000)
+
+
+def test_live_sessions_with_the_sdk() -> None:
+    """`client.live.connect()`, and what is attached to a session or forked from one."""
+
+    def live(ws: websockets.sync.server.ServerConnection) -> None:
+        while True:
+            ws.recv()
+            ws.send(json.dumps({"type": "session.started", "event_id": "e1", "session": {"id": "live_1"}}))
+
+    with WebSocketUpstream(live) as upstream, VeloxProcess(upstream.env()) as velox:
+        sdk = velox.openai()
+        with sdk.live.connect() as live_session:
+            live_session.send_raw('{"type": "session.start"}')
+            assert live_session.recv().type == "session.started"
+        with sdk.live.sideband.connect(session_id="live_1") as attached:
+            attached.send_raw('{"type": "session.start"}')
+            assert attached.recv().type == "session.started"
+        with sdk.live.forks.connect(session_id="live_1") as fork:
+            fork.send_raw('{"type": "session.start"}')
+            assert fork.recv().type == "session.started"
+        paths = [upstream.wait_session().request.path.partition("?")[0] for _ in range(3)]
+    assert paths == ["/v1/live/sessions", "/v1/live/sessions/live_1/attach", "/v1/live/sessions/live_1/fork"]
+
+
 def test_async_sdk_below_another_prefix(upstream: WebSocketUpstream, velox: VeloxProcess) -> None:
     """The SDK's async client; a base_url with a prefix before /v1."""
 

@@ -17,6 +17,7 @@ import pytest
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import RecordingUpstream, healthy
 from tests.e2e.tools import covers, free_port, reason, run_velox
+from tests.e2e.websocket_upstreams import WebSocketUpstream, raw_handshake, read_head
 from velox.settings.model import VARIABLES
 
 
@@ -135,6 +136,19 @@ def test_paths_narrow_what_passes(upstream: RecordingUpstream) -> None:
             refused = velox.request("GET", path)
             assert (refused.status, reason(refused)) == (404, "unknown_route"), path
         assert len(upstream.calls) == 3
+
+
+@covers("VELOX_WEBSOCKET_PATHS")
+def test_websocket_paths_allow_more() -> None:
+    """A path that takes no WebSocket by itself does then; others don't."""
+    with WebSocketUpstream() as upstream:
+        for settings, status in (({}, 400), ({"VELOX_WEBSOCKET_PATHS": "/agents/*/socket"}, 101)):
+            with VeloxProcess({**upstream.env(), **settings}) as velox, velox.connect() as sock:
+                sock.sendall(raw_handshake("/agents/a1/socket"))
+                assert read_head(sock).startswith(b"HTTP/1.1 %d " % status)
+                with velox.connect() as other:
+                    other.sendall(raw_handshake("/agents/socket"))
+                    assert read_head(other).startswith(b"HTTP/1.1 400 ")
 
 
 # -- logs and files -----------------------------------------------------------------------------------------

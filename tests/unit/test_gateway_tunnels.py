@@ -114,7 +114,19 @@ def test_key_in_a_protocol_is_a_key() -> None:
         (b"/v1/realtime/sessions", False),
         (b"/v1/realtime/calls/rtc_1/realtime2", False),
         (b"/v1/realtimes", False),
-        (b"/v1/responses", False),
+        (b"/v1/responses", True),
+        (b"/openai/v1/responses", True),
+        (b"/v1/responses/resp_1", False),
+        (b"/v1/responses/resp_1/cancel", False),
+        (b"/v1/live/sessions", True),
+        (b"/v1/live/sessions/s_1", False),
+        (b"/v1/live/sessions/s_1/attach", True),
+        (b"/v1/live/sessions/s_1/fork", True),
+        (b"/v1/live/sessions//fork", False),
+        (b"/v1/live/sessions/s_1/s_2/fork", False),
+        (b"/v1/live/sessions/s_1/kill", False),
+        (b"/v1/sessions", False),
+        (b"/v1/chat/completions", False),
         (b"/", False),
     ],
 )
@@ -123,13 +135,42 @@ def test_paths_that_take_a_websocket(path: bytes, upgrades: bool) -> None:
     routes = Routes(("*",))
 
     assert routes.facts(path).upgrades is upgrades
-    assert (routes.facts(path).route is Endpoint.REALTIME) == (b"realtime" in path.split(b"/"))
+    if b"realtime" in path.split(b"/"):
+        assert routes.facts(path).route is Endpoint.REALTIME
     if upgrades:
         routes.check(head(path))
     else:
         with pytest.raises(VeloxError) as refused:
             routes.check(head(path))
         assert (refused.value.status, refused.value.close) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "upgrades"),
+    [
+        (("/voice/stream",), b"/voice/stream", True),
+        (("/voice/stream",), b"/voice/stream/", True),
+        (("/voice/stream",), b"/v1/voice/stream", False),
+        (("/voice/stream",), b"/voice/stream/x", False),
+        (("/agents/*/socket", "/x"), b"/agents/a%2Fb/socket", False),
+        (("/agents/*/socket", "/x"), b"/agents/a/socket", True),
+        (("/agents/*/socket", "/x"), b"/agents/socket", False),
+        (("*",), b"/any/thing", True),
+        (("*",), b"/metrics", False),
+        (("/voice/stream",), b"/v1/realtime", True),
+    ],
+)
+def test_settings_allow_more_websockets(more: tuple[str, ...], path: bytes, upgrades: bool) -> None:
+    """VELOX_WEBSOCKET_PATHS: whole paths, and those of the API all the same; what never passes stays out."""
+    routes = Routes(("*",), more)
+
+    if upgrades:
+        assert routes.check(head(path)).upgrades
+        assert routes.facts(path).route is Endpoint.REALTIME
+        assert routes.facts(path).query_binds == (path == b"/v1/realtime")
+    else:
+        with pytest.raises(VeloxError):
+            routes.check(head(path))
 
 
 @pytest.mark.parametrize(

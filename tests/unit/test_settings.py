@@ -58,6 +58,8 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_UPSTREAM_ORIGIN", "http://h:1/b", "upstream_origins", (Origin("http", "h", 1, "/b", b"h:1"),)),
         ("VELOX_UPSTREAM_REQUEST_PATH", "/v1/x", "upstream_request_path", "/v1/x"),
         ("VELOX_PATHS", "/v1", "paths", ("/v1",)),
+        ("VELOX_WEBSOCKET_PATHS", "*", "websocket_paths", ("*",)),
+        ("VELOX_WEBSOCKET_PATHS", "/a/*/b, /c/", "websocket_paths", ("/a/*/b", "/c")),
         ("VELOX_UPSTREAM_WARMUP_PATH", "/w", "upstream_warmup_path", "/w"),
         ("VELOX_HTTP2_ENGINE", "h2", "http2_engine", "h2"),
         ("VELOX_UPSTREAM_HTTP2", "on", "upstream_http2", "on"),

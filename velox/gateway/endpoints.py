@@ -45,8 +45,17 @@ _WORDS: Final[dict[bytes, Endpoint]] = {
     b"messages": Endpoint.MESSAGES,
     b"realtime": Endpoint.REALTIME,
 }
-# How the paths end at which the API takes a WebSocket.
-_WEBSOCKETS: Final = ([b"realtime"], [b"realtime", b"translations"])
+# How the paths end at which the API takes a WebSocket, `*` for any one segment; True: where its query names the model.
+# Elsewhere the messages name it, which are not read.
+_WEBSOCKETS: Final[dict[tuple[bytes, ...], bool]] = {
+    (b"realtime",): True,
+    (b"realtime", b"translations"): True,
+    (b"responses",): False,
+    (b"live", b"sessions"): False,
+    (b"live", b"sessions", b"*", b"attach"): False,
+    (b"live", b"sessions", b"*", b"fork"): False,
+}
+_ANY: Final = b"*"
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
 # Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
@@ -60,7 +69,7 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
 
-    dialect: which API's clients ask there.
+    dialect: which API's clients ask there. query_binds: a WebSocket there runs no other model than its query names.
     """
 
     route: Endpoint
@@ -68,14 +77,21 @@ class PathFacts(NamedTuple):
     passes: bool
     upgrades: bool
     dialect: Dialect = Dialect.OPENAI
+    query_binds: bool = False
 
 
 class Routes:
-    """The table of one gateway. prefixes: what may pass; ("*",) is everything."""
+    """The table of one gateway.
 
-    def __init__(self, prefixes: tuple[str, ...]) -> None:
+    prefixes: what may pass; ("*",) is everything. websockets: more paths that take one, `*` for any one segment; ("*",)
+    is every path.
+    """
+
+    def __init__(self, prefixes: tuple[str, ...], websockets: tuple[str, ...] = ()) -> None:
         self._all: Final = "*" in prefixes
         self._prefixes: Final = tuple(prefix.rstrip("/").encode() for prefix in prefixes)
+        self._upgrades_all: Final = "*" in websockets
+        self._websockets: Final = tuple(tuple(path.strip("/").encode().split(b"/")) for path in websockets)
         self._known: Final[Memo[bytes, PathFacts]] = Memo(_KEPT_PATHS)
 
     def facts(self, path: bytes) -> PathFacts:
@@ -88,7 +104,7 @@ class Routes:
         if not facts.passes:
             raise VeloxError(Reason.UNKNOWN_ROUTE, "this path is not served here (VELOX_PATHS lists those that are)")
         if head.offer is not None and not facts.upgrades:
-            message = "Upgrade is not supported on this path; a WebSocket begins at /realtime"
+            message = "no WebSocket begins at this path; VELOX_WEBSOCKET_PATHS allows more than the API's own"
             raise VeloxError(Reason.BAD_REQUEST, message, close=True)
         if not head.has_body:
             return facts
@@ -112,9 +128,20 @@ class Routes:
         passes = words[0] not in _ADMIN_WORDS and (
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
-        upgrades = any(words[-len(end) :] == end for end in _WEBSOCKETS)
+        end = next((end for end in _WEBSOCKETS if _is_like(words[-len(end) :], end)), None)
+        upgrades = end is not None or self._upgrades_all or any(_is_like(words, each) for each in self._websockets)
+        if upgrades and route is Endpoint.OTHER:
+            route = Endpoint.REALTIME
         dialect = Dialect.ANTHROPIC if path.endswith(_ANTHROPIC_PATH) else Dialect.OPENAI
-        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect)
+        binds = end is not None and _WEBSOCKETS[end]
+        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, binds)
+
+
+def _is_like(words: list[bytes], pattern: tuple[bytes, ...]) -> bool:
+    """Say whether segments of a path are those of a pattern."""
+    return len(words) == len(pattern) and all(
+        word == wanted or (wanted == _ANY and word != b"") for word, wanted in zip(words, pattern, strict=True)
+    )
 
 
 def has_content() -> VeloxError:

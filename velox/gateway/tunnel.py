@@ -74,6 +74,9 @@ class TunnelExchange(Exchange):
             # What a session without a model runs is the upstream's choice, or another session's.
             message = "this key is limited to some models, and this request names none (model=...)"
             raise VeloxError(Reason.FORBIDDEN, message, param="model")
+        if self.plan.caller.models and not parts.endpoints.facts(self.head.path).query_binds:
+            message = "this key is limited to some models; the messages of this WebSocket name theirs, and are not read"
+            raise VeloxError(Reason.FORBIDDEN, message, param="model")
         check_model(self.plan.caller, self.head, self.fields.model)
         if not parts.auth.asks:
             _check_page(self.head)

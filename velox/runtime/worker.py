@@ -87,7 +87,7 @@ def gateway_parts(
     """Return the parts. max_tunnels: as many as there are descriptors for."""
     recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
     return Parts(
-        endpoints=Routes(settings.paths),
+        endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=Authenticator(tuple(keys)),
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),

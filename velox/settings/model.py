@@ -228,6 +228,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = setting(
         "*", "path prefixes that pass, commas between them; others get 404 `unknown_route`", parse.prefixes
     )
+    # ("*",) is every path
+    websocket_paths: tuple[str, ...] = setting(
+        "",
+        "more paths that take a WebSocket than the API's own, commas between them: whole paths, `*` for one segment; or"
+        " `*` alone for every path ([docs/websocket.md](docs/websocket.md))",
+        parse.path_patterns,
+    )
 
     # -- Limits --
     rate_limit_rpm: int = live_setting(

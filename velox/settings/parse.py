@@ -333,6 +333,13 @@ def prefixes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path(item.strip()).rstrip("/") or "/" for item in text.split(",")))
 
 
+def path_patterns(text: str) -> tuple[str, ...]:
+    """Parse `*`, which is every path, or whole paths with commas between them, `*` for one segment."""
+    if text in ("", "*"):
+        return (text,) if text else ()
+    return tuple(dict.fromkeys(path(item.strip()).rstrip("/") or "/" for item in text.split(",")))
+
+
 def host_names(text: str) -> frozenset[str]:
     """Parse names of hosts with commas between them."""
     names = [item.strip().lower().removesuffix(".") for item in text.split(",")]
