@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from velox import __version__
+from velox.runtime.buckets import bucket_lines
 from velox.runtime.capacity import KEEPER_BYTES, descriptors_of, memory_of, open_files_limit, raise_open_files
 from velox.runtime.explain import explain, read_headers
 from velox.settings import Problem, Settings, SettingsError, load
@@ -132,6 +133,8 @@ def _check(settings: Settings) -> int:
     if settings.redis_url is not None:
         print(f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases (VELOX_REDIS_URL), one process")
     plan = descriptors_of(settings, 0, limit)
+    for line in bucket_lines(settings):
+        print(line)
     print(f"connections: a worker takes {plan.clients} of clients, of {limit} open files")
     if settings.tls_cert_file is not None and settings.tls_key_file is not None:
         print(_tls(settings, settings.tls_cert_file, settings.tls_key_file))

@@ -38,6 +38,7 @@ from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
+from velox.runtime.buckets import table_size
 from velox.runtime.configuration import ConfigSnapshot
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
@@ -119,7 +120,7 @@ class Rig:
             channel=self._channel[1],
             notify=self._pipe[1],
             segment=segment,
-            quotas=QuotaMemory(settings.limit_buckets, segment.blocks),
+            quotas=QuotaMemory(table_size(settings), segment.blocks),
             upstreams=table,
             leases=None,
             keys=KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench")),

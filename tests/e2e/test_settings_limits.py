@@ -83,6 +83,41 @@ def test_list_of_limits_counts_keys_models_and_both(base: Mapping[str, str]) -> 
         assert passes(velox, 9, "k-one", "other") == (9, "")
 
 
+@pytest.mark.parametrize("buckets", [None, "64"])
+def test_quiet_keys_are_never_refused_whatever_the_size_of_the_table(
+    base: Mapping[str, str], tmp_path: Path, buckets: str | None
+) -> None:
+    """Two limits each, one request each, without max_tokens. A table that is too small is said and counted."""
+    names = [f"vk-quiet-{n}" for n in range(300)]
+    file = tmp_path / "keys.yaml"
+    file.write_text("".join(f"- {{key: {name}, rpm: 60, tpm: 1000}}\n" for name in names))
+    env = {**base, "VELOX_API_KEYS_FILE": str(file), **({"VELOX_LIMIT_BUCKETS": buckets} if buckets else {})}
+
+    with VeloxProcess(env) as velox:
+        assert [chat(velox, name).status for name in names] == [200] * len(names)
+        overflown = velox.metric("velox_limit_rows_overflow_total")
+        if buckets:
+            velox.stderr.wait(lambda line: "all buckets of a neighbourhood are taken" in line, 5.0)
+        said = [line for line in velox.stderr.lines if "VELOX_LIMIT_BUCKETS" in line]
+
+    assert (overflown > 0) == bool(buckets) == bool(said)
+    assert len(said) == 2 * bool(buckets), "at the start, and when the first one found none"
+
+
+def test_key_that_makes_up_models_is_in_nobodys_way(base: Mapping[str, str]) -> None:
+    """It has its share of buckets, then one for all of its further models; others have their own."""
+    rules = "[{per: key+model, rpm: 60, burst: 2}]"
+    env = {**base, "VELOX_API_KEYS": "k-bad,k-good", "VELOX_LIMITS": rules, "VELOX_LIMIT_BUCKETS": "1024"}
+    with VeloxProcess(env) as velox:
+        statuses = [chat(velox, "k-bad", f"made-up-{n}").status for n in range(120)]
+        assert statuses[:64] == [200] * 64 and statuses.count(429) > 40
+        for model in ("m", "n"):
+            passed, message = passes(velox, 9, "k-good", model)
+            assert passed in (2, 3) and "limits[0]" in message
+        assert velox.metric("velox_limit_rows_over_share_total") > 40
+        assert velox.metric("velox_limit_rows_overflow_total") == 0
+
+
 @covers(
     "VELOX_RATE_LIMIT_TPM",
     "VELOX_RATE_LIMIT_TPM_BURST",

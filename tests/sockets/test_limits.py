@@ -251,7 +251,7 @@ class BrokenQuota(LocalQuota):
 class BrokenTable(LocalTable):
     """Has quotas that take, and can't be settled."""
 
-    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> LocalQuota:
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False, others: int = 0) -> LocalQuota:
         return BrokenQuota(rate)
 
 

@@ -98,7 +98,7 @@ class LocalTable:
             self._names.append(name)
         return self._names.index(name)
 
-    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> LocalQuota:
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False, others: int = 0) -> LocalQuota:
         name = self._names[tag]
         known = self.quotas.get(name)
         if known is None or known.rate != rate:
@@ -106,5 +106,5 @@ class LocalTable:
             made.tat = 0 if known is None else known.tat  # a row knows no rate
         return self.quotas[name]
 
-    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> LocalSlots:
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> LocalSlots:
         return self.slots_of.setdefault(self._names[tag], LocalSlots(limit))

@@ -14,7 +14,7 @@ from typing import Any
 
 from atomicshm import AtomicU64
 
-from velox.shm.quota_table import QuotaMemory
+from velox.shm.quota_table import QuotaMemory, TableSize
 
 __all__ = ["Killed", "Stage", "Turn"]
 
@@ -51,8 +51,8 @@ class _Cell:
 class _Memory(QuotaMemory):
     """The real memory, seen through cells that stop before each step."""
 
-    def __init__(self, rows: int, blocks: int, step: Callable[[], None]) -> None:
-        super().__init__(rows, blocks)
+    def __init__(self, size: TableSize | int, blocks: int, step: Callable[[], None]) -> None:
+        super().__init__(size, blocks)
         self.step = step
 
     def cas_tag(self, row: int, seen: int, tag: int) -> int:
@@ -113,9 +113,9 @@ class _Actor:
 class Stage:
     """The table, and those that use it."""
 
-    def __init__(self, rows: int, blocks: int) -> None:
+    def __init__(self, size: TableSize | int, blocks: int) -> None:
         self._actors: list[_Actor] = []
-        self.memory: QuotaMemory = _Memory(rows, blocks, self._step)
+        self.memory: QuotaMemory = _Memory(size, blocks, self._step)
 
     def play(
         self, turns: list[list[Turn]], schedule: Iterable[tuple[int, int]], on_death: Callable[[int], None]

@@ -13,6 +13,7 @@ from velox.net.upstream import http2, interface
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import INGRESS_SETTINGS
 from velox.runtime import capacity
+from velox.runtime.buckets import table_size
 from velox.runtime.capacity import descriptors_of, memory_of
 from velox.runtime.supervisor import SPARES
 from velox.settings import load
@@ -46,7 +47,7 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert capacity._READ == tunnel.READ_BYTES
     assert len(interface.ReadBuffer().view) == capacity._UPSTREAM_READ
     assert capacity._KEPT == limiter._KEPT_SETS
-    assert capacity._OVERFLOW_ROWS == quota_table.OVERFLOW_ROWS
+    assert capacity._MOST_ALONE == quota_table._MOST_OVERFLOWN
     assert capacity._MIRRORED == mirror._MOST
     assert capacity._MIRRORED_BODIES == 2 * mirror._MOST_BYTES
     assert Http1Limits().head_bytes < capacity._AHEAD + capacity._READ, "half a head is less than what is read"
@@ -78,9 +79,19 @@ def test_table_of_limits_is_no_larger_than_its_bound(workers: str) -> None:
     environ = {**SMALL, "VELOX_WORKERS": workers, "VELOX_LIMITS": "[{per: model, rpm: 6}]"}
     settings = load(environ, cores=1, memory_bytes=0)
     (row,) = [row for row in memory_of(settings, PLENTY).rows if row.what == "the table of limits"]
-    memory = quota_table.QuotaMemory(settings.limit_buckets, settings.workers * (1 + SPARES))
+    memory = quota_table.QuotaMemory(
+        table_size(settings)._replace(most_named=2 * 8192), settings.workers * (1 + SPARES)
+    )
 
     assert row.n_bytes * 0.99 < len(memory.cells) * 8 < row.n_bytes * 1.01
+
+
+def test_table_of_limits_is_counted_as_it_was_set() -> None:
+    """A number of rows is that number; without one, keys make it larger."""
+    limits = {"VELOX_LIMITS": "[{per: model, rpm: 6}]"}
+
+    assert bound(**limits, VELOX_LIMIT_BUCKETS="4000000") > bound(**limits, VELOX_LIMIT_BUCKETS="100") + 400 * MIB
+    assert bound(**limits, VELOX_LIMIT_BUCKETS="100") < bound(**limits)
 
 
 def test_bodies_with_another_model_count(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.quota_steps import Stage, Turn
 from velox.policy.quota import Quota, Slots
 from velox.policy.token_bucket import NEVER, UNLIMITED, BucketRate
-from velox.shm.quota_table import LEAVING, OVERFLOW_ROWS, PROBES, QuotaMemory, QuotaSweeper
+from velox.shm.quota_table import LEAVING, PROBES, QuotaMemory, QuotaSweeper, TableSize
 from velox.shm.quotas import QuotaTable, SharedQuota, SharedSlots
 
 NOW = 10**12
@@ -28,7 +28,7 @@ def neighbours(n: int) -> list[int]:
     return [HOMES * i for i in range(1, n + 1)]
 
 
-def tables(n: int, rows: int = 64) -> tuple[QuotaMemory, list[QuotaTable]]:
+def tables(n: int, rows: TableSize | int = 64) -> tuple[QuotaMemory, list[QuotaTable]]:
     memory = QuotaMemory(rows, blocks=n)
     return memory, [QuotaTable(memory, block) for block in range(n)]
 
@@ -297,18 +297,110 @@ def test_quota_charged_after_its_row_was_freed_counts_from_its_last_use() -> Non
 # -- overflow -------------------------------------------------------------------------------------
 
 
-def test_quota_without_a_row_shares_one_and_nothing_waits_there() -> None:
-    """No row near its home: less than its limit, never more."""
-    memory, (table,) = tables(1)
+def test_quota_without_a_row_is_counted_by_each_worker_for_itself() -> None:
+    """All rows near its home are taken, and there are no more: nobody else's use refuses it. Nothing waits there."""
+    memory, (table, other) = tables(2)
     fill(table, NOW)
     one, two = (table.quota(tag, RATE) for tag in neighbours(PROBES + 2)[-2:])
 
-    assert one.take(1, NOW) == 0
-    assert two.take(1, NOW) == 0
+    assert one.take(2, NOW) == 0
     assert one.ask(1, NOW) == one.take(1, NOW) == -100
-    one.give_back(1, waiting=False)
-    assert two.take(1, NOW) == -100, "what is given back there would be anybody's"
-    assert memory.statistics().overflowed >= 2
+    assert two.ask(2, NOW) == two.take(2, NOW) == 0, "a quiet one pays for nobody"
+    assert other.quota(neighbours(PROBES + 1)[-1], RATE).take(2, NOW) == 0, "its price: each worker gives the limit"
+    one.give_back(2, waiting=False)
+    assert one.take(2, NOW) == 0, "what is given back is there again"
+    one.charge(3)
+    assert one.take(1, NOW) == -400
+    assert memory.statistics().overflowed >= 4
+
+
+def test_table_that_may_grow_has_a_row_for_each_tag() -> None:
+    """Ten times as many as at first; nothing overflows, each is one for all workers, and no tag has two rows."""
+    memory, (one, two) = tables(2, TableSize(64, 64, 4096, 64))
+    tags = [one.tag(b"%d" % i) for i in range(640)]
+
+    assert all(one.quota(tag, RATE).take(2, NOW) == 0 for tag in tags)
+    assert all(two.quota(tag, RATE).take(2, NOW) == 200 for tag in tags)
+
+    counts = memory.statistics()
+    assert (counts.overflowed, counts.in_use, counts.claimed) == (0, 640, 640)
+    assert 640 < counts.rows < 2600
+    assert QuotaSweeper(memory).reclaim(1) == 640 * 200
+    sweeper = QuotaSweeper(memory)
+    memory.count_overflow(0)
+    assert sum(sweeper.sweep(NOW + 1000 * SECOND) for _ in range(2)) == 640
+
+
+@pytest.mark.parametrize("n_keys", [8_400, 10_000])
+@pytest.mark.parametrize("size", [TableSize.for_need(16_800, 0), TableSize.for_need(0, 0), 64])
+def test_quiet_keys_are_never_refused(n_keys: int, size: TableSize | int) -> None:
+    """Two limits each, one request each: whether the table was made for them, grows, or is full."""
+    memory, (table,) = tables(1, size)
+    rates = BucketRate.from_rpm(60, 10, 0), BucketRate.from_rpm(1000, 1000, 0)
+
+    for i in range(n_keys):
+        quotas = [table.quota(table.tag(kind, b"%d" % i), rate) for kind, rate in zip((b"r", b"t"), rates, strict=True)]
+        assert [quota.ask(n, NOW) for quota, n in zip(quotas, (1, 1000), strict=True)] == [0, 0]
+        assert [quota.take(n, NOW) for quota, n in zip(quotas, (1, 1000), strict=True)] == [0, 0]
+
+    assert (memory.overflowed() > 0) == (size == 64)
+
+
+def test_row_that_this_process_forgets_lets_nobody_down() -> None:
+    """Its own memory is bounded, too: the full ones go first, those with slots never."""
+    _, (table,) = tables(1)
+    fill(table, NOW)
+    held = table.slots(neighbours(PROBES + 1)[-1], 1)
+    assert held.take()
+
+    for tag in neighbours(10_000)[PROBES + 1 :]:
+        assert table.quota(tag, RATE).take(2, NOW) == 0
+    assert len(table.rows._overflown) <= 4096
+    assert not held.take()
+    held.release()
+    assert held.take()
+
+
+# -- shares ---------------------------------------------------------------------------------------
+
+
+def test_caller_that_makes_up_models_takes_its_share_of_rows_only() -> None:
+    """12,000 models of one caller; the others' models have rows, and are limited as ever."""
+    clock = [NOW]
+    memory = QuotaMemory(TableSize.for_need(0, 0), 1)
+    table = QuotaTable(memory, 0, lambda: clock[0])
+    others = table.tag(b"caller")
+    made_up = [table.quota(table.tag(b"m%d" % i), SOON, open_ended=True, others=others) for i in range(12_000)]
+
+    answers = [quota.take(1, NOW) for quota in made_up]
+
+    share = memory.share
+    assert answers[: share + SOON.burst] == [0] * (share + SOON.burst)
+    assert set(answers[share + SOON.burst :]) == {-SOON.interval_ns}, "those beyond it have one bucket together"
+    assert (memory.statistics().in_use, memory.overflowed()) == (share, 0)
+    assert memory.over_share() == 12_000 - share
+    assert made_up[-1].ask(1, NOW) < 0 and made_up[-1].ask(1, NOW + SECOND) == 0
+    assert made_up[0].take(1, NOW) == 0, "one that has a row keeps it"
+    quiet = table.quota(table.tag(b"m11999", b"quiet"), SOON, open_ended=True, others=table.tag(b"quiet"))
+    assert [quiet.take(1, NOW) for _ in range(6)] == [0, 0, 0, 0, 0, -SOON.interval_ns]
+    slots = table.slots(table.tag(b"s"), 2, open_ended=True, others=others)
+    assert [slots.take(), slots.take(), slots.take(), slots.in_use()] == [True, True, False, 2]
+    slots.release()
+    assert slots.in_use() == 1
+
+    clock[0] += 60 * SECOND
+    assert made_up[-1].take(1, clock[0]) == 0
+    assert memory.statistics().in_use == share + 2, "the quiet one's, and after a minute it may claim as many again"
+
+
+def test_caller_alone_has_all_rows_and_is_never_refused_for_want_of_one() -> None:
+    """Without keys there is one caller: its models overflow when all rows are taken."""
+    memory, (table,) = tables(1)
+
+    for i in range(1000):
+        assert table.quota(table.tag(b"m%d" % i), SOON, open_ended=True).take(5, NOW) == 0
+
+    assert memory.overflowed() > 900 and memory.over_share() == 0
 
 
 def test_quota_that_gets_a_row_goes_on_where_it_was() -> None:
@@ -325,18 +417,20 @@ def test_quota_that_gets_a_row_goes_on_where_it_was() -> None:
     assert last.take(1, NOW) == 0, "it overflows now, but at another rate"
 
 
-def test_slots_without_a_row_share_one() -> None:
+def test_slots_without_a_row_are_counted_by_each_worker_for_itself() -> None:
     """Those taken there count when the tag gets a row, and are released where they were taken."""
     memory, (one, two) = tables(2)
     fill(one, NOW)
     tag = neighbours(PROBES + 1)[-1]
     first, second = one.slots(tag, 3), two.slots(tag, 3)
     assert [first.take(), second.take()] == [True, True]
+    assert (first.in_use(), second.in_use()) == (1, 1)
     assert memory.cas_tag(0, HOMES, 0)
 
-    assert [first.take(), first.take(), second.take()] == [True, False, False]
-    assert second.in_use() == 3
-    for slots in (first, second, first):
+    assert [first.take(), first.take(), first.take()] == [True, True, False]
+    assert second.take() is False, "two in the row, and one of its own"
+    assert (first.in_use(), second.in_use()) == (3, 3)
+    for slots in (first, second, first, first):
         slots.release()
     assert (first.in_use(), second.in_use()) == (0, 0)
     assert [first.take() for _ in range(4)] == [True, True, True, False]
@@ -366,6 +460,7 @@ def test_table_is_what_the_policy_asks_for() -> None:
 WORKERS = 3
 SWEEPER = WORKERS
 LIMIT = 2
+GROWING = TableSize(32, 32, 128, 32)
 
 WHATS = ["take", "take", "take", "give_back", "charge", "slot", "slot", "release"]
 
@@ -374,7 +469,7 @@ class Town:
     """Workers that take what they can, and count what each tag may have had since its first use."""
 
     def __init__(self, n_filled: int) -> None:
-        self.stage = Stage(64, WORKERS)
+        self.stage = Stage(GROWING, WORKERS)
         self.memory = self.stage.memory
         self.sweeper = QuotaSweeper(self.memory)
         self.now_ns = NOW
@@ -499,4 +594,4 @@ def test_no_interleaving_gives_more_than_burst_plus_rate_or_a_slot_too_many(n_fi
     assert not any(tag & LEAVING for tag in tags)
     for worker in range(WORKERS):
         town.sweeper.reclaim(worker)
-    assert all(not any(town.memory.slots(row)) for row in range(town.memory.rows + OVERFLOW_ROWS))
+    assert all(not any(town.memory.slots(row)) for row in range(town.memory.rows))

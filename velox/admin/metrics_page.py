@@ -290,9 +290,15 @@ def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
     yield _gauge("velox_limit_rows", "Rows of the table of limits, by state.", ["state"], rows)
     yield _counter(
         "velox_limit_rows_overflow",
-        "Checks of limits that found no row of their own, and shared one.",
+        "Checks of limits that found no row: counted by one worker for itself.",
         [],
         [] if found is None else [([], found.overflowed)],
+    )
+    yield _counter(
+        "velox_limit_rows_over_share",
+        "Checks of limits of models that their key named beyond its share of rows: counted in one bucket together.",
+        [],
+        [] if found is None else [([], found.over_share)],
     )
 
 

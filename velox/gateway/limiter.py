@@ -60,11 +60,14 @@ class QuotaTable(Protocol):
     def tag(self, *parts: bytes) -> int:
         """Return the name of a row."""
 
-    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> Quota:
-        """Return the quota of that name. open_ended: a client's words went into it."""
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False, others: int = 0) -> Quota:
+        """Return the quota of that name, which tag() has just returned. open_ended: a client's words went into it.
 
-    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> Slots:
-        """Return the slots of that name."""
+        others: the name of what the caller's models have together that are beyond its share of rows; 0: no share.
+        """
+
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> Slots:
+        """Return the slots of that name. The rest as for quota()."""
 
 
 class Limiter:
@@ -78,8 +81,8 @@ class Limiter:
         self._max_wait_s: Final = max_wait_s
         self._on_decision: Final = on_decision
         self._sets: Final[Memo[tuple[bytes, str | None], LimitSet]] = Memo(_KEPT_SETS)
-        # Callers share those of the gateway and of models.
-        self._bounds: Final[Memo[tuple[int, BucketRate], Bound]] = Memo(_KEPT_BOUNDS)
+        # Callers share those of the gateway. Of models each caller has its own: rows that it claims are of its share.
+        self._bounds: Final[Memo[tuple[int, BucketRate, int], Bound]] = Memo(_KEPT_BOUNDS)
         self._names_models = False
         self.replace(rules)
 
@@ -235,22 +238,30 @@ class Limiter:
             if rates.tpm:
                 bounds.append(self._bound(rule, "tpm", rates.tpm, rates.tpm_burst, caller, model))
             if rates.concurrency:
+                others = self._others(rule, "concurrency", caller)
                 tag = self._tag(rule, "concurrency", caller, model)
-                held = self._table.slots(tag, rates.concurrency, open_ended=rule.scope in _OF_MODEL)
+                held = self._table.slots(tag, rates.concurrency, open_ended=rule.is_open_ended, others=others)
                 slots.append(SlotBound(held, called(rule, "concurrency"), rule.scope))
         return LimitSet(caller, bounds, slots)
 
     def _bound(
         self, rule: LimitRule, rate: str, per_minute: int, burst: int, caller: Caller, model: str | None
     ) -> Bound:
+        others = self._others(rule, rate, caller)
         tag = self._tag(rule, rate, caller, model)
         bucket = BucketRate.from_rpm(per_minute, burst, self._max_wait_s)
-        known = self._bounds.get((tag, bucket))
+        known = self._bounds.get((tag, bucket, others))
         if known is not None:
             return known
-        quota = self._table.quota(tag, bucket, open_ended=rule.scope in _OF_MODEL)
+        quota = self._table.quota(tag, bucket, open_ended=rule.is_open_ended, others=others)
         unit = Unit.TOKENS if rate == "tpm" else Unit.REQUESTS
-        return self._bounds.put((tag, bucket), Bound(quota, called(rule, rate), rule.scope, unit))
+        return self._bounds.put((tag, bucket, others), Bound(quota, called(rule, rate), rule.scope, unit))
+
+    def _others(self, rule: LimitRule, rate: str, caller: Caller) -> int:
+        """Return the name for a caller's models beyond its share of rows; 0 where it can't make up any, or is alone."""
+        if not rule.is_open_ended or not caller.id:
+            return 0
+        return self._table.tag(rate.encode(), rule.name.encode(), caller.id, b"", b"others")
 
     def _tag(self, rule: LimitRule, rate: str, caller: Caller, model: str | None) -> int:
         """Return the name of a row. Without the rate itself: a key whose rate changes keeps what it has used."""

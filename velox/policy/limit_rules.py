@@ -5,16 +5,19 @@ Knows: scopes, callers and rates. Does not know: how a rule is written (settings
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from velox.types import NO_RATES, Caller, Rates, Scope
+from velox.policy.patterns import is_exact
+from velox.types import NO_RATES, Caller, KeyEntry, Rates, Scope
 
-__all__ = ["SCOPES", "LimitRule", "called", "rules_of"]
+__all__ = ["SCOPES", "Buckets", "LimitRule", "buckets_needed", "called", "rules_of"]
 
 # As `per` has them.
 SCOPES: Final = {"gateway": Scope.GATEWAY, "key": Scope.KEY, "model": Scope.MODEL, "key+model": Scope.KEY_MODEL}
+_OF_MODEL: Final = frozenset({Scope.MODEL, Scope.KEY_MODEL})
 _WORDS: Final = {scope: word for word, scope in SCOPES.items()}
 
 
@@ -42,6 +45,11 @@ class LimitRule:
         """Return the scope as it is written."""
         return _WORDS[self.scope]
 
+    @property
+    def is_open_ended(self) -> bool:
+        """True if clients' words decide how many buckets there are: models that the rule does not name."""
+        return self.scope in _OF_MODEL and not (self.models and all(map(is_exact, self.models)))
+
 
 def called(rule: LimitRule, rate: str) -> str:
     """Return what a message calls one rate of a rule: "VELOX_KEY_RPM", "limits[2].tpm". rate: a field of Rates."""
@@ -57,3 +65,43 @@ def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...
         if rule.rates != NO_RATES and (not rule.keys or caller.name in rule.keys):
             found.append(rule)
     return tuple(found)
+
+
+# Where a rule does not name its models: so many of a key, and of all. What is needed above that comes as it is used.
+_MODELS_OF_KEY: Final = 8
+_MODELS: Final = 256
+# Rows that are set aside from the start for models that nobody has named yet.
+_MOST_ASSUMED: Final = 262_144
+
+
+class Buckets(NamedTuple):
+    """How many buckets limits need. named: by what the configuration says. open_ended: for models of clients."""
+
+    named: int
+    open_ended: int
+
+
+def buckets_needed(rules: Iterable[LimitRule], keys: Iterable[KeyEntry]) -> Buckets:
+    """Return how many buckets there are if each key uses each of its limits. No keys: there is one caller."""
+    found = list(keys)
+    rates = Counter(key.rates for key in found) or Counter([NO_RATES])
+    names = Counter(key.caller_name for key in found)
+    n_callers = max(1, len(found))
+    named = open_ended = 0
+    for rule in rules:
+        if rule.of_key:
+            named += sum(n * _n_limits(own.over(rule.rates)) for own, n in rates.items())
+            continue
+        n_keys = sum(names[name] for name in set(rule.keys)) if rule.keys else n_callers
+        n = _n_limits(rule.rates)
+        if rule.scope in (Scope.KEY, Scope.KEY_MODEL):
+            n *= n_keys
+        if rule.is_open_ended:
+            open_ended += n * (_MODELS if rule.scope is Scope.MODEL else _MODELS_OF_KEY)
+        else:
+            named += n * (len(rule.models) if rule.scope in _OF_MODEL else 1)
+    return Buckets(named, min(open_ended, _MOST_ASSUMED))
+
+
+def _n_limits(rates: Rates) -> int:
+    return bool(rates.rpm) + bool(rates.tpm) + bool(rates.concurrency)

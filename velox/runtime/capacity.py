@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from velox.policy.descriptors import DescriptorPlan, plan_descriptors
 from velox.policy.memory_watch import MemoryState, MemoryWatch
+from velox.runtime.buckets import table_size
 from velox.settings import Settings
 from velox.shm.status import WorkerStatus
 from velox.types import NO_RATES, Scope
@@ -149,8 +150,10 @@ _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
 # The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
 # keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
 _LINE: Final = 64
-_OVERFLOW_ROWS: Final = 64
 _KEPT: Final = 4096
+# What a worker counts for itself, where the table has no room (shm/quota_table.py).
+_ALONE: Final = 1 * _KIB
+_MOST_ALONE: Final = 4096
 _KEPT_EACH: Final = 1 * _KIB
 _KEPT_LIMIT: Final = 3 * _KIB // 2
 # Copies for mirrors (gateway/mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
@@ -252,11 +255,13 @@ def _of_limits(settings: Settings) -> list[MemoryRow]:
         return []
     # Blocks: two of each worker, and one of the process that is none.
     row_bytes = _LINE * (1 + -(-2 * (2 * settings.workers + 1) // 8)) + 8
+    n_rows = table_size(settings).rows_used(has_models=any(rule.is_open_ended for rule in rules))
     n_limits = 3 * own + sum(
         bool(n) for rule in rules for n in (rule.rates.rpm, rule.rates.tpm, rule.rates.concurrency)
     )
     return [
-        MemoryRow("the table of limits", row_bytes, settings.limit_buckets + _OVERFLOW_ROWS),
+        MemoryRow("the table of limits", row_bytes, n_rows),
+        MemoryRow("limits without a bucket", _ALONE, _MOST_ALONE),
         MemoryRow("cached limits of callers and models", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
     ]
 

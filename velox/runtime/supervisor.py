@@ -35,6 +35,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.runtime import children
+from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
 from velox.runtime.children import LeaseProcess
 from velox.runtime.credentials import Certificates, KeyWatch
@@ -135,8 +136,9 @@ class Supervisor:
         self._settings: Final = settings
         self._logger: Final = logger
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
-        self._quotas: Final = QuotaMemory(settings.limit_buckets, self._segment.blocks)
+        self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)
+        self._buckets: Final = BucketWatch(self._quotas, settings, logger)
         self._upstreams: Final = UpstreamTable(self._segment.blocks)
         self._gateway: Final = GatewayStatus(self._segment)
         self._keys: Final = KeyWatch(settings, self._gateway, logger)
@@ -227,6 +229,7 @@ class Supervisor:
         self._reap(now_s)
         self._keys.look(now_s)
         self._sweeper.sweep(time.monotonic_ns())
+        self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
         self._upstreams.sweep()
         self._keep_leases(now_s)
         if self._n_stops and not self._gateway.draining:

@@ -289,10 +289,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse_list,
         parse_items=parse_limits,
     )
-    limit_buckets: int = setting(
-        "16384",
+    # None: see runtime/buckets.py
+    limit_buckets: int | None = setting(
+        "",
         "rows of the table that all workers share; a limit has one for each key, model, or both that it counts",
         parse.integer(64, 4_194_304),
+        shown_default="as the configuration needs",
     )
     bytes_per_token: int = setting(
         "4", "bytes of a request's body that are taken for one token until the answer tells", parse.integer(1, 64)

@@ -18,7 +18,7 @@ and USED are counted modulo 2**64.
 A request for which the balance is too small gets a refusal, if Redis said a moment ago that there is nothing; else
 NOT_YET, and the keeper is asked. While Redis is down the balance may still be used: it is paid for. After that the
 row's own bucket answers, for this gateway's share of the limit, or nobody does (VELOX_REDIS_FALLBACK); what it gives is
-a debt, which is paid when Redis is back. In an overflow row, which is several quotas', no lease can be: there it is
+a debt, which is paid when Redis is back. In an overflow row, which is one worker's alone, no lease can be: there it is
 always the share.
 """
 
@@ -165,18 +165,17 @@ class LeasedTable:
         self._names.put(tag, digest.digest()[:16])
         return tag
 
-    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> LeasedQuota:
-        """Return the quota named `tag`, which tag() has just returned. open_ended: a client's words went into it."""
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False, others: int = 0) -> LeasedQuota:
+        """Return the quota named `tag`, which tag() has just returned. The rest as for QuotaTable.quota()."""
         name = self._names.get(tag)
         assert name is not None, "tag() comes right before"
         rows = self._table.rows
-        # Those that overflow have no lease; each rate is with its like.
-        window = rows.window(tag, 2 * (rate.interval_ns * 31 + rate.burst), open_ended=open_ended)
+        window = rows.window(tag, open_ended=open_ended, others=others)
         return LeasedQuota(rows, window, rate, name, self._link)
 
-    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> SharedSlots:
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> SharedSlots:
         """Return the slots named `tag`, of this gateway."""
-        return self._table.slots(tag, limit, open_ended=open_ended)
+        return self._table.slots(tag, limit, open_ended=open_ended, others=others)
 
 
 class LeasedQuota:
@@ -193,7 +192,7 @@ class LeasedQuota:
         self._row: Row | None = None  # where it was found last
         self._lease: Lease | None = None  # of that row; None: it has none, or is an overflow row
         self._low = 0  # of the lease: then the keeper gets a demand; as it was when the lease was last used up
-        self._overflown = 0  # permits taken in an overflow row: what is given back of them is dropped
+        self._overflown = 0  # permits taken in an overflow row: they go back there
 
     def __repr__(self) -> str:
         return f"<LeasedQuota {self._row!r} {self._lease!r}>"
@@ -248,13 +247,16 @@ class LeasedQuota:
 
     def give_back(self, n: int, *, waiting: bool) -> None:
         """Give back `n` permits that were not used: to the lease, from which they go back to Redis if not needed."""
-        dropped = min(n, self._overflown)
-        self._overflown -= dropped
-        n -= dropped
+        overflown = min(n, self._overflown)
+        self._overflown -= overflown
+        n -= overflown
         self._rows.enter()
         try:
             row = self._find_inside()
             lease = self._lease
+            alone = self._rows.overflown(self._window) if overflown else None
+            if alone is not None:
+                _pull(alone.tat, overflown * self._rate.interval_ns * max(1, self._link.replicas))
             if row is None or lease is None or not n:
                 return  # the bucket is full, or shared with others who would get them
             lease.used.fetch_sub(n)
@@ -365,7 +367,7 @@ class LeasedQuota:
             row = self._find_inside()
             if row is None and not self._rows.has_room(self._window):
                 self._lease = None
-                return self._rows.overflow(self._window)
+                return self._rows.overflown(self._window) or Row.alone()
             return row
         finally:
             self._rows.leave()
@@ -384,6 +386,13 @@ class LeasedQuota:
     def _message(self, row: Row, n: int) -> Demand:
         rate = self._rate
         return Demand(row.index, self._rows.block, self._window.tag, self._name, rate.interval_ns, rate.burst, n)
+
+
+def _pull(tat: AtomicU64, by_ns: int) -> None:
+    """Move the state of a bucket back."""
+    seen = tat.load()
+    while (found := tat.cas(seen, max(seen - by_ns, 0) | 1)) != seen:
+        seen = found
 
 
 def _push(tat: AtomicU64, by_ns: int) -> None:

@@ -11,11 +11,14 @@ never lost.
 
 Never above burst + elapsed / interval, counted from the first use, whatever is given back or charged later: the TAT is
 always at least the first use plus one interval for each permit that is out (policy.token_bucket says what that means
-for shorter windows). A quota without a row of its own shares one with others; what is given back there is dropped.
+for shorter windows). A quota that found no row, because all are taken, is counted by each worker for itself: then it
+may give as much as there are workers, and nobody is refused for want of a row (quota_table.py, OVERFLOW).
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
@@ -37,8 +40,8 @@ class QuotaTable:
 
     __slots__ = ("_key", "_rows")
 
-    def __init__(self, memory: QuotaMemory, block: int) -> None:
-        self._rows: Final = RowTable(memory, block)
+    def __init__(self, memory: QuotaMemory, block: int, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._rows: Final = RowTable(memory, block, now_ns)
         self._key: Final = memory.key
 
     def __repr__(self) -> str:
@@ -57,15 +60,16 @@ class QuotaTable:
             digest.update(part)
         return int.from_bytes(digest.digest(), "big") & ~LEAVING or 1
 
-    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False) -> SharedQuota:
-        """Return the quota named `tag`. open_ended: a client's words (a model's name) went into the tag."""
-        number = rate.interval_ns * 31 + rate.burst
-        return SharedQuota(self._rows, self._rows.window(tag, 2 * number, open_ended=open_ended), rate)
+    def quota(self, tag: int, rate: BucketRate, *, open_ended: bool = False, others: int = 0) -> SharedQuota:
+        """Return the quota named `tag`. open_ended: a client's words (a model's name) went into the tag.
 
-    def slots(self, tag: int, limit: int, *, open_ended: bool = False) -> SharedSlots:
-        """Return the slots named `tag`; a tag of their own, which no quota has. open_ended: as for quota()."""
-        # Quotas overflow into the even rows, slots into the odd ones: the state of a bucket says nothing of slots.
-        return SharedSlots(self._rows, self._rows.window(tag, 2 * limit + 1, open_ended=open_ended), limit)
+        others: the tag that one caller's models beyond its share have together; 0: there are no other callers.
+        """
+        return SharedQuota(self._rows, self._rows.window(tag, open_ended=open_ended, others=others), rate)
+
+    def slots(self, tag: int, limit: int, *, open_ended: bool = False, others: int = 0) -> SharedSlots:
+        """Return the slots named `tag`; a tag of their own, which no quota has. The rest as for quota()."""
+        return SharedSlots(self._rows, self._rows.window(tag, open_ended=open_ended, others=others), limit)
 
 
 class SharedQuota:
@@ -78,7 +82,7 @@ class SharedQuota:
         self._window: Final = window
         self._tag: Final = window.tag
         self.rate: Final = rate  # that it was asked for with
-        self._row: Row | None = None  # where it was found last; an overflow row's tag is never the one looked for
+        self._row: Row | None = None  # where it was found last; an overflow row's tag is 0
         self._last_ns = 0  # the time of the last call
 
     def __repr__(self) -> str:
@@ -144,8 +148,10 @@ class SharedQuota:
             if row is None or row.tag.load() != self._tag:
                 row = self._row = rows.find(self._window)
             if row is None:
-                assert not waiting, "a row with permits that wait is not freed"
-                return  # it is full, or shared with others who would get them
+                assert not waiting, "a row with permits that wait is not freed, and in an overflow row none waits"
+                row = rows.overflown(self._window)
+                if row is None:
+                    return  # it is full
             if waiting:
                 row.waiting[0] -= n_ns
             # Killed here: permits are lost.
@@ -201,7 +207,8 @@ class SharedQuota:
             row = self._row = rows.find(self._window)
             if row is not None:
                 return row.tat.load(), True
-            return rows.overflow(self._window).tat.load(), rows.has_room(self._window)
+            alone = rows.overflown(self._window)
+            return 0 if alone is None else alone.tat.load(), rows.has_room(self._window)
         finally:
             rows.leave()
 
@@ -209,19 +216,18 @@ class SharedQuota:
 class SharedSlots:
     """A velox.policy.quota.Slots. Several may have one tag; what one has taken, it releases."""
 
-    __slots__ = ("_limit", "_n_own", "_overflow", "_overflown", "_row", "_rows", "_window")
+    __slots__ = ("_limit", "_n_own", "_overflown", "_row", "_rows", "_window")
 
     def __init__(self, rows: RowTable, window: Window, limit: int) -> None:
         self._rows: Final = rows
         self._window: Final = window
         self._limit: Final = limit
-        self._overflow: Final = rows.overflow(window)
         self._row: Row | None = None
         self._n_own = 0  # taken here, in `_row`: that row is not freed meanwhile
-        self._overflown = 0  # taken here, in the overflow row
+        self._overflown: Final[list[Row]] = []  # those in which one was taken here without a row of its own
 
     def __repr__(self) -> str:
-        return f"<SharedSlots {self._n_own}+{self._overflown} of {self._limit}>"
+        return f"<SharedSlots {self._n_own}+{len(self._overflown)} of {self._limit}>"
 
     @property
     def limit(self) -> int:
@@ -240,8 +246,7 @@ class SharedSlots:
         """Give one back."""
         # No operation: a row with slots in use is not freed, and after this store it is not looked at.
         if self._overflown:
-            self._overflown -= 1
-            self._overflow.own_slots.fetch_sub(1)
+            self._overflown.pop().own_slots.fetch_sub(1)
             return
         assert self._row is not None, "a slot is released where it was taken"
         assert self._n_own > 0, "a slot is released once"
@@ -249,7 +254,7 @@ class SharedSlots:
         self._row.own_slots.fetch_sub(1)
 
     def in_use(self) -> int:
-        """Return how many are taken, by all workers; those of the overflow row may be somebody else's."""
+        """Return how many are taken, by all workers."""
         row = self._row
         if row is None or not self._n_own:  # else it is not freed
             self._rows.enter()
@@ -258,7 +263,7 @@ class SharedSlots:
                     row = self._row = self._rows.find(self._window)
             finally:
                 self._rows.leave()
-        return self._count(self._overflow if row is None else row)
+        return self._count(row)
 
     def _try(self) -> bool | None:
         """Note a slot, and only then count: of all that do so at once, at most as many pass as there are slots.
@@ -270,7 +275,8 @@ class SharedSlots:
         try:
             row = self._row
             if row is None or row.tag.load() != self._window.tag:
-                row = self._row = rows.claim(self._window)
+                row = rows.claim(self._window)
+                self._row = None if row.is_overflow else row
             if self._count(row) >= self._limit:
                 return False
             row.own_slots.fetch_add(1)
@@ -279,18 +285,21 @@ class SharedSlots:
                 row.own_slots.fetch_sub(1)
                 return None
             if row.is_overflow:
-                self._overflown += 1
+                self._overflown.append(row)
             else:
                 self._n_own += 1
             return True
         finally:
             rows.leave()
 
-    def _count(self, row: Row) -> int:
-        """Add up: in the tag's own row, those in the overflow row count too; some may have been taken for this tag."""
-        fence()
-        in_use = sum(row.slots)
-        return in_use if row.is_overflow else in_use + sum(self._overflow.slots)
+    def _count(self, row: Row | None) -> int:
+        """Add up: those in the tag's own row, and those that this worker has taken without one."""
+        alone = self._rows.overflown(self._window)
+        in_use = 0 if alone is None else alone.slots[0]
+        if row is not None and not row.is_overflow:
+            fence()
+            in_use += sum(row.slots)
+        return in_use
 
 
 def _move(tat: AtomicU64, by_ns: int, least_ns: int) -> None:
