@@ -17,8 +17,9 @@ from velox.gateway.forward import Forwarder
 from velox.gateway.reply_fields import DROPPED, ReplyFields
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError
+from velox.protocol.http2_response_head import Http2ReplyHeads
 from velox.providers.openai import OPENAI
-from velox.types import BodyFields, ReplyHead, RequestHead
+from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
 __all__ = ["run"]
 
@@ -52,6 +53,8 @@ def run(data: bytes) -> None:
             if head.find(b"\r\n\r\n") != len(head) - 4:
                 continue  # no decoder gives that to a reader
             (_check_request if known is _REQUEST else _check_reply)(head)
+            if known is _REPLY:
+                _check_http2_reply(_as_fields(head))
 
 
 def _filled(known: tuple[bytes, ...], n: int) -> list[bytes]:
@@ -145,6 +148,34 @@ def _check_reply(head: bytes) -> None:
         if not isinstance(ours, str) and not isinstance(theirs, str):
             assert _passed(fields, ours[0]) == _passed(ReplyFields(), theirs[0])
     assert heads.read(_reply(9)) == ReplyHeads().read(_reply(9))
+
+
+def _as_fields(head: bytes) -> Headers:
+    """Return the lines of a reply's head as the fields of one over HTTP/2, whatever they hold."""
+    start, *lines = head[:-4].split(b"\r\n")
+    pairs = [line.partition(b":") for line in lines]
+    return [(b":status", start[9:12]), *((name.lower(), value.strip()) for name, _, value in pairs)]
+
+
+def _check_http2_reply(head: Headers) -> None:
+    heads, fields = Http2ReplyHeads(), ReplyFields()
+    for n in range(8):
+        heads.read(_as_fields(_reply(n)))
+    for _ in range(3):
+        ours, theirs = heads.read(head), Http2ReplyHeads().read(head)
+        assert ours == theirs, "what is remembered changes what is read"
+        if ours is not None and theirs is not None:
+            assert _passed_or_refused(fields, ours) == _passed_or_refused(ReplyFields(), theirs)
+    usual = _as_fields(_reply(9))
+    assert heads.read(usual) == Http2ReplyHeads().read(usual)
+
+
+def _passed_or_refused(fields: ReplyFields, head: ReplyHead) -> tuple[object, ...] | str:
+    """As _passed(); what is refused where it is written is no fault of the reader."""
+    try:
+        return _passed(fields, head)
+    except ValueError as error:
+        return str(error)
 
 
 def _passed(fields: ReplyFields, head: ReplyHead) -> tuple[object, ...]:

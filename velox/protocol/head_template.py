@@ -51,7 +51,7 @@ class HeadTemplate:
         if not self._places:
             return self._fields
         fields = self._fields.copy()
-        text = b"".join(values)
+        text = b"".join(values if self._pick is None else self._pick(values))
         if b"\n" in text or b"\r" in text or b"\0" in text:
             raise _split()
         for at, n, name in self._places:

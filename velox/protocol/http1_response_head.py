@@ -23,16 +23,25 @@ from velox.protocol.http1_fields import (
 )
 from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead, ReplyShape, ShapeField
 
-__all__ = ["Framed", "ReplyHeads", "ResponseError", "read_fields"]
+__all__ = [
+    "REPLY_BOUNDS",
+    "REPLY_NEVER_VOLATILE",
+    "REPLY_REPEATS",
+    "Framed",
+    "ReplyHeads",
+    "ResponseError",
+    "read_fields",
+    "shared_reply_shape",
+]
 
 _HEADER_COUNT: Final = 200
 # What the reply of two kinds differs in (gateway/).
-_NEVER_VOLATILE: Final = frozenset(
+REPLY_NEVER_VOLATILE: Final = frozenset(
     {b"content-type", b"content-encoding", b"retry-after", b"retry-after-ms", b"location"}
 )
-_REPEATS: Final = frozenset({b"set-cookie"})
+REPLY_REPEATS: Final = frozenset({b"set-cookie"})
 # There are as many of these as upstreams: a few hundred KiB at most, and 10 KiB otherwise.
-_BOUNDS: Final = Bounds(plans=64, lines=256, n_bytes=64 << 10, part=16.0)
+REPLY_BOUNDS: Final = Bounds(plans=64, lines=256, n_bytes=64 << 10, part=16.0)
 _REMOVED: Final = HOP_BY_HOP | {b"content-length"}
 
 
@@ -55,7 +64,9 @@ class ReplyHeads:
     __slots__ = ("_memory",)
 
     def __init__(self) -> None:
-        self._memory: Final = LineMemory[bytes, ReplyShape](_start, named=True, repeats=_REPEATS, bounds=_BOUNDS)
+        self._memory: Final = LineMemory[bytes, ReplyShape](
+            _start, named=True, repeats=REPLY_REPEATS, bounds=REPLY_BOUNDS
+        )
 
     def __repr__(self) -> str:
         return f"<ReplyHeads {self._memory!r}>"
@@ -88,7 +99,7 @@ class ReplyHeads:
         learnt = HeadLines(lines, said, length_at, length_start)
         marks = self._memory.learn(learnt)
         if marks is not None:
-            self._memory.keep(marks, learnt, partial(_shared, head.shape))
+            self._memory.keep(marks, learnt, partial(shared_reply_shape, head.shape))
 
 
 def _by_plan(plan: Plan[bytes, ReplyShape], lines: list[bytes]) -> Framed | None:
@@ -106,14 +117,14 @@ def _by_plan(plan: Plan[bytes, ReplyShape], lines: list[bytes]) -> Framed | None
     return ReplyHead(shape, values[:-1], length), length, shape.keep_alive
 
 
-def _shared(shape: ReplyShape, fields: tuple[ShapeField, ...]) -> ReplyShape:
+def shared_reply_shape(shape: ReplyShape, fields: tuple[ShapeField, ...]) -> ReplyShape:
     """Return the shape of heads like one that was read, with these fields."""
     return replace(shape, fields=fields, is_shared=True)
 
 
 def _start(line: bytes, field: Header) -> bytes | None:
     """See LineMemory."""
-    return None if field[0] in _NEVER_VOLATILE else line_start(line, field)
+    return None if field[0] in REPLY_NEVER_VOLATILE else line_start(line, field)
 
 
 def read_fields(data: bytes, what: str = "reply") -> tuple[int, Headers]:

@@ -26,6 +26,7 @@ from velox.net.upstream.tls import UpstreamContext
 from velox.outcomes import Retry
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineFactory
+from velox.protocol.http2_response_head import Http2ReplyHeads
 
 __all__ = ["Connection", "DialTarget", "Dialer"]
 
@@ -78,6 +79,7 @@ class Dialer:
         self._resolver: Final = resolver
         self._buffer: Final = buffer
         self._heads: Final = ReplyHeads()
+        self._http2_heads: Final = Http2ReplyHeads()
         self._loop: Final = loop
         self._make_engine: Final = make_engine
         self._n_dials = random.randrange(1 << 16)  # the workers' first dials go to different addresses
@@ -228,6 +230,7 @@ class Dialer:
             scheme=scheme,
             stream_window_bytes=target.stream_window_bytes,
             narrow_window_bytes=target.narrow_window_bytes,
+            heads=self._http2_heads,
         )
 
 

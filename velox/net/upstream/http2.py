@@ -34,6 +34,7 @@ from velox.protocol.http2 import (
     EngineFactory,
     EngineSettings,
 )
+from velox.protocol.http2_response_head import Http2ReplyHeads
 from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead
 
 __all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "NARROW_WINDOW_BYTES", "Http2Connection", "Http2Stream"]
@@ -52,13 +53,6 @@ _PONG_WAIT_S: Final = 5.0
 # As for HTTP/1.1: a connection that ends so soon after it was idle was closed before the upstream saw the request.
 _STALE_WINDOW_S: Final = 0.1
 
-# RFC 9113 §8.2.2: these have no meaning in HTTP/2; a careless upstream's are not passed on.
-_CONNECTION_HEADERS: Final = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
-)
-# No longer length is meant by anybody, and int() takes no more than 4,300 digits.
-_LENGTH_DIGITS: Final = 18
-
 
 class Http2Connection(asyncio.BufferedProtocol):
     """The connection; also the handler of its engine's events."""
@@ -74,6 +68,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         scheme: bytes,
         stream_window_bytes: int = DEFAULT_STREAM_WINDOW_BYTES,
         narrow_window_bytes: int = NARROW_WINDOW_BYTES,
+        heads: Http2ReplyHeads | None = None,
     ) -> None:
         # All streams but one may hold their whole window, and the last one still gets through: an engine opens the
         # connection's window again when half of it has been taken, so the windows of all streams are that half.
@@ -89,6 +84,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._authority: Final = authority
         self._scheme: Final = scheme
         self._loop: Final = loop
+        self._heads: Final = heads or Http2ReplyHeads()
         self._engine = make_engine(self, windows, True)
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Http2Stream] = {}
@@ -244,13 +240,13 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        head = _reply_head(headers)
+        head = self._heads.read(headers)
         if head is None:
             self._fail_stream(stream, Reason.UPSTREAM_PROTOCOL, "the upstream's reply has no valid status or length")
             return
         stream.head = head
         stream.began = True
-        if stream.expected != -1 and head.status not in NO_BODY_STATUSES:
+        if stream.expected != -1 and head.shape.status not in NO_BODY_STATUSES:
             stream.expected = head.content_length
         stream.ended = end_stream
         self._updated.append(stream)
@@ -506,24 +502,6 @@ def _request_head(request: UpstreamRequest, scheme: bytes, authority: bytes) -> 
     if request.body is not None:
         headers.append((b"content-length", b"%d" % len(request.body)))
     return headers
-
-
-def _reply_head(headers: Sequence[Header]) -> ReplyHead | None:
-    """Split the pseudo header off; None when the status or the length is none (RFC 9113 §8.3.2)."""
-    status = 0
-    content_length: int | None = None
-    kept: list[Header] = []
-    for header in headers:
-        name, value = header
-        if name == b":status":
-            status = int(value) if value.isdigit() and len(value) == 3 else 0
-        elif name == b"content-length":
-            if not value.isdigit() or len(value) > _LENGTH_DIGITS:
-                return None
-            content_length = int(value)
-        elif name not in _CONNECTION_HEADERS:
-            kept.append(header)
-    return ReplyHead.of(status, kept, content_length) if 200 <= status <= 599 else None
 
 
 class _Verdict(enum.Enum):
