@@ -119,7 +119,14 @@ def test_every_event_has_a_cell_of_its_own() -> None:
     n_requests = len(Endpoint) * 4 * (len(Reason) + 1)
     counters = [(name, v) for (name, _), v in samples.items() if name.endswith(("_total", "_count"))]
     # Written by the supervisor.
-    elsewhere = ("velox_worker_", "process_", "velox_key_file_", "velox_tls_certificate_", "velox_config_")
+    elsewhere = (
+        "velox_admin_",
+        "velox_worker_",
+        "process_",
+        "velox_key_file_",
+        "velox_tls_certificate_",
+        "velox_config_",
+    )
     ours = [v for name, v in counters if not name.startswith(elsewhere)]
     assert set(ours) == {1}
     assert sum(name == "velox_requests_total" for name, _ in samples) == n_requests

@@ -309,6 +309,8 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     uptime_ns = time.monotonic_ns() - status.started_ns if status.started_ns else 0
     yield GaugeMetricFamily("velox_uptime_seconds", "Time since the supervisor started.", uptime_ns / 1e9)
     yield GaugeMetricFamily("velox_draining", "1 once the gateway takes no new work.", status.draining)
+    restarts: list[_Sample] = [([], status.admin_restarts)]
+    yield _counter("velox_admin_restarts", "How often the admin process was replaced.", [], restarts)
     yield _gauge("velox_build_info", "The version, as a label.", ["version"], [([__version__], 1)])
     yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is required.", status.n_keys)
     yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)

@@ -64,6 +64,7 @@ HEAD_TIMEOUT_S: Final = 5.0
 WRITE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 MAX_CONNECTIONS: Final = 64
+BEAT_S: Final = 0.25
 
 _log: Final = logging.getLogger(__name__)
 
@@ -239,19 +240,28 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         await _discard(reader)
 
 
-def run(sock: socket.socket, app: AdminApp) -> None:
+def run(sock: socket.socket, app: AdminApp, beat: Callable[[], None] = lambda: None) -> None:
     """Serve on a listening socket until SIGTERM, then return at once; running profiles are given up.
+
+    beat: called four times a second, as long as the loop runs.
 
     SIGINT is ignored: Ctrl-C reaches the whole process group, and probes must be answered while workers drain.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(sock, app))
+        runner.run(_serve(sock, app, beat))
 
 
-async def _serve(sock: socket.socket, app: AdminApp) -> None:
+async def _serve(sock: socket.socket, app: AdminApp, beat: Callable[[], None]) -> None:
     must_stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, must_stop.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, must_stop.set)
+
+    def tick() -> None:
+        loop.call_later(BEAT_S, tick)
+        beat()
+
+    tick()
     server = await serve(sock, app)
     await must_stop.wait()
     server.close()

@@ -21,6 +21,7 @@ __all__ = ["crash_text", "operations_logger", "take_over"]
 
 _NAME: Final = "velox"
 _MAX_TEXT: Final = 256
+_MORE: Final = ("reason", "traceback")
 _FRAMES: Final = 4
 
 
@@ -74,19 +75,24 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "pid": record.process,
             "message": _text(record),
         }
+        if record.name == _NAME:
+            # Of a process that died: why, and where it stood, as runtime/crashes.py lets it be said.
+            line |= {name: vars(record)[name] for name in _MORE if vars(record).get(name)}
         return json.dumps(line).replace("\x7f", "\\u007f")
 
 
 class _PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         printable = "".join(char if char.isprintable() else "?" for char in _text(record))
-        return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {printable}"
+        more = vars(record).get("traceback") if record.name == _NAME else None
+        told = f"\n{more}" if more else ""
+        return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {printable}{told}"
 
 
 def _text(record: logging.LogRecord) -> str:

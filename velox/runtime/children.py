@@ -6,7 +6,6 @@ Knows: what a child inherits and must close. Does not know: when one is started 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
 import os
 import signal
@@ -35,9 +34,43 @@ from velox.sim import server as simulator
 from velox.sim.options import SimOptions
 from velox.types import Address
 
-__all__ = ["LeaseProcess", "admin", "start_simulator", "worker"]
+__all__ = ["AdminProcess", "LeaseProcess", "admin", "start_simulator", "worker"]
 
 _RESTART_S: Final = 0.1
+
+
+class AdminProcess:
+    """The admin process of one gateway, whichever it is. pid: 0: none runs. aborted: it was stuck, and told to end."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._status: Final = GatewayStatus(segment)
+        self._start_at_s = 0.0
+        self.pid = 0
+        self.started_s = 0.0
+        self.aborted = False
+
+    def __repr__(self) -> str:
+        return f"<AdminProcess pid={self.pid}>"
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of the last sign of life; 0: none yet."""
+        return self._status.admin_heartbeat_ns
+
+    def is_due(self, now_s: float) -> bool:
+        """True if one is to be started."""
+        return not self.pid and now_s >= self._start_at_s
+
+    def started(self, pid: int, now_s: float) -> None:
+        """Note its process."""
+        self.pid, self.started_s, self.aborted = pid, now_s, False
+
+    def died(self, now_s: float) -> str:
+        """Note that it was reaped; the next one may start. Return why it is replaced."""
+        self.pid = self._status.admin_heartbeat_ns = 0
+        self._start_at_s = now_s + _RESTART_S
+        self._status.admin_restarts += 1
+        return "stuck" if self.aborted else "died"
 
 
 class LeaseProcess:
@@ -85,18 +118,17 @@ class LeaseProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def died(self, how: str, now_s: float, *, expected: bool) -> None:
-        """Note that it was reaped; the next one may start."""
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
+        """Note that it was reaped; the next one may start. told: where it stood."""
         self.pid = self._status.keeper_pid = 0
         self._start_at_s = now_s + _RESTART_S
         if not expected:
-            self._logger.error("the keeper of leases died (%s); the next one starts in %g s", how, _RESTART_S)
+            message = "the keeper of leases died (%s); the next one starts in %g s"
+            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
 
 
 def worker(context: WorkerContext, listeners: Listeners) -> int:
     """Serve clients on the slot's sockets until SIGTERM."""
-    # A worker that is aborted because it hangs says where.
-    faulthandler.enable()
     if context.settings.pin_cpus:
         pin_to_core(context.slot)
     listeners.close_others(context.slot)
@@ -117,6 +149,11 @@ def admin(
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
     listeners.close_others(None)
+    status = GatewayStatus(segment)
+
+    def beat() -> None:
+        status.admin_heartbeat_ns = time.monotonic_ns()
+
     app = admin_server.AdminApp(
         metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
         ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
@@ -125,7 +162,7 @@ def admin(
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
         host_names=settings.admin_hosts,
     )
-    admin_server.run(sock, app)
+    admin_server.run(sock, app, beat)
     return 0
 
 

@@ -10,12 +10,14 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
+__all__ = ["end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
 
 _PR_SET_PDEATHSIG: Final = 1
+_POLL_S: Final = 0.005
 _M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
 # glibc's own first value. uvloop reads a TLS connection into 256 KiB; nearly all that a request needs is smaller.
 _LARGE_BYTES: Final = 128 * 1024
@@ -49,6 +51,19 @@ def spawn(work: Callable[[], int]) -> int:
             sys.excepthook(*sys.exc_info())  # not a traceback, whose last line may hold anything: oplog.take_over()
     finally:
         os._exit(code)
+
+
+def end(pid: int, timeout_s: float) -> None:
+    """Ask a child to leave and wait for it; kill it when it has not left in time, as one that hangs."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGTERM)
+        until_s = time.monotonic() + timeout_s
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() >= until_s:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return
+            time.sleep(_POLL_S)
 
 
 def how_it_ended(status: int) -> str:

@@ -6,7 +6,7 @@ a client does can reach it and a fork is always safe.
 
     signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
-    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3)
+    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so is the admin process
     keys         the file of keys is read again when it changes (credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
@@ -37,12 +37,14 @@ from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
-from velox.runtime.children import LeaseProcess
+from velox.runtime.children import AdminProcess, LeaseProcess
+from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
-from velox.runtime.process import how_it_ended, spawn
+from velox.runtime.process import end, how_it_ended
 from velox.runtime.reload import ConfigSource, Reload
+from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, Watchdog
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError
@@ -68,6 +70,11 @@ class WorkerProcess:
         self.leave_by_s = 0.0  # 0: it was not asked to stop
         self.aborted = False
         self.status.vacate()
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of its last sign of life; 0: none yet."""
+        return self.status.heartbeat_ns
 
     def __repr__(self) -> str:
         return f"<WorkerProcess {self.block} pid={self.pid} {self.status.state.name}>"
@@ -106,20 +113,21 @@ _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 # A worker that lived this long was well: its death is no crash loop.
 _HEALTHY_AFTER_S: Final = 5.0
-# What an aborted worker gets to say where it stood.
-_ABORT_GRACE_S: Final = 1.0
 # A worker that asks for a successor again waits for it this long: what fills its memory would fill the next one's, too.
 _REPLACE_AGAIN_S: Final = 10.0
 # What a successor gets to reach the upstream before the worker that it replaces is stopped.
 _WARM_S: Final = 3.0
 # After the drain window, what a worker gets to tell its clients and leave.
 _LEAVE_GRACE_S: Final = 1.0
+# What the other processes get to leave when all workers have: the keeper of leases gives back what it holds.
+_LEAVE_LAST_S: Final = 3.0
 
 
 def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
     """Run the gateway until a signal stops it; return the exit code. source: where the settings can be read again."""
-    take_over(sys.stderr)
-    logger = operations_logger(sys.stderr)
+    stream = own_stderr()
+    take_over(stream)
+    logger = operations_logger(stream)
     try:
         return Supervisor(settings, source, logger, with_simulator=sim).run()
     except (BindError, CertificateError) as exc:
@@ -164,8 +172,9 @@ class Supervisor:
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
         self._sim_pid = 0
-        self._admin_pid = 0
-        self._admin_respawn_at_s = 0.0
+        self._admin_process: Final = AdminProcess(self._segment)
+        self._watchdog: Final = Watchdog(logger)
+        self._crashes: Final = CrashReports()
         self._n_stops = 0
         self._drain_until_s = 0.0
         self._announced = False
@@ -241,12 +250,15 @@ class Supervisor:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):
             self._reload.started(self._fork(partial(self._reload.run, self._listeners)), now_s)
+        self._watchdog.look(now_s)
         for slot in self._slots:
             for process in slot.processes:
                 if process.pid:
-                    self._check_heartbeat(slot, process, now_s)
+                    self._watchdog.check(process, f"worker {slot.index}", STUCK_AFTER_S, now_s)
             self._fill(slot, now_s)
-        if not self._admin_pid and now_s >= self._admin_respawn_at_s:
+        if self._admin_process.pid:
+            self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
+        elif self._admin_process.is_due(now_s):
             self._start_admin()
         if not self._announced and all(slot.serving.status.state is WorkerState.READY for slot in self._slots):
             self._announced = True
@@ -260,22 +272,26 @@ class Supervisor:
                 return
             if not pid:
                 return
-            if pid == self._admin_pid:
-                self._admin_pid = 0
-                self._admin_respawn_at_s = now_s + _BACKOFF_FIRST_S
+            told = self._crashes.take(pid)
+            if pid == self._admin_process.pid:
+                reason = self._admin_process.died(now_s)
                 if not self._gateway.draining and not self._n_stops:
-                    self._logger.error("the admin process died (%s)", how_it_ended(status))
+                    self._log_death("the admin process died (%s)", how_it_ended(status), reason=reason, traceback=told)
             elif self._leases is not None and pid == self._leases.pid:
                 self._sweeper.reclaim(self._quotas.keeper_block)
-                self._leases.died(how_it_ended(status), now_s, expected=self._is_over())
+                self._leases.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
                     self._logger.error("the simulator died (%s)", how_it_ended(status))
             elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
-                self._clean_up_after(pid, status, now_s)
+                self._clean_up_after(pid, status, now_s, told)
 
-    def _clean_up_after(self, pid: int, status: int, now_s: float) -> None:
+    def _log_death(self, message: str, *values: object, reason: str, traceback: str) -> None:
+        """Log why a process died and where it stood, as one line."""
+        self._logger.error(message, *values, extra={"reason": reason, "traceback": traceback})
+
+    def _clean_up_after(self, pid: int, status: int, now_s: float, told: str) -> None:
         """Clean up after a worker, and say when the next one starts."""
         found = ((slot, process) for slot in self._slots for process in slot.processes if process.pid == pid)
         slot, process = next(found, (None, None))
@@ -296,22 +312,11 @@ class Supervisor:
         slot.backoff_s = 0.0 if was_well else min(max(slot.backoff_s * 2, _BACKOFF_FIRST_S), _BACKOFF_MAX_S)
         slot.respawn_at_s = now_s + slot.backoff_s
         cause = RestartCause.EXIT if os.WIFEXITED(status) else RestartCause.SIGNAL
-        process.status.count_restart(RestartCause.STUCK if process.aborted else cause)
-        self._logger.error(
-            "worker %d died (%s); the next one starts in %g s", slot.index, how_it_ended(status), slot.backoff_s
-        )
-
-    def _check_heartbeat(self, slot: Slot, process: WorkerProcess, now_s: float) -> None:
-        heartbeat_s = process.status.heartbeat_ns / 1e9 or process.started_s
-        stuck_s = now_s - heartbeat_s
-        if stuck_s > STUCK_AFTER_S and not process.aborted:
-            process.aborted = True
-            self._logger.error("worker %d has not moved for %g s: aborted", slot.index, STUCK_AFTER_S)
-            # SIGABRT: faulthandler prints where it stood. SIGCONT: a stopped worker takes no other signal.
-            os.kill(process.pid, signal.SIGABRT)
-            os.kill(process.pid, signal.SIGCONT)
-        elif stuck_s > STUCK_AFTER_S + _ABORT_GRACE_S:
-            os.kill(process.pid, signal.SIGKILL)
+        cause = RestartCause.STUCK if process.aborted else cause
+        process.status.count_restart(cause)
+        message = "worker %d died (%s); the next one starts in %g s"
+        values = (slot.index, how_it_ended(status), slot.backoff_s)
+        self._log_death(message, *values, reason=cause.name.lower(), traceback=told)
 
     def _fill(self, slot: Slot, now_s: float) -> None:
         """Have one worker in the slot that serves, and another one when it asks for it."""
@@ -379,7 +384,7 @@ class Supervisor:
         (sock,) = self._admin[0]
         ends = [pair[0] for pair in self._channels]
         more = (self._settings, self._segment, self._listeners, sock, ends)
-        self._admin_pid = self._fork(
+        pid = self._fork(
             lambda: children.admin(
                 *more,
                 quotas=self._quotas,
@@ -388,6 +393,7 @@ class Supervisor:
                 notify=self._wake_write,
             )
         )
+        self._admin_process.started(pid, time.monotonic())
 
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
@@ -396,7 +402,7 @@ class Supervisor:
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
-        return spawn(work)
+        return self._crashes.fork(work)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -428,11 +434,9 @@ class Supervisor:
         self._listeners.close()
         if self._leases is not None:
             self._leases.kill_if_idle()
-        for pid in (self._admin_pid, self._sim_pid, 0 if self._leases is None else self._leases.pid):
+        for pid in (self._admin_process.pid, self._sim_pid, 0 if self._leases is None else self._leases.pid):
             if pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-                    os.waitpid(pid, 0)
+                end(pid, _LEAVE_LAST_S)
         if self._admin is not None:
             self._admin.close()
         self._logger.info("drained; bye")

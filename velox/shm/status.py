@@ -145,10 +145,14 @@ class GatewayStatus:
     configuration = _Cell(14, int)
     # True while what was last read can't be used, and the configuration before it holds.
     configuration_is_bad = _Cell(15, bool)
-    # How many reloads the admin listener was asked for. Written by the admin process.
+    # How many reloads the admin listener was asked for. Written by the admin process, as are the next two.
     reloads_asked = _Cell(18, int)
     # Which of these was the last that takes a configuration also where it lost much. Written by the admin process.
     reloads_forced = _Cell(19, int)
+    # Monotonic time of the admin process' last heartbeat; 0: none yet. The supervisor sets it back.
+    admin_heartbeat_ns = _Cell(20, int)
+    # How often the admin process was replaced.
+    admin_restarts = _Cell(21, int)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()

@@ -1,0 +1,58 @@
+"""A real admin process that is stuck in a loop: it is ended, and says where it stood."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import time
+
+from velox.admin import server
+from velox.admin.health import Readiness
+from velox.observe.oplog import operations_logger
+from velox.runtime.children import AdminProcess
+from velox.runtime.crashes import CrashReports
+from velox.runtime.watchdog import Watchdog
+from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus
+
+
+def goes_round() -> bytes:
+    while True:
+        pass
+
+
+def test_admin_process_in_a_loop_is_aborted_and_says_where() -> None:
+    """Its heart beats until a page never ends."""
+    segment = Segment(1, 8)
+    status, process, reports = GatewayStatus(segment), AdminProcess(segment), CrashReports()
+    log = io.StringIO()
+    dog = Watchdog(operations_logger(log))
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+
+        def serve() -> int:
+            def beat() -> None:
+                status.admin_heartbeat_ns = time.monotonic_ns()
+
+            app = server.AdminApp(metrics=goes_round, ready=lambda: Readiness(True, True, ()), profiles=None)
+            server.run(sock, app, beat)
+            return 0
+
+        process.started(reports.fork(serve), time.monotonic())
+        with socket.create_connection(sock.getsockname()) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        assert process.heartbeat_ns
+        with socket.create_connection(sock.getsockname()) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until_s = time.monotonic() + 30
+            while not (ended := os.waitpid(process.pid, os.WNOHANG))[0]:
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+                dog.look(time.monotonic())
+                dog.check(process, "the admin process", 1.5, time.monotonic())
+    assert os.WTERMSIG(ended[1]) == signal.SIGABRT
+    assert "in goes_round" in reports.take(process.pid)
+    assert "the admin process has not moved for 1.5 s: aborted" in log.getvalue()
+    assert process.died(time.monotonic()) == "stuck" and status.admin_restarts == 1 and not process.heartbeat_ns

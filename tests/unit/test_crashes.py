@@ -1,0 +1,71 @@
+"""What a child says of its end: read by its parent, in lines that tell of code and of nothing else."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+
+from velox.runtime.crashes import CrashReports, crash_report
+
+SEGFAULT = b"""Fatal Python error: Segmentation fault
+
+Current thread 0x00007f1c8e7fc740 (most recent call first):
+  File "/opt/velox/lib/python3.11/site-packages/velox/runtime/worker.py", line 190 in run_worker
+  File "/opt/velox/lib/python3.11/site-packages/velox/__main__.py", line 10 in <module>
+
+Extension modules: orjson, uvloop.loop (total: 2)
+"""
+
+
+def test_report_has_where_it_stood_and_nothing_that_may_be_a_value() -> None:
+    """Of other lines only their number is told: an exception's last line may hold a client's bytes."""
+    secret = (
+        b'Fatal Python error: _Py_CheckFunctionResult: a function returned sk-123 "x"\nValueError: sk-123\nsk-123: y\n'
+    )
+    lines = crash_report(secret + SEGFAULT).splitlines()
+    assert lines == [
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007f1c8e7fc740 (most recent call first):",
+        '  File "/opt/velox/lib/python3.11/site-packages/velox/runtime/worker.py", line 190 in run_worker',
+        '  File "/opt/velox/lib/python3.11/site-packages/velox/__main__.py", line 10 in <module>',
+        "(4 more lines)",
+    ]
+    assert crash_report(b"free(): invalid pointer\n") == "free(): invalid pointer"
+    assert crash_report(b"double free or corruption (out)\n") == "double free or corruption (out)"
+    assert crash_report(b"") == crash_report(b"anything\n\xff\n") == ""
+
+
+def test_long_report_is_cut() -> None:
+    """A hundred lines of 160 characters at most."""
+    frame = b'  File "/a.py", line 1 in f' + b"x" * 500 + b"\n"
+    lines = crash_report(frame * 300).splitlines()
+    assert len(lines) == 101 and lines[-1] == "(200 more lines)"
+    assert max(map(len, lines)) == 160
+
+
+def test_child_that_is_aborted_says_where_it_stood() -> None:
+    """By faulthandler, into a pipe of its own; what it writes more than the pipe holds does not stop it."""
+
+    def hangs_here() -> int:
+        os.write(2, b"noise\n" * 10)
+        os.kill(os.getpid(), signal.SIGABRT)
+        return 0
+
+    def is_loud() -> int:
+        for _ in range(100):
+            try:
+                os.write(2, b"x" * 4096)
+            except BlockingIOError:
+                return 0
+        return 1
+
+    reports = CrashReports()
+    aborted, loud = reports.fork(hangs_here), reports.fork(is_loud)
+    assert os.waitpid(aborted, 0)[1] & 0x7F == signal.SIGABRT
+    assert os.waitpid(loud, 0)[1] == 0
+    told = reports.take(aborted)
+    assert told.startswith("Fatal Python error: Aborted\n") and "in hangs_here" in told and "noise" not in told
+    assert reports.take(loud) == reports.take(aborted) == ""
+    assert not faulthandler.is_enabled() or sys.stderr is not None  # the parent's own is untouched

@@ -1,0 +1,93 @@
+"""What a child process writes when it crashes, as a field of one line of the log.
+
+    CrashReports.fork()   a child whose standard error is a pipe that only the supervisor reads
+    CrashReports.take()   when the child was reaped: what it said of its end
+
+Python and its faulthandler write many lines to descriptor 2 when a process is aborted, and some lines of C libraries go
+there, too. The log has a descriptor of its own (own_stderr), so these never stand between its lines.
+
+Knows: the pipe, and which lines tell where the process stood. Does not know: why it ended, or the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from velox.runtime.process import spawn
+
+__all__ = ["CrashReports", "crash_report", "own_stderr"]
+
+_STDERR: Final = 2
+_PIPE_BYTES: Final = 64 * 1024
+_MOST_LINES: Final = 100
+_MOST_CHARS: Final = 160  # of a line: a path and a name
+# What Python writes of a crash: code, and never values. Whatever else stands there may hold anything.
+_TOLD: Final = re.compile(
+    r"Fatal Python error: [A-Za-z_]+(?:[: ]+[A-Za-z_]+)*$|(?:Current thread|Thread) 0x[0-9a-f]+ .*:$"
+    r'|Python runtime state: [a-z ]+$|  File "[^"]*", line \d+ in .+$|  <no Python frame>$|  \.\.\.$'
+    # glibc, when it finds the heap or the stack damaged.
+    r"|(?:free|malloc|calloc|realloc|munmap_chunk|malloc_consolidate)\(\): [a-z0-9_ .()]{1,60}$"
+    r"|double free or corruption \([!a-z]{1,10}\)$|corrupted (?:size vs\. prev_size|double-linked list)[a-z ()]*$"
+    r"|\*\*\* stack smashing detected \*\*\*: terminated$"
+)
+
+
+def own_stderr() -> TextIO:
+    """Return standard error on a descriptor of its own, and let sys.stderr be that. Once, before the first fork."""
+    stream = os.fdopen(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    sys.stderr = stream
+    return stream
+
+
+class CrashReports:
+    """The pipes of the supervisor's children, by process id."""
+
+    def __init__(self) -> None:
+        self._pipes: Final[dict[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<CrashReports of {len(self._pipes)}>"
+
+    def fork(self, work: Callable[[], int]) -> int:
+        """Fork a child that runs `work`, as spawn() does; return its process id."""
+        # Not blocking: a child that writes much and is not read must go on.
+        ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+        def child() -> int:
+            os.dup2(theirs, _STDERR)
+            for fd in (ours, theirs, *self._pipes.values()):
+                os.close(fd)
+            faulthandler.enable(_STDERR)  # not on sys.stderr, which is the log
+            return work()
+
+        pid = spawn(child)
+        os.close(theirs)
+        self._pipes[pid] = ours
+        return pid
+
+    def take(self, pid: int) -> str:
+        """Return what a child that was reaped has said of its end, in lines; "" if it said nothing."""
+        pipe = self._pipes.pop(pid, None)
+        if pipe is None:
+            return ""
+        try:
+            with contextlib.suppress(BlockingIOError):  # a process of its own holds the other end still
+                return crash_report(os.read(pipe, _PIPE_BYTES))
+            return ""
+        finally:
+            os.close(pipe)
+
+
+def crash_report(text: bytes) -> str:
+    """Return the lines that tell where a process stood, and how many others were left out."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    told = [line[:_MOST_CHARS] for line in lines if _TOLD.match(line)]
+    kept = told[:_MOST_LINES]
+    n_left = sum(bool(line.strip()) for line in lines) - len(kept)
+    return "\n".join((*kept, *([f"({n_left} more lines)"] if n_left and kept else [])))
