@@ -16,13 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from velox import __version__
-from velox.runtime.buckets import bucket_lines
-from velox.runtime.capacity import KEEPER_BYTES, descriptors_of, memory_of, open_files_limit, raise_open_files
-from velox.runtime.explain import explain, read_headers
+from velox.runtime.check import check_lines
+from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
 from velox.settings import Problem, Settings, SettingsError, load
-from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.keys import parse_key
-from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
 from velox.sim import options as sim_options
 from velox.sim import server as simulator
 
@@ -52,7 +49,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             print(f"  {problem}", file=sys.stderr)
         return 2
     if arguments.command == "check":
-        return _explain(settings, arguments) if _is_route_query(arguments) else _check(settings)
+        return _explain(settings, arguments) if _is_question(arguments) else _check(settings, shows_all=arguments.all)
     other = _other_than_sim(settings) if arguments.sim else ""
     if other:
         print(f"velox: --sim and {other} name two upstreams: leave one out", file=sys.stderr)
@@ -116,76 +113,46 @@ def _missing_redis(settings: Settings) -> str:
     return "" if why is None else f"VELOX_REDIS_URL can't be used: {why}"
 
 
-def _check(settings: Settings) -> int:
+def _check(settings: Settings, *, shows_all: bool) -> int:
     missing = _missing_redis(settings)
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
         return 2
-    rows = effective(settings)
-    name_width = max(len(name) for name, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows)
-    for name, value, origin in rows:
-        print(f"{name:{name_width}}  {value:{value_width}}  {origin}")
-    print()
-    raise_open_files()
-    limit = open_files_limit()
-    print(f"memory: {memory_of(settings, limit)}")
-    if settings.redis_url is not None:
-        print(f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases (VELOX_REDIS_URL), one process")
-    plan = descriptors_of(settings, 0, limit)
-    for line in bucket_lines(settings):
-        print(line)
-    print(f"connections: a worker takes {plan.clients} of clients, of {limit} open files")
-    if settings.tls_cert_file is not None and settings.tls_key_file is not None:
-        print(_tls(settings, settings.tls_cert_file, settings.tls_key_file))
-    for line in (*upstream_lines(settings), *route_lines(settings), *limit_lines(settings)):
-        print(line)
-    print(_access(settings))
+    print("\n".join(check_lines(settings, shows_all=shows_all)))
     return 0
 
 
-def _is_route_query(arguments: argparse.Namespace) -> bool:
+def _is_question(arguments: argparse.Namespace) -> bool:
     return any(given is not None for given in (arguments.model, arguments.path, arguments.header, arguments.key))
 
 
 def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Print which route a request would take. Exit code 1: none."""
-    names = {key.caller_name for key in settings.api_keys}
-    if arguments.key is not None and arguments.key not in names:
-        print("velox check: --key is the name of a key, and no key has this one", file=sys.stderr)
-        return 2
+    """Print what the gateway would do with a request. Exit code 1: it would refuse it."""
     try:
         headers = read_headers(arguments.header or ())
     except ValueError as exc:
         print(f"velox check: --header NAME:VALUE: {exc}", file=sys.stderr)
         return 2
-    path = arguments.path or "/v1/chat/completions"
-    is_taken, lines = explain(settings, arguments.model, path, headers, arguments.key or "")
-    for line in lines:
-        print(line)
-    return 0 if is_taken else 1
-
-
-def _access(settings: Settings) -> str:
-    n = len(settings.api_keys)
-    if n:
-        n_limited = sum(bool(key.models) for key in settings.api_keys)
-        limited = f"; {n_limited} of them may use some models only" if n_limited else ""
-        return (f"clients must present one of {n} keys" if n > 1 else "clients must present the one key") + limited
-    if all(address.is_loopback for address in settings.listen):
-        return "clients need no key: only this machine can connect"
-    return "clients need no key and can come from other machines (VELOX_AUTH=none)"
-
-
-def _tls(settings: Settings, cert: str, key: str) -> str:
-    try:
-        found = read_certificate(cert, key, settings.tls_client_ca_file)
-    except CertificateError as exc:  # changed since the settings were checked
-        return str(exc)
-    client = "" if settings.tls_client_ca_file is None else "; they must show one of their own"
-    if found.is_expired:
-        return f"WARNING: the certificate in VELOX_TLS_CERT has expired on {found.not_after}: no client will accept it"
-    return f"clients are shown a certificate that is valid until {found.not_after}{client}"
+    key = None
+    if arguments.key == "-":
+        try:
+            key = entry_of_key(settings, sys.stdin.readline().strip())
+        except ValueError as exc:
+            print(f"velox check: --key -: {exc} on standard input", file=sys.stderr)
+            return 2
+        if key is None and settings.api_keys:
+            print("caller: none, the gateway does not know this key")
+            print("refused with 401 auth_invalid: no valid API key was given; send Authorization: Bearer KEY")
+            return 1
+    elif arguments.key is not None:
+        key = entry_of_name(settings, arguments.key)
+        if key is None:
+            print("velox check: --key is the name of a key, and no key has this one", file=sys.stderr)
+            return 2
+    given = {"path": arguments.path} if arguments.path else {}
+    is_forwarded, lines = explain(settings, Question(arguments.model, headers=headers, key=key, **given))
+    print("\n".join(lines))
+    return 0 if is_forwarded else 1
 
 
 def _key(arguments: argparse.Namespace) -> int:
@@ -258,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="with the built-in simulator as upstream")
-    check = commands.add_parser("check", help="print the settings and their sources", allow_abbrev=False)
+    check = commands.add_parser("check", help="check the settings, print them and what follows", allow_abbrev=False)
     reload = commands.add_parser("reload", help="let the running gateway read its file again", allow_abbrev=False)
     reload.add_argument(
         "--force", action="store_true", help="take it also where it lost all upstreams or routes that had requests"
@@ -266,10 +233,11 @@ def _parser() -> argparse.ArgumentParser:
     reload.add_argument("--admin", metavar="ADDRESS", help="of its admin listener; beats VELOX_ADMIN_LISTEN")
     for command in (serve, check, reload):
         command.add_argument("--config", metavar="FILE", help="YAML file; beats VELOX_CONFIG")
-    check.add_argument("--model", metavar="NAME", help="say which route a request for this model would take, and why")
+    check.add_argument("--all", action="store_true", help="print every setting, also those that are as by default")
+    check.add_argument("--model", metavar="NAME", help="say what the gateway would do with a request for this model")
     check.add_argument("--path", metavar="PATH", help="of such a request; /v1/chat/completions if left out")
     check.add_argument("--header", metavar="NAME:VALUE", action="append", help="that it has; may be given repeatedly")
-    check.add_argument("--key", metavar="NAME", help="the name of the key that it comes with")
+    check.add_argument("--key", metavar="NAME", help="the name of the key that it comes with; -: the key, on stdin")
     key = commands.add_parser("key", help="make a client's key, or the digest of one", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a random key, and its entry for VELOX_API_KEYS", allow_abbrev=False)

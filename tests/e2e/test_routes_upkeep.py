@@ -256,10 +256,11 @@ def test_copy_ends_on_the_tables_that_it_began_on(upstream: RecordingUpstream, s
         await call.step()
         await healthy(call)
 
+    alone = {"upstreams": [sims["one"]], "routes": [{"name": "all", "to": "one"}]}
     with upstream.playing(after_a_step), routed(mirrored(sims["one"], upstream.upstream.url)) as velox:
         ask(velox.openai())
         upstream.wait_call()
-        Path(velox.env["VELOX_CONFIG"]).write_text(yaml.safe_dump({"upstreams": [sims["one"]]}))
+        Path(velox.env["VELOX_CONFIG"]).write_text(yaml.safe_dump(alone))
         velox.signal(signal.SIGHUP)
         velox.wait_metric('velox_worker_configuration{worker="0"}', lambda number: number == 2)
         ask(velox.openai())

@@ -19,7 +19,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
     """One line a variable: name, value in use, where it came from; then who may come in."""
-    assert main(["check"], {"VELOX_WORKERS": "3", "OPENAI_API_KEY": "sk-secret"}) == 0
+    assert main(["check", "--all"], {"VELOX_WORKERS": "3", "OPENAI_API_KEY": "sk-secret"}) == 0
 
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
@@ -28,6 +28,20 @@ def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFi
     assert ["OPENAI_API_KEY", "hidden", "environment"] in lines
     assert out.endswith("clients need no key: only this machine can connect\n")
     assert "sk-secret" not in out + err
+
+
+def test_check_prints_what_was_set_and_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not what is as by default, which it counts."""
+    assert main(["check"], {"VELOX_WORKERS": "3", "VELOX_API_KEYS": "a", "VELOX_LISTEN": "0.0.0.0:81"}) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["VELOX_LISTEN", "VELOX_WORKERS", "VELOX_API_KEYS"]
+    assert lines[3].endswith("settings are as by default: `velox check --all` prints them") and not lines[4]
+    assert lines[5] == "listening: http://0.0.0.0:81; admin listener: http://127.0.0.1:6060"
+    warnings = [line for line in lines if line.startswith("WARNING: ")]
+    assert "WARNING: clients on other machines send their keys without TLS (VELOX_TLS_CERT)" in warnings
+    assert any("go up without a credential: default" in line for line in warnings)
+    assert not any("default" in line.split()[-1:] for line in lines[:3])
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_example_is_accepted_and_means_what_its_comments_say(
 
     assert main(["check"], environ) == 0
 
-    assert capsys.readouterr().out.count("limit: ") == 7
+    assert capsys.readouterr().out.count("limit: ") == 6
     settings = load(environ, cores=2)
     assert [rule.scope for rule in settings.limits] == [Scope.KEY_MODEL, Scope.KEY, Scope.GATEWAY, Scope.MODEL]
     assert [key.priority for key in settings.api_keys] == [Priority.HIGH, None, Priority.LOW]
@@ -70,6 +70,7 @@ def test_example_is_accepted_and_means_what_its_comments_say(
 def test_lines_of_check_are_those_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Word by word; only the width of the columns follows the page."""
     environ = {**placed(tmp_path, SHORT), "VELOX_KEY_RPM": "600", "VELOX_KEY_CONCURRENCY": "20"}
+    environ["VELOX_RATE_LIMIT_RPM"] = "10k"
 
     assert main(["check"], environ) == 0
 

@@ -84,10 +84,10 @@ def test_variables_are_the_gateways_limit_and_that_of_every_key() -> None:
     )
 
 
-def test_nothing_set_limits_the_gateways_requests_only() -> None:
-    """The default: 10,000 a minute, 500 at once."""
-    (only,) = rules_of(ANYONE, load({}, cores=2).limit_rules)
-
+def test_nothing_set_limits_nothing() -> None:
+    """A first run must not surprise; a rate of the gateway has a burst of 500."""
+    assert rules_of(ANYONE, load({}, cores=2).limit_rules) == ()
+    (only,) = rules_of(ANYONE, load({"VELOX_RATE_LIMIT_RPM": "10k"}, cores=2).limit_rules)
     assert (only.scope, only.rates) == (Scope.GATEWAY, Rates(10_000, 500))
     assert rules_of(ANYONE, load(NO_RULES, cores=2).limit_rules) == ()
 
@@ -223,7 +223,7 @@ def test_variable_that_is_wrong_is_one_line_and_nothing_starts(given: str, capsy
     """The variable, what it is, what was expected; exit code 2. A password is in no line."""
     name, _, text = given.partition("=")
 
-    assert main(["check"], {"VELOX_WORKERS": "2", name: text}) == 2
+    assert main(["check"], {"VELOX_WORKERS": "2", "VELOX_RATE_LIMIT_RPM": "600", name: text}) == 2
 
     out, err = capsys.readouterr()
     lines = err.splitlines()
@@ -324,12 +324,12 @@ def test_check_prints_each_limit_with_whom_it_is_for(tmp_path: Path, capsys: pyt
     file = tmp_path / "velox.yaml"
     file.write_text(KEYS + LIMITS)
 
-    assert main(["check"], {"VELOX_CONFIG": str(file), "VELOX_KEY_RPM": "600"}) == 0
+    assert main(["check"], {"VELOX_CONFIG": str(file), "VELOX_KEY_RPM": "600", "VELOX_RATE_LIMIT_RPM": "10k"}) == 0
 
     out = capsys.readouterr().out
     lines = [" ".join(line.replace(f"{tmp_path}/", "").split()) for line in out.splitlines() if "limit: " in line]
     assert lines == [
-        "limit: VELOX_RATE_LIMIT_RPM per gateway 10,000 requests a minute, 500 at once default",
+        "limit: VELOX_RATE_LIMIT_RPM per gateway 10,000 requests a minute, 500 at once environment",
         "limit: VELOX_KEY_RPM per key 600 requests a minute, 100 at once environment",
         "limit: limits[0] per key: keys team-a; models gpt-4o*, o1 600 requests a minute, 60 at once;"
         " 200,000 tokens a minute, 200,000 at once; 20 running velox.yaml:5",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -211,25 +214,33 @@ def test_check_explains_which_route_a_request_takes(tmp_path: Path, capsys: pyte
     assert asked(tmp_path, capsys, "--model", "gpt-4o", "--key", "team-b", *acme) == (
         0,
         [
+            "caller team-b (velox.yaml:8)",
+            "endpoint chat: POST /v1/chat/completions",
             "route chat (velox.yaml:10): the first that is for this request",
             "  first openai, azure (gpt-4o-eu), always the same one for the same header:x-session",
             "  then backup",
             "  then claude (claude-x)",
             "  but 5% to azure (next)",
             "  and a copy of 10% to backup",
+            "limit: none",
+            "forwarded",
         ],
     )
     assert asked(tmp_path, capsys, "--model", "big", "--path", "/v1/x") == (
         0,
         [
+            "caller: any with a key",
+            "endpoint other: POST /v1/x",
             "not chat (velox.yaml:10): it is for models gpt-4o*, chat; here big",
             "route alias (velox.yaml:26): the first that is for this request",
             "  first azure (gpt-4o), openai (gpt-4o), the faster and less busy one of two",
             "  then backup (gpt-4o)",
             "  then claude (claude-x)",
+            "limit: none",
+            "forwarded",
         ],
     )
-    assert asked(tmp_path, capsys, "--model", "gpt-4o", *acme)[1][0] == (
+    assert asked(tmp_path, capsys, "--model", "gpt-4o", *acme)[1][2] == (
         "not chat (velox.yaml:10): it is for keys team-a, team-b; here none"
     )
 
@@ -241,14 +252,104 @@ def test_check_explains_that_nothing_takes_a_request(tmp_path: Path, capsys: pyt
     assert asked(tmp_path, capsys, "--path", "/v1/files") == (
         1,
         [
+            "caller: any with a key",
+            "endpoint files: GET /v1/files",
             "not a (velox.yaml:10): it is for models *; here none",
-            "no route is for this request: it would be refused",
+            "refused with 404 unknown_route: no route is for this request",
         ],
     )
-    assert asked(tmp_path, capsys, "--model", "llama")[1][1:] == [
+    assert asked(tmp_path, capsys, "--model", "llama")[1][3:] == [
         "  never openai, claude: not among its models",
-        "  no upstream of this route has the model: it would be refused",
+        "refused with 404 unknown_model: no upstream of this route has the model",
     ]
+
+
+LIMITED = """upstreams:
+  - {name: one, origin: http://one.test, weight: 3}
+  - {name: two, origin: http://two.test}
+api_keys:
+  - {name: team, key: vk-team-secret, models: [gpt-4o*], rpm: 60}
+  - vk-other-secret
+limits:
+  - {per: model, models: [gpt*], rpm: 600}
+  - {per: model, models: [o1], rpm: 6}
+  - {per: gateway, keys: [other], rpm: 6}
+paths: /v1
+"""
+
+
+def typed(tmp_path: Path, key: str, *arguments: str) -> tuple[int, list[str]]:
+    """Return what `velox check --key -` says, and its exit code. key: on its standard input."""
+    done = subprocess.run(
+        [sys.executable, "-m", "velox", "check", "--config", str(tmp_path / "velox.yaml"), "--key", "-", *arguments],
+        input=key,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_check_reads_the_key_itself_from_standard_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it says is as for its name; a key that is none of the gateway's gets 401. No key is ever shown."""
+    (tmp_path / "velox.yaml").write_text(LIMITED.replace("[other]", "[team]"))
+    found = typed(tmp_path, "vk-team-secret\n", "--model", "gpt-4o")
+    assert found == asked(tmp_path, capsys, "--model", "gpt-4o", "--key", "team")
+    code, lines = typed(tmp_path, "vk-nobody-secret\n", "--model", "gpt-4o")
+    assert (code, lines[-1]) == (
+        1,
+        "refused with 401 auth_invalid: no valid API key was given; send Authorization: Bearer KEY",
+    )
+    assert "secret" not in str(found) + str(lines)
+    assert typed(tmp_path, "\n")[0] == 2
+
+
+def test_check_says_what_the_gateway_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Caller, endpoint, way, limits; exit code 0 if it is forwarded, 1 if it is refused."""
+    (tmp_path / "velox.yaml").write_text(LIMITED.replace("[other]", "[team]"))
+    code, lines = asked(tmp_path, capsys, "--model", "gpt-4o", "--key", "team")
+
+    assert (code, [" ".join(line.split()) for line in lines]) == (
+        0,
+        [
+            "caller team (velox.yaml:5): models gpt-4o*",
+            "endpoint chat: POST /v1/chat/completions",
+            "route *: the first that is for this request",
+            "first one weight 3, two weight 1, in turn, by weight",
+            "limit: key team per key 60 requests a minute, 10 at once velox.yaml:5",
+            "limit: limits[0] per model: models gpt* 600 requests a minute, 100 at once velox.yaml:8",
+            "limit: limits[2] per gateway: keys team 6 requests a minute, 6 at once velox.yaml:10",
+            "forwarded",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["--model", "o1", "--key", "team"], "403 forbidden: this key may not use this model"),
+        (["--path", "/v2/x", "--key", "team"], "404 unknown_route: this path is not served here"),
+        (
+            ["--model", "gpt-4o", "--path", "/openai/deployments/o1/chat/completions", "--key", "team"],
+            "404 unknown_route: this path is not served here",
+        ),
+        (
+            ["--path", "/v1/batches", "--model", "", "--key", "team"],
+            "403 forbidden: this key may not use this model",
+        ),
+    ],
+)
+def test_check_says_how_a_request_would_be_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], refused: str
+) -> None:
+    """As the gateway's own parts do it: exit code 1, the status and the reason in the last line."""
+    (tmp_path / "velox.yaml").write_text(LIMITED.replace("[other]", "[team]"))
+    code, lines = asked(tmp_path, capsys, *arguments)
+    assert code == 1
+    assert lines[-1].startswith(f"refused with {refused}")
+    assert "secret" not in "".join(lines)
 
 
 def test_check_refuses_what_is_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,9 +362,13 @@ def test_check_refuses_what_is_no_request(tmp_path: Path, capsys: pytest.Capture
     assert asked(tmp_path, capsys, "--path", "/\udcff", "--model", "\udcff") == (
         0,
         [
+            "caller: any with a key",
+            "endpoint other: POST /\\udcff",
             "route *: the first that is for this request",
             "  first azure, backup, in turn, by weight",
             "  never openai, claude: not among its models",
+            "limit: none",
+            "forwarded",
         ],
     )
     assert read_headers(["A: b:c", "a:d"]) == [(b"a", b"b:c"), (b"a", b"d")]

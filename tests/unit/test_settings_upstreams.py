@@ -168,7 +168,9 @@ def test_check_prints_each_upstream(tmp_path: Path, capsys: pytest.CaptureFixtur
         "upstream: local unix:/run/x.sock velox.yaml:18",
         "the client's own key; http2 auto; probe /health every 5s",
     ]
-    assert re.search(r"VELOX_UPSTREAM_ORIGIN +see below", out)
+    assert "VELOX_UPSTREAM_ORIGIN" not in out
+    assert main(["check", "--all"], {"VELOX_CONFIG": str(tmp_path / "velox.yaml"), **ENVIRON}) == 0
+    assert re.search(r"VELOX_UPSTREAM_ORIGIN +see below", capsys.readouterr().out)
 
 
 A = "name: a, origin: http://h"

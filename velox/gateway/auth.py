@@ -20,7 +20,7 @@ from velox.errors import Reason, VeloxError
 from velox.providers.openai import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry, RequestHead
 
-__all__ = ["Authenticator"]
+__all__ = ["Authenticator", "caller_of"]
 
 _SCHEME: Final = b"bearer"
 _KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key"})
@@ -50,7 +50,7 @@ class Authenticator:
 
     def replace(self, keys: Iterable[KeyEntry]) -> None:
         """Know these keys instead. Who has kept a caller must ask again (R-AUTH-3)."""
-        self._by_mac = {self._mac(key.digest): (key.digest, _caller(key)) for key in keys}
+        self._by_mac = {self._mac(key.digest): (key.digest, caller_of(key)) for key in keys}
 
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
@@ -72,7 +72,8 @@ class Authenticator:
         return hashlib.blake2b(digest, key=self._mac_key, digest_size=32).digest()
 
 
-def _caller(key: KeyEntry) -> Caller:
+def caller_of(key: KeyEntry) -> Caller:
+    """Return who calls with a key."""
     return Caller(key.caller_name, key.models, key.digest[:_ID_BYTES], key.rates, key.priority)
 
 

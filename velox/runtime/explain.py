@@ -1,23 +1,39 @@
-"""`velox check --model ...`: which route a request would take, to which upstreams in which order, and why.
+"""`velox check --model ... --key ...`: what the gateway would do with such a request, and why.
 
-Knows: the settings, and what a request is given by on the command line. Does not know: which upstream works now, or has
-room: nothing is asked of any.
+    caller     whose key it is, and the models that the key may use
+    endpoint   what the path is for
+    route      the first that is for the request; its upstreams in their order, with weights
+    limit      each that counts the request
+    result     forwarded, or refused with this status and reason
+
+Knows: the settings, and what a request is given by on the command line. The answers are those of the gateway's own
+parts. Does not know: which upstream works now, has room, or how much of a limit is used: nothing is asked of any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from velox.errors import Reason, VeloxError
+from velox.gateway.auth import caller_of
+from velox.gateway.endpoints import Routes
+from velox.gateway.permission import check_model, limited_model
+from velox.policy.limit_rules import rules_of
+from velox.policy.patterns import matches
 from velox.policy.route_match import Explanation, Passed, RouteTable
 from velox.policy.routes import RouteEntry, Target
 from velox.settings import Settings
+from velox.settings.keys import parse_key
 from velox.settings.parse import header_name, header_value
 from velox.settings.problems import on_one_line
-from velox.settings.show import shown_keys
-from velox.types import Headers
+from velox.settings.show import rule_lines, shown_keys
+from velox.types import ANYONE, NO_RATES, Caller, Headers, KeyEntry, RequestHead
 
-__all__ = ["explain", "read_headers"]
+__all__ = ["Question", "entry_of_key", "entry_of_name", "explain", "read_headers"]
+
+_CHAT: Final = "/v1/chat/completions"
 
 _MOST_PASSED: Final = 20
 _HOW: Final = {
@@ -37,16 +53,85 @@ def read_headers(texts: Iterable[str]) -> Headers:
     return found
 
 
-def explain(settings: Settings, model: str | None, path: str, headers: Headers, key: str) -> tuple[bool, list[str]]:
-    """Return whether a request would take some route, and the lines that say so.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request to be explained. model: None: it names none. key: that it comes with; None: any that may be used."""
 
-    model: None: it names none. key: the name of the caller's key, "" for none.
-    """
-    table = RouteTable(settings.routes)
-    found = table.explain(model, path.encode("utf-8", "surrogateescape"), headers, key, upstreams=settings.upstreams)
+    model: str | None = None
+    path: str = _CHAT
+    headers: Headers = field(default_factory=list)
+    key: KeyEntry | None = None
+
+
+def entry_of_name(settings: Settings, name: str) -> KeyEntry | None:
+    """Return the key that has a name; one without a name is called by the start of its digest. None: there is none."""
+    return next((entry for entry in settings.api_keys if entry.caller_name == name), None)
+
+
+def entry_of_key(settings: Settings, key: str) -> KeyEntry | None:
+    """Return what is known of a key itself; None: it is unknown. Raises ValueError if it can be no key."""
+    digest = parse_key(key).digest
+    return next((entry for entry in settings.api_keys if entry.digest == digest), None)
+
+
+def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
+    """Return whether a request would be forwarded, and the lines that say so."""
+    caller = ANYONE if asked.key is None else caller_of(asked.key)
+    path = asked.path.encode("utf-8", "surrogateescape")
+    facts = Routes(settings.paths).facts(path)
+    method = "POST" if asked.model is not None or facts.reads_body else "GET"
+    head = RequestHead.of(method.encode(), path, asked.headers)
+    found = RouteTable(settings.routes).explain(
+        *(asked.model, path, asked.headers, caller.name), upstreams=settings.upstreams
+    )
+    weights = {entry.name: entry.weight for entry in settings.upstreams}
     names = {entry.caller_name for entry in settings.api_keys}
-    lines = [*_passed(found.passed, names), *_taken(found)]
-    return found.route is not None, [on_one_line(line) for line in lines]
+    lines = [_caller_line(settings, asked.key), f"endpoint {facts.route.name.lower()}: {method} {asked.path}"]
+    error = _refused_at_once(settings, caller, head, asked.model)
+    if error is None:
+        lines += [*_passed(found.passed, names), *_taken(found, weights)]
+        error = _without_way(found, asked.model)
+    if error is None:
+        lines += _limits(settings, caller, asked.key, limited_model(head, asked.model))
+    lines.append("forwarded" if error is None else f"refused with {error.status} {error.reason.code}: {error.message}")
+    return error is None, [on_one_line(line) for line in lines]
+
+
+def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
+    if key is None:
+        return "caller: any with a key" if settings.api_keys else "caller: anyone, no key is asked for"
+    place = f" ({key.where})" if key.where else ""
+    models = f": models {', '.join(key.models)}" if key.models else ""
+    return f"caller {key.caller_name}{place}{models}"
+
+
+def _refused_at_once(settings: Settings, caller: Caller, head: RequestHead, model: str | None) -> VeloxError | None:
+    """Return how the gateway would refuse the request before it looks for a route."""
+    try:
+        Routes(settings.paths).check(head)
+        check_model(caller, head, model)
+    except VeloxError as error:
+        return error
+    return None
+
+
+def _without_way(found: Explanation, model: str | None) -> VeloxError | None:
+    if found.route is None:
+        reason = Reason.UNKNOWN_ROUTE if model is None else Reason.UNKNOWN_MODEL
+        return VeloxError(reason, "no route is for this request")
+    if not found.targets and not found.fallbacks:
+        return VeloxError(Reason.UNKNOWN_MODEL, "no upstream of this route has the model")
+    return None
+
+
+def _limits(settings: Settings, caller: Caller, key: KeyEntry | None, model: str | None) -> list[str]:
+    found = []
+    for rule in rules_of(caller, settings.limit_rules):
+        if rule.of_key and key is not None and key.rates != NO_RATES:
+            rule = replace(rule, name=f"key {key.caller_name}", where=key.where or "VELOX_API_KEYS")
+        if not rule.models or (model is not None and any(matches(pattern, model) for pattern in rule.models)):
+            found.append(rule)
+    return rule_lines(settings, found) or ["limit: none"]
 
 
 def _passed(passed: Sequence[Passed], names: set[str]) -> Iterator[str]:
@@ -57,16 +142,15 @@ def _passed(passed: Sequence[Passed], names: set[str]) -> Iterator[str]:
         yield f"not {len(passed) - _MOST_PASSED} more"
 
 
-def _taken(found: Explanation) -> Iterator[str]:
+def _taken(found: Explanation, weights: Mapping[str, int]) -> Iterator[str]:
     route = found.route
     if route is None:
-        yield "no route is for this request: it would be refused"
         return
     yield f"route {_called(route)}: the first that is for this request"
     shares = [f"{route.canary.percent:g}% to {route.canary.to}"] if route.canary is not None else []
     if found.targets:
         how = f", {_how(route)}" if len(found.targets) > 1 else ""
-        yield f"  first {_targets(found.targets)}{how}"
+        yield f"  first {_weighed(found.targets, weights)}{how}"
     for target in found.fallbacks:
         yield f"  then {target}"
     for share in shares:
@@ -75,8 +159,6 @@ def _taken(found: Explanation) -> Iterator[str]:
         yield f"  and a copy of {route.mirror.percent:g}% to {route.mirror.to}"
     if found.unusable:
         yield f"  never {_targets(found.unusable)}: not among its models"
-    if not found.targets and not found.fallbacks:
-        yield "  no upstream of this route has the model: it would be refused"
 
 
 def _how(route: RouteEntry) -> str:
@@ -85,6 +167,14 @@ def _how(route: RouteEntry) -> str:
 
 def _called(route: RouteEntry) -> str:
     return f"{route.name} ({route.where})" if route.where else route.name
+
+
+def _weighed(targets: Iterable[Target], weights: Mapping[str, int]) -> str:
+    """Return targets with their weights, where these are not all alike."""
+    found = list(targets)
+    if len({weights[target.upstream] for target in found}) < 2:
+        return _targets(found)
+    return ", ".join(f"{target} weight {weights[target.upstream]}" for target in found)
 
 
 def _targets(targets: Iterable[Target]) -> str:

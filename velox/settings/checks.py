@@ -25,6 +25,7 @@ __all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "redis_p
 _TOKEN_BYTES: Final = 16 * 1024
 # A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
 _RATE_OF: Final = {
+    "VELOX_RATE_LIMIT_BURST": "VELOX_RATE_LIMIT_RPM",
     "VELOX_RATE_LIMIT_TPM_BURST": "VELOX_RATE_LIMIT_TPM",
     "VELOX_KEY_BURST": "VELOX_KEY_RPM",
     "VELOX_KEY_TPM_BURST": "VELOX_KEY_TPM",

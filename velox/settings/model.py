@@ -238,7 +238,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- Limits --
     rate_limit_rpm: int = live_setting(
-        "10000",
+        "0",
         "requests a minute, over all workers; 0: no limit. [docs/limits.md](docs/limits.md) tells of all limits",
         parse.count(0, MOST_RPM),
     )

@@ -18,7 +18,16 @@ from velox.settings.problems import on_one_line
 from velox.settings.variable import Variable
 from velox.types import NO_RATES, KeyEntry, Rates, Secret
 
-__all__ = ["effective", "limit_lines", "markdown", "match_text", "route_lines", "shown_keys", "upstream_lines"]
+__all__ = [
+    "effective",
+    "limit_lines",
+    "markdown",
+    "match_text",
+    "route_lines",
+    "rule_lines",
+    "shown_keys",
+    "upstream_lines",
+]
 
 # What None means to these.
 _OFF: Final = frozenset({"admin_listen", "memory_soft_bytes", "memory_hard_bytes"})
@@ -59,22 +68,35 @@ def markdown(variables: Iterable[Variable] = VARIABLES) -> str:
 
 def limit_lines(settings: Settings) -> list[str]:
     """Return a line for each limit: name, scope and filter, amounts, and where it was written."""
-    names = {key.caller_name for key in settings.api_keys}
-    rows = [
-        (_rule_name(rule), f"per {rule.per}{_filter(rule, names)}", _amounts(rule.rates), _rule_origin(settings, rule))
-        for rule in settings.limit_rules
-        if rule.rates != NO_RATES
-    ]
+    rows = _rule_rows(settings, settings.limit_rules)
     own = [key for key in settings.api_keys if key.rates != NO_RATES or key.priority is not None]
     rows += [(f"key {key.caller_name}", "its own", _own(key), key.where) for key in own[:_MOST_KEYS]]
-    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
-    lines = [
-        on_one_line(f"limit: {name:{widths[0]}}  {whom:{widths[1]}}  {amounts:{widths[2]}}  {origin}")
-        for name, whom, amounts, origin in rows
-    ]
+    lines = _aligned(rows)
     if len(own) > _MOST_KEYS:
         lines.append(f"limit: and {len(own) - _MOST_KEYS} more keys that have their own")
     return lines or ["limit: none"]
+
+
+def rule_lines(settings: Settings, rules: Iterable[LimitRule]) -> list[str]:
+    """Return a line for each of these rules."""
+    return _aligned(_rule_rows(settings, rules))
+
+
+def _rule_rows(settings: Settings, rules: Iterable[LimitRule]) -> list[tuple[str, str, str, str]]:
+    names = {key.caller_name for key in settings.api_keys}
+    return [
+        (_rule_name(rule), f"per {rule.per}{_filter(rule, names)}", _amounts(rule.rates), _rule_origin(settings, rule))
+        for rule in rules
+        if rule.rates != NO_RATES
+    ]
+
+
+def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
+    return [
+        on_one_line(f"limit: {name:{widths[0]}}  {whom:{widths[1]}}  {amounts:{widths[2]}}  {origin}")
+        for name, whom, amounts, origin in rows
+    ]
 
 
 def upstream_lines(settings: Settings) -> list[str]:

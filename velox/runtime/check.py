@@ -1,0 +1,111 @@
+"""`velox check`: the settings in use, and what follows from them.
+
+Knows: what a person wants to know before a start: what was set, where the gateway listens, whom it asks, who may come
+in, which limits hold, how much memory it can need, and what may be a mistake. Does not know: who prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from velox.runtime.buckets import bucket_lines
+from velox.runtime.capacity import (
+    KEEPER_BYTES,
+    descriptors_of,
+    memory_of,
+    open_files_limit,
+    raise_open_files,
+    share,
+)
+from velox.settings import Settings
+from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
+
+__all__ = ["check_lines"]
+
+
+def check_lines(settings: Settings, *, shows_all: bool) -> list[str]:
+    """Return the lines. shows_all: with the settings that are as by default."""
+    return [
+        *_setting_lines(settings, shows_all=shows_all),
+        "",
+        *_listening(settings),
+        *_capacity(settings),
+        *_tls(settings),
+        *upstream_lines(settings),
+        *route_lines(settings),
+        *limit_lines(settings),
+        *(f"WARNING: {text}" for text in _warnings(settings)),
+        _access(settings),
+    ]
+
+
+def _setting_lines(settings: Settings, *, shows_all: bool) -> list[str]:
+    rows = effective(settings)
+    shown = [row for row in rows if shows_all or row[2] != "default"]
+    widths = [max((len(row[at]) for row in shown), default=0) for at in range(2)]
+    lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {origin}" for name, value, origin in shown]
+    if len(shown) < len(rows):
+        lines.append(f"{len(rows) - len(shown)} settings are as by default: `velox check --all` prints them")
+    return lines
+
+
+def _listening(settings: Settings) -> Iterator[str]:
+    scheme = "http" if settings.tls_cert_file is None else "https"
+    places = ", ".join(str(each) if each.kind == "unix" else f"{scheme}://{each}" for each in settings.listen)
+    admin = settings.admin_listen
+    place = "off" if admin is None else str(admin) if admin.kind == "unix" else f"http://{admin}"
+    yield f"listening: {places}; admin listener: {place}"
+
+
+def _capacity(settings: Settings) -> Iterator[str]:
+    raise_open_files()
+    limit = open_files_limit()
+    yield f"memory: {memory_of(settings, limit)}"
+    if settings.redis_url is not None:
+        yield f"memory: and {KEEPER_BYTES >> 20} MiB for the keeper of leases (VELOX_REDIS_URL), one process"
+    yield from bucket_lines(settings)
+    plan = descriptors_of(settings, 0, limit)
+    yield f"connections: a worker takes {plan.clients} of clients, of {limit} open files"
+
+
+def _tls(settings: Settings) -> Iterator[str]:
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return
+    try:
+        found = read_certificate(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    except CertificateError as exc:  # changed since the settings were checked
+        yield str(exc)
+        return
+    client = "" if settings.tls_client_ca_file is None else "; they must show one of their own"
+    if found.is_expired:
+        yield f"WARNING: the certificate in VELOX_TLS_CERT has expired on {found.not_after}: no client will accept it"
+    else:
+        yield f"clients are shown a certificate that is valid until {found.not_after}{client}"
+
+
+def _warnings(settings: Settings) -> Iterator[str]:
+    limit = open_files_limit()
+    wanted, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
+    if plan.clients < wanted:
+        yield (
+            f"{limit} open files are allowed (ulimit -n): a worker takes {plan.clients} connections of clients,"
+            f" not {wanted}"
+        )
+    is_open = not all(address.is_loopback for address in settings.listen)
+    if is_open and settings.tls_cert_file is None and settings.api_keys:
+        yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
+    own = [entry.name for entry in settings.upstreams if not entry.keys]
+    if settings.api_keys and own:
+        yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
+
+
+def _access(settings: Settings) -> str:
+    n = len(settings.api_keys)
+    if n:
+        n_limited = sum(bool(key.models) for key in settings.api_keys)
+        limited = f"; {n_limited} of them may use some models only" if n_limited else ""
+        return (f"clients must present one of {n} keys" if n > 1 else "clients must present the one key") + limited
+    if all(address.is_loopback for address in settings.listen):
+        return "clients need no key: only this machine can connect"
+    return "clients need no key and can come from other machines (VELOX_AUTH=none)"
