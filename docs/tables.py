@@ -25,53 +25,51 @@ __all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "rea
 ROOT: Final = Path(__file__).parents[1]
 
 MEANING: Final = {
-    Reason.BAD_FRAMING: "the bytes are no HTTP/1.1 request that every server reads the same way (also 501, 505)",
+    Reason.BAD_FRAMING: "the bytes are not an unambiguous HTTP/1.1 request (also 501, 505)",
     Reason.BAD_REQUEST: "the head, the target or a body's field is not allowed; `param` names the field (also 417)",
     Reason.HEADER_TOO_LARGE: "the head is over 32 KiB, 16 KiB a line, 100 fields, or 8 KiB of target (then 414)",
-    Reason.HEADER_TIMEOUT: "the head did not come in time (`VELOX_HEADER_TIMEOUT`)",
+    Reason.HEADER_TIMEOUT: "the head took too long (`VELOX_HEADER_TIMEOUT`)",
     Reason.BODY_TOO_LARGE: "the body is over `VELOX_MAX_BODY`",
-    Reason.BODY_TIMEOUT: "the body stopped coming (`VELOX_BODY_TIMEOUT`), or came in a trickle"
-    " (`VELOX_CLIENT_MIN_RATE`); as 504: the upstream took none of it"
+    Reason.BODY_TIMEOUT: "the body stopped (`VELOX_BODY_TIMEOUT`), or was too slow"
+    " (`VELOX_CLIENT_MIN_RATE`); as 504: the upstream did not read it"
     " (`VELOX_UPSTREAM_WRITE_TIMEOUT`)",
     Reason.INVALID_JSON: "the body is not a JSON object; the message says where",
-    Reason.DUPLICATE_KEY: "a field that Velox acts on is in the body twice; `param` names it",
+    Reason.DUPLICATE_KEY: "the body repeats a field that Velox acts on; `param` names it",
     Reason.UNKNOWN_ROUTE: "the path is not in `VELOX_PATHS`, or is one of the admin listener's",
     Reason.UNKNOWN_MODEL: "no route is for the model, or no upstream of its route has it ([routes](routes.md))",
     Reason.METHOD_NOT_ALLOWED: "the method is none of those in `Allow`",
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
-    Reason.AUTH_INVALID: "no key was given, or none of ours: the two are not told apart",
+    Reason.AUTH_INVALID: "missing or unknown key, with the same answer for both",
     Reason.FORBIDDEN: "the key is limited to other models ([keys.md](keys.md#models))",
-    Reason.RATE_LIMITED: "a limit has no room ([limits.md](limits.md)); `retry-after-ms` says when all have; without it"
-    " the request is larger than a limit",
-    Reason.CLIENT_CLOSED: "the client left before its reply was whole; only in log and metric",
-    Reason.CLIENT_SLOW: "the client read nothing of its reply, or too little, for too long"
-    " (`VELOX_CLIENT_WRITE_TIMEOUT`)",
-    Reason.TUNNEL_TIMEOUT: "a WebSocket stood still (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its longest life"
+    Reason.RATE_LIMITED: "a limit is reached ([limits](limits.md)); `retry-after-ms` says when all have capacity;"
+    " without it the request is larger than a limit",
+    Reason.CLIENT_CLOSED: "the client disconnected before the end of its reply; only in log and metric",
+    Reason.CLIENT_SLOW: "the client read its reply too slowly (`VELOX_CLIENT_WRITE_TIMEOUT`)",
+    Reason.TUNNEL_TIMEOUT: "a WebSocket was idle (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its maximum age"
     " (`VELOX_TUNNEL_TIMEOUT`); its Close frame says 1001",
-    Reason.QUEUE_FULL: "the admission queue is full (`VELOX_QUEUE_DEPTH`, `VELOX_QUEUE_BYTES`), or a higher class took"
-    " the place",
-    Reason.QUEUE_TIMEOUT: "the request waited too long for admission or for a connection (`VELOX_QUEUE_TIMEOUT`), or"
-    " would have: then it is told at once",
+    Reason.QUEUE_FULL: "the queue is full (`VELOX_QUEUE_DEPTH`, `VELOX_QUEUE_BYTES`), or a higher class took the place",
+    Reason.QUEUE_TIMEOUT: "the request waited too long in the queue or for a connection (`VELOX_QUEUE_TIMEOUT`), or"
+    " would have: then it is refused at once",
     Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`, `VELOX_MAX_CONNECTIONS_PER_ADDRESS`, open"
     " files), or WebSockets (`VELOX_MAX_TUNNELS`)",
     Reason.DRAINING: "the gateway is shutting down",
-    Reason.OVERLOAD_MEMORY: "no memory for this body came free (`VELOX_BODY_BUDGET`), or the worker is short of it"
+    Reason.OVERLOAD_MEMORY: "no memory for this body (`VELOX_BODY_BUDGET`), or the worker is above its soft limit"
     " (`VELOX_MEMORY_SOFT`)",
-    Reason.LIMITS_UNAVAILABLE: "Redis can't be asked whether a limit has room"
+    Reason.LIMITS_UNAVAILABLE: "Redis is down, so a shared limit can't be checked"
     " ([limits-replicas.md](limits-replicas.md), `VELOX_REDIS_FALLBACK`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",
     Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",
-    Reason.UPSTREAM_TLS: "no TLS with the upstream: certificate, version, or no HTTP/2 where it is asked for",
-    Reason.UPSTREAM_RESET: "the upstream closed or reset before it answered",
-    Reason.UPSTREAM_PROTOCOL: "the upstream's reply broke HTTP",
+    Reason.UPSTREAM_TLS: "TLS with the upstream failed: certificate, version, or no HTTP/2 where it is required",
+    Reason.UPSTREAM_RESET: "the upstream closed or reset the connection before it answered",
+    Reason.UPSTREAM_PROTOCOL: "the upstream's reply is invalid HTTP",
     Reason.UPSTREAM_TTFB_TIMEOUT: "no first byte in time (`VELOX_UPSTREAM_FIRST_BYTE_TIMEOUT`)",
     Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
-    Reason.UPSTREAM_TOTAL_TIMEOUT: "not whole in time (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",
+    Reason.UPSTREAM_TOTAL_TIMEOUT: "the reply took too long (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",
     Reason.UPSTREAM_TRUNCATED: "the upstream cut its reply",
     Reason.UPSTREAM_REDIRECT: "the upstream answered with a redirect; Velox follows none",
-    Reason.UPSTREAM_STATUS: "the upstream's own 4xx or 5xx, passed on unchanged; only in log and metric",
+    Reason.UPSTREAM_STATUS: "the upstream's own 4xx or 5xx, passed unchanged; only in log and metric",
 }
 
 # These end an exchange without a reply of Velox's own.

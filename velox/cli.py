@@ -224,28 +224,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"velox {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
-    serve.add_argument("--sim", action="store_true", help="with the built-in simulator as upstream")
-    check = commands.add_parser("check", help="check the settings, print them and what follows", allow_abbrev=False)
-    reload = commands.add_parser("reload", help="let the running gateway read its file again", allow_abbrev=False)
-    reload.add_argument(
-        "--force", action="store_true", help="take it also where it lost all upstreams or routes that had requests"
+    serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")
+    check = commands.add_parser(
+        "check", help="validate the settings; print those that were set, and what follows", allow_abbrev=False
     )
-    reload.add_argument("--admin", metavar="ADDRESS", help="of its admin listener; beats VELOX_ADMIN_LISTEN")
+    reload = commands.add_parser(
+        "reload", help="make the running gateway read its configuration again", allow_abbrev=False
+    )
+    reload.add_argument(
+        "--force", action="store_true", help="accept a file that removes all upstreams or routes with traffic"
+    )
+    reload.add_argument(
+        "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
+    )
     for command in (serve, check, reload):
-        command.add_argument("--config", metavar="FILE", help="YAML file; beats VELOX_CONFIG")
-    check.add_argument("--all", action="store_true", help="print every setting, also those that are as by default")
-    check.add_argument("--model", metavar="NAME", help="say what the gateway would do with a request for this model")
-    check.add_argument("--path", metavar="PATH", help="of such a request; /v1/chat/completions if left out")
-    check.add_argument("--header", metavar="NAME:VALUE", action="append", help="that it has; may be given repeatedly")
-    check.add_argument("--key", metavar="NAME", help="the name of the key that it comes with; -: the key, on stdin")
-    key = commands.add_parser("key", help="make a client's key, or the digest of one", allow_abbrev=False)
+        command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
+    check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
+    check.add_argument(
+        "--model", metavar="NAME", help="explain what the gateway would do with a request for this model"
+    )
+    check.add_argument("--path", metavar="PATH", help="path of the request (default: /v1/chat/completions)")
+    check.add_argument("--header", metavar="NAME:VALUE", action="append", help="header of the request; may be repeated")
+    check.add_argument(
+        "--key", metavar="NAME", help="name of the client key of the request; -: read the key from stdin"
+    )
+    key = commands.add_parser("key", help="create a client key, or hash one", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("new", help="print a random key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
+    actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
-    importer = commands.add_parser("import", help="make a Velox file of another proxy's", allow_abbrev=False)
-    importer.add_argument("kind", choices=["litellm"], help="whose file it is")
-    importer.add_argument("file", metavar="FILE", help="its configuration")
-    importer.add_argument("-o", "--output", metavar="FILE", help="a new file; standard output if left out")
+    importer = commands.add_parser("import", help="convert the configuration of another proxy", allow_abbrev=False)
+    importer.add_argument("kind", choices=["litellm"], help="the proxy")
+    importer.add_argument("file", metavar="FILE", help="its configuration file")
+    importer.add_argument("-o", "--output", metavar="FILE", help="file to create (default: standard output)")
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
     sim_options.add_arguments(sim)
     return parser

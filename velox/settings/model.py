@@ -37,34 +37,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- The listeners for clients --
     listen: tuple[Address, ...] = setting(
         "127.0.0.1:8080",
-        "addresses for clients, commas between them: `IP:PORT` or `unix:PATH`",
+        "addresses for clients, separated by commas: `IP:PORT` or `unix:PATH`",
         parse.addresses,
         shown_default="127.0.0.1:8080 (image: 0.0.0.0:8080)",
     )
     listen_mode: int = setting(
-        "0600", "mode of unix sockets in VELOX_LISTEN; who may write may connect", parse.file_mode
+        "0600", "file mode of unix sockets in VELOX_LISTEN; write permission allows connecting", parse.file_mode
     )
     listen_owner: SocketOwner | None = setting(
         "",
-        "owner of unix sockets in VELOX_LISTEN: `USER`, `USER:GROUP` or `:GROUP`, names or numbers",
+        "owner of unix sockets in VELOX_LISTEN: `USER`, `USER:GROUP` or `:GROUP`, names or ids",
         parse.socket_owner,
         shown_default="who runs Velox",
     )
     listen_http2: bool = setting(
         "off",
-        "`on`: clients may speak HTTP/2 ([what that means](docs/http2-ingress.md)): those that begin with it, and"
-        " over TLS those that agree on it",
+        "`on`: clients may use [HTTP/2](docs/http2-ingress.md), by prior knowledge or, over TLS, by ALPN",
     )
     tls_cert_file: str | None = setting(
         "",
-        "PEM file with the certificate that clients are shown, then its chain: every `IP:PORT` of VELOX_LISTEN then"
-        " speaks TLS ([how](docs/tls.md)); read again when it changes",
+        "PEM file with the server certificate and its chain; every `IP:PORT` of VELOX_LISTEN then uses"
+        " [TLS](docs/tls.md); watched for changes",
         name="VELOX_TLS_CERT",
     )
     tls_key_file: str | None = setting("", "PEM file with its private key, without a password", name="VELOX_TLS_KEY")
     tls_client_ca_file: str | None = setting(
         "",
-        "PEM file with authorities: clients must then show a certificate that one of them signed",
+        "PEM file with authorities; clients must then present a certificate signed by one of them",
         name="VELOX_TLS_CLIENT_CA",
     )
 
@@ -77,20 +76,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     # from VELOX_ADMIN_TOKEN or the file; None: nothing is asked for
     admin_token: Secret | None = setting(
-        "", "what the admin listener asks for, as a bearer, of all but probes; must be set when it is not on loopback"
+        "", "bearer token of the admin listener, for everything but probes; required beyond loopback"
     )
-    admin_token_file: str | None = setting("", "file that holds it instead")
+    admin_token_file: str | None = setting("", "file with the admin token, in place of the variable")
     # lower-case, besides IP addresses and localhost
     admin_hosts: frozenset[str] = setting(
         "",
-        "names by which the admin listener may be asked, commas between them, besides IP addresses and `localhost`",
+        "host names that the admin listener accepts besides IP addresses and `localhost`, separated by commas",
         parse.host_names,
     )
     profiling: bool = setting("on", "`off`: the admin listener takes no profiles, `/debug/pprof/` is 404")
     # None: see profile_pause_s
     profile_interval_s: float | None = setting(
         "",
-        "least time between the starts of two profiles; sooner is 429",
+        "minimum time between the starts of two profiles; earlier requests get 429",
         parse.OPTIONAL_TIMEOUT,
         shown_default="60s; on loopback 0s",
     )
@@ -103,8 +102,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # The first one is used while it works; the others, in their order, when it does not.
     upstream_origins: tuple[Origin, ...] = live_setting(
         "https://api.openai.com",
-        "where requests go: `http(s)://HOST[:PORT][/PATH]` or `unix:PATH`; more of them, commas between, are used in"
-        " their order when those before fail",
+        "where requests go: `http(s)://HOST[:PORT][/PATH]` or `unix:PATH`; of several, separated by commas, each is"
+        " used when those before it fail",
         parse.origins,
         name="VELOX_UPSTREAM_ORIGIN",
         shown_default="https://api.openai.com (`velox serve --sim`: the built-in simulator)",
@@ -119,12 +118,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "", "PEM file with the authorities that may sign the upstream's certificate", shown_default="the system's"
     )
     upstream_cert_file: str | None = live_setting(
-        "", "PEM file with the client certificate for upstreams that ask for one"
+        "", "PEM file with the client certificate for upstreams that require one"
     )
     upstream_key_file: str | None = live_setting("", "PEM file with its private key, if that is not in the same file")
     upstream_stream_window_bytes: int = setting(
         "128KiB",
-        "bytes of one reply that an HTTP/2 upstream may send ahead of a client that reads slowly",
+        "HTTP/2 window per upstream stream: bytes of a reply that may be in flight to a slow client",
         parse.size(65_535, 16 << 20),
     )
 
@@ -138,49 +137,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     upstream_first_event_timeout_s: float = live_setting(
         "0s",
-        "longest wait for the first event of a stream, whose head the client gets with it; 0: no limit, and the head"
-        " goes on at once",
+        "longest wait for the first event of a stream; the client gets the head together with it; 0: no limit, and the"
+        " head is forwarded at once",
         parse.OPTIONAL_TIMEOUT,
     )
     upstream_idle_timeout_s: float = live_setting(
         "60s", "longest silence inside a reply; comments of an event stream count as silence", parse.TIMEOUT
     )
     upstream_write_timeout_s: float = live_setting(
-        "30s", "how long an upstream may take nothing of a request's body", parse.TIMEOUT
+        "30s", "longest time in which an upstream reads nothing of a request's body", parse.TIMEOUT
     )
     upstream_total_timeout_s: float = live_setting(
         "600s",
-        "longest time for a whole reply that is no stream, all attempts together; 0: no limit",
+        "longest time for a whole plain reply, all attempts together; 0: no limit",
         parse.OPTIONAL_TIMEOUT,
     )
     stream_timeout_s: float = setting("0s", "the same for a streamed reply; 0: no limit", parse.OPTIONAL_TIMEOUT)
     sse_keepalive_s: float = setting(
         "0s",
-        "silence after which a comment is sent between two events of a stream, for proxies that drop idle"
-        " connections; 0: never",
+        "silence in a stream after which Velox sends a comment, for proxies that drop idle connections; 0: never",
         parse.OPTIONAL_TIMEOUT,
     )
 
     # -- Retries --
     retries: int = setting(
         "1",
-        "further attempts at a request that the upstream may have begun, before the first byte of a reply",
+        "retries of a request that the upstream may have begun, before the first byte of a reply",
         parse.integer(0, 5),
     )
     retry_statuses: frozenset[int] = setting(
         "408,429,500,502,503,504",
-        "statuses of an upstream that are tried again, commas between them, or `none`",
+        "upstream statuses that are retried, separated by commas, or `none`",
         parse.statuses,
     )
     retry_max_wait_s: float = setting(
         "10s",
-        "longest Retry-After that Velox waits for by itself; a longer one is passed on",
+        "longest Retry-After that Velox waits for; a longer one is passed to the client",
         parse.duration(0.0, 3600.0),
     )
     retry_before_fallback_s: float = setting(
         "3s",
-        "longest wait for the same upstream, after a 429 with Retry-After or a single 500, where the next one is a"
-        " fallback with another model; 0: the fallback is asked at once",
+        "longest wait before a retry at the same upstream, after a 429 with Retry-After or a single 500, if the next"
+        " target is a fallback with another model; 0: the fallback is used at once",
         parse.duration(0.0, 60.0),
     )
     retry_budget_percent: int = setting(
@@ -188,104 +186,100 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     retry_budget_per_s: int = setting(
         "10",
-        "retries a second that are allowed besides, over all workers",
+        "additional retries per second, over all workers",
         parse.integer(0, 1_000_000),
         name="VELOX_RETRY_BUDGET_MIN",
     )
 
     # -- Connections to upstreams --
     ready_requires_upstream: bool = setting(
-        "on", "`/readyz` says 503 until an upstream has answered a warm-up: `on` or `off`"
+        "on", "`/readyz` returns 503 until an upstream has answered a warm-up: `on` or `off`"
     )
     egress_pool_connections: int = live_setting(
         CORES, "connections to each upstream that are kept warm, over all workers", parse.integer(1, 4096)
     )
-    egress_max_age_s: float = setting(
-        "3600s", "age at which an upstream connection is replaced, give or take a tenth", parse.TIMEOUT
-    )
+    egress_max_age_s: float = setting("3600s", "age at which an upstream connection is replaced, ±10 %", parse.TIMEOUT)
     egress_max_requests: int = setting(
         "1000000",
-        "requests after which an upstream connection is replaced, give or take a tenth",
+        "requests after which an upstream connection is replaced, ±10 %",
         parse.integer(1, 1_000_000_000),
     )
     egress_idle_timeout_s: float = setting(
-        "60s", "how long an upstream connection beyond the warm ones is kept unused", parse.TIMEOUT
+        "60s", "how long an idle upstream connection beyond the warm ones is kept", parse.TIMEOUT
     )
     egress_ping_interval_s: float = setting(
-        "30s", "silence after which an HTTP/2 upstream connection is asked for a sign of life (PING)", parse.TIMEOUT
+        "30s", "silence after which an HTTP/2 upstream connection gets a PING", parse.TIMEOUT
     )
-    dns_refresh_s: float = setting(
-        "15s", "how often an upstream's name is looked up again", parse.duration(0.1, 3600.0)
-    )
+    dns_refresh_s: float = setting("15s", "interval of DNS lookups for upstreams", parse.duration(0.1, 3600.0))
     openai_api_key: Secret | None = live_setting(
-        "", "bearer for the upstream; without it the client's own `Authorization` is passed on", name="OPENAI_API_KEY"
+        "", "key for the upstream; without it the client's `Authorization` is forwarded", name="OPENAI_API_KEY"
     )
     upstream_account_headers: Literal["drop", "pass"] = setting(
         "drop",
-        "a client's `OpenAI-Organization` and `OpenAI-Project` where its own key does not go up: `drop` or `pass`",
+        "the client's `OpenAI-Organization` and `OpenAI-Project` if its key is replaced: `drop` or `pass`",
     )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
-        "*", "path prefixes that pass, commas between them; others get 404 `unknown_route`", parse.prefixes
+        "*", "allowed path prefixes, separated by commas; others get 404 `unknown_route`", parse.prefixes
     )
     # ("*",) is every path
     websocket_paths: tuple[str, ...] = setting(
         "",
-        "more paths that take a WebSocket than the API's own, commas between them: whole paths, `*` for one segment; or"
-        " `*` alone for every path ([docs/websocket.md](docs/websocket.md))",
+        "additional paths that accept a [WebSocket](docs/websocket.md), separated by commas: whole paths, `*` for one"
+        " segment; `*` alone for every path",
         parse.path_patterns,
     )
 
     # -- Limits --
     rate_limit_rpm: int = live_setting(
         "0",
-        "requests a minute, over all workers; 0: no limit. [docs/limits.md](docs/limits.md) tells of all limits",
+        "requests per minute, over all workers; 0: no limit. See [limits](docs/limits.md)",
         parse.count(0, MOST_RPM),
     )
     rate_limit_burst: int = live_setting("500", "requests that may come at once", parse.count(1, MOST_BURST))
     rate_limit_tpm: int = live_setting(
         "0",
-        "tokens of models a minute, over all workers, prompts and answers together; 0: no limit",
+        "tokens per minute, over all workers, prompts and answers together; 0: no limit",
         parse.count(0, MOST_TPM),
     )
     # None: rate_limit_tpm
     rate_limit_tpm_burst: int | None = live_setting(
-        "", "tokens that may be used at once", parse.count(1, MOST_TPM), shown_default="those of a minute"
+        "", "burst of tokens", parse.count(1, MOST_TPM), shown_default="those of a minute"
     )
     rate_limit_concurrency: int = live_setting(
         "0",
-        "requests that may run at once, over all workers; more get 429; 0: no limit",
+        "concurrent requests, over all workers; more get 429; 0: no limit",
         parse.count(0, MOST_CONCURRENCY),
     )
     rate_limit_max_wait_s: float = setting(
-        "1s", "how long a request may wait for its turn before it gets 429", parse.duration(0.0, 3600.0)
+        "1s", "longest wait of a request for a rate limit; beyond it, 429", parse.duration(0.0, 3600.0)
     )
     # Of each key that has no such limit of its own; 0: off.
     key_rpm: int = live_setting(
-        "0", "requests a minute of each key that has no `rpm` of its own; 0: no limit", parse.count(0, MOST_RPM)
+        "0", "requests per minute of each key without its own `rpm`; 0: no limit", parse.count(0, MOST_RPM)
     )
     # None: see limits.filled
     key_burst: int | None = live_setting(
         "",
-        "requests of a key that may come at once",
+        "burst of requests of a key",
         parse.count(1, MOST_BURST),
         shown_default="a sixth of its minute's, at least 10",
     )
     key_tpm: int = live_setting(
-        "0", "tokens a minute of each key that has no `tpm` of its own; 0: no limit", parse.count(0, MOST_TPM)
+        "0", "tokens per minute of each key without its own `tpm`; 0: no limit", parse.count(0, MOST_TPM)
     )
     key_tpm_burst: int | None = live_setting(
-        "", "tokens of a key that may be used at once", parse.count(1, MOST_TPM), shown_default="those of its minute"
+        "", "burst of tokens of a key", parse.count(1, MOST_TPM), shown_default="those of its minute"
     )
     key_concurrency: int = live_setting(
         "0",
-        "requests that may run at once of each key that has no `concurrency` of its own; 0: no limit",
+        "concurrent requests of each key without its own `concurrency`; 0: no limit",
         parse.count(0, MOST_CONCURRENCY),
     )
     # those of the list; limit_rules is all
     limits: tuple[LimitRule, ...] = live_setting(
         "",
-        "more limits, of keys, models, or both, as a YAML list: [docs/limits.md](docs/limits.md#rules)",
+        "further limits, for keys, models, or both, as a YAML list ([rules](docs/limits.md#rules))",
         parse_list,
         parse_items=parse_limits,
     )
@@ -296,22 +290,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.integer(64, 4_194_304),
         shown_default="as the configuration needs",
     )
-    bytes_per_token: int = setting(
-        "4", "bytes of a request's body that are taken for one token until the answer tells", parse.integer(1, 64)
-    )
+    bytes_per_token: int = setting("4", "bytes of a request's body per token, for the estimate", parse.integer(1, 64))
     default_max_tokens: int = setting(
         "1024",
-        "tokens that an answer is taken to need, until it tells, where the request names no limit",
+        "tokens of an answer, for the estimate, if the request sets no limit",
         parse.count(0, 10_000_000),
     )
 
     # -- The queue --
-    queue_depth: int = setting(
-        "16384", "requests that may wait for admission, over all workers; more get 503 `queue_full`", _MANY
-    )
+    queue_depth: int = setting("16384", "queued requests, over all workers; more get 503 `queue_full`", _MANY)
     queue_bytes: int = setting(
         "256MiB",
-        "bytes of bodies that may wait for admission, over all workers; more get 503 `queue_full`",
+        "bytes of queued bodies, over all workers; more get 503 `queue_full`",
         parse.size(1, 1024 * _GIB),
         name="VELOX_QUEUE_BYTES",
     )
@@ -319,31 +309,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout_s: float = setting("5s", "longest wait for admission; then 503 `queue_timeout`", parse.TIMEOUT)
     queue_floor_percent: int = setting(
         "10",
-        "what each lower class of the queue gets at least while higher ones have more than enough, in percent",
+        "minimum share of each lower queue class while higher ones have more than enough, in percent",
         parse.integer(0, 30),
     )
 
     # -- Concurrency, and limits over several gateways --
     upstream_concurrency: int | Literal["auto"] = live_setting(
         "off",
-        "requests that may run at once on one upstream, over all workers; `auto` finds out how many; or `off`",
+        "concurrent requests per upstream, over all workers: a number, [`auto`](docs/concurrency.md) or `off`",
         parse.concurrency,
     )
     redis_url: Secret | None = setting(
         "",
-        "Redis or Valkey through which several gateways hold one limit together: `redis://`, `rediss://` or"
-        " `unix://`; needs `pip install velox-gateway[redis]`",
+        "Redis or Valkey with which several gateways [share limits](docs/limits-replicas.md): `redis://`, `rediss://`"
+        " or `unix://`; needs `pip install velox-gateway[redis]`",
         parse.redis_url,
     )
-    redis_prefix: str = setting("velox:", "what the names of all keys in it begin with", parse.redis_prefix)
-    redis_timeout_s: float = setting("50ms", "the longest that a request waits for it", parse.duration(0.001, 5.0))
+    redis_prefix: str = setting("velox:", "prefix of all keys in Redis", parse.redis_prefix)
+    redis_timeout_s: float = setting("50ms", "longest wait of a request for Redis", parse.duration(0.001, 5.0))
     redis_fallback: Literal["local", "refuse"] = setting(
-        "local", "while it can't be asked: `local` (each gateway its share of the limit) or `refuse` (503)"
+        "local", "while Redis is down: `local` (each gateway has its share of the limit) or `refuse` (503)"
     )
     # 0: the number that Redis reported last
     replicas: int = setting(
         "0",
-        "gateways that share the limits, for the share of each while it can't be asked; 0: as many as it last told of",
+        "number of gateways, for the share of each while Redis is down; 0: as many as Redis last reported",
         parse.integer(0, 10_000),
     )
 
@@ -351,27 +341,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = setting("64MiB", "largest request body; more gets 413", parse.size(1, 4 * _GIB))
     body_budget_bytes: int = setting(
         "256MiB",
-        "request bodies that a worker holds at once; more get 503 `overload_memory`",
+        "bytes of request bodies per worker; more get 503 `overload_memory`",
         parse.size(1, 1024 * _GIB),
     )
-    max_inflight: int = setting("8192", "exchanges with the upstream at once, over all workers; more wait", _MANY)
-    max_connections: int = setting(
-        "16384", "client connections at once, over all workers; more get 503 `conn_limit`", _MANY
-    )
+    max_inflight: int = setting("8192", "concurrent upstream requests, over all workers; more wait", _MANY)
+    max_connections: int = setting("16384", "client connections, over all workers; more get 503 `conn_limit`", _MANY)
     max_connections_per_address: int = setting(
         "0",
-        "client connections from one IP address (IPv6: one /64) that a worker takes; 0: no limit",
+        "client connections per worker from one IP address (IPv6: one /64); 0: no limit",
         parse.integer(0, 10_000_000),
     )
     # None: off
     memory_soft_bytes: int | None = setting(
         MEMORY_SOFT,
-        "resident memory from which on a worker refuses new requests: 503 `overload_memory`; or `off`",
+        "resident memory above which a worker refuses new requests: 503 `overload_memory`; or `off`",
         parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
     )
     memory_hard_bytes: int | None = setting(
         MEMORY_HARD,
-        "resident memory at which a worker is replaced; what runs in it ends first; or `off`",
+        "resident memory above which a worker is replaced, after its running requests; or `off`",
         parse.size_or_off(_LEAST_MEMORY, 1024 * _GIB),
     )
 
@@ -380,22 +368,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = setting("15s", "longest silence inside a request's body", parse.TIMEOUT)
     keepalive_timeout_s: float = setting("75s", "how long an idle client connection is kept", parse.TIMEOUT)
     write_stall_timeout_s: float = setting(
-        "30s", "how long a client may leave its reply unread", parse.TIMEOUT, name="VELOX_CLIENT_WRITE_TIMEOUT"
+        "30s",
+        "longest time in which a client reads nothing of its reply",
+        parse.TIMEOUT,
+        name="VELOX_CLIENT_WRITE_TIMEOUT",
     )
     client_min_rate_bytes: int = setting(
         "1KiB",
-        "bytes a second that a client must send of a body, and take of a reply that waits; 0: only silence counts",
+        "minimum bytes per second of a client, for sending a body and for reading a buffered reply; 0: none",
         parse.size(0, _GIB),
     )
 
     # -- WebSockets --
     max_tunnels: int = setting(
         "1024",
-        "WebSockets at once, over all workers, each of which is an exchange too; more get 503 `conn_limit`",
+        "open WebSockets, over all workers; each counts for VELOX_MAX_INFLIGHT too; more get 503 `conn_limit`",
         _MANY,
     )
     tunnel_idle_timeout_s: float = setting(
-        "300s", "how long a WebSocket is kept without a byte either way; a ping is some", parse.TIMEOUT
+        "300s", "longest silence of a WebSocket in both directions; pings count as data", parse.TIMEOUT
     )
     tunnel_timeout_s: float = setting("0s", "longest life of a WebSocket; 0: no limit", parse.OPTIONAL_TIMEOUT)
 
@@ -404,29 +395,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # where there is none.
     api_keys: tuple[KeyEntry, ...] = setting(
         "",
-        "keys that clients must present, commas between them; `sha256:HEX` keeps a key out of sight",
+        "keys that clients must present, separated by commas; `sha256:HEX` hides the key itself",
         parse_entries,
         secret=True,
         parse_items=parse_items,
     )
     api_keys_file: str | None = setting(
-        "", "more keys, one a line or a YAML list; read again when it changes: [docs/keys.md](docs/keys.md)"
+        "", "file with more [keys](docs/keys.md), one per line or a YAML list; watched for changes"
     )
     auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
 
     # -- Everything else --
     drain_timeout_s: float = setting(
         "25s",
-        "what running replies get at SIGTERM; must be shorter than the container's kill time",
+        "time for running replies at SIGTERM; must be shorter than the container's stop time",
         parse.OPTIONAL_TIMEOUT,
     )
     access_log: Literal["off", "errors", "all"] = live_setting(
-        "errors", "requests that get a log line: `off`, `errors` or `all`"
+        "errors", "requests in the access log: `off`, `errors` or `all`"
     )
     config_file: str | None = setting(
         "",
         "YAML file with any of these, named in lower case without `VELOX_`, and with [upstreams](docs/upstreams.md)"
-        " and [routes](docs/routes.md); the environment beats it",
+        " and [routes](docs/routes.md); the environment overrides it",
         name="VELOX_CONFIG",
     )
     # From the file's lists, or from the variables above alone (see routing.py); at least one of each.

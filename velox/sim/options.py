@@ -102,16 +102,16 @@ class SimOptions:
 
     host: str = "127.0.0.1"
     port: int = 9000
-    name: str = _option("", "sent with every reply as x-sim-name (default: no such header)")
+    name: str = _option("", "value of the header x-sim-name in every reply (default: no header)")
     models: tuple[str, ...] = _option(
         ("velox-sim",),
-        "the models that are listed, any may be asked (default: %(default)s)",
+        "models in the list of models; requests may name any (default: %(default)s)",
         read=lambda text: tuple(name.strip() for name in text.split(",")),
         shown="velox-sim",
         metavar="A,B",
     )
     load_metrics: LoadMetrics = _option(  # noqa: RUF009 - it returns a field()
-        "both", "whose names GET /metrics has (default: %(default)s)", choices=get_args(LoadMetrics)
+        "both", "metric names in GET /metrics (default: %(default)s)", choices=get_args(LoadMetrics)
     )
     cert_file: str | None = _option(
         None, "certificate chain in PEM; with --key the listener speaks TLS", metavar="FILE"
@@ -123,12 +123,12 @@ class SimOptions:
         action=argparse.BooleanOptionalAction,
     )
     seed: int | None = _option(None, "repeat the same ids and the same failures in every run", type=int, metavar="N")
-    grace_s: float = _time(5.0, "what running answers get at SIGTERM")
+    grace_s: float = _time(5.0, "time for running answers at SIGTERM")
 
     ttft_s: float = _time(0.05, "time to the first token", "pace")
     token_rate: float = _option(
         100.0,
-        "tokens a second after the first, 0: as fast as the client reads (default: %(default)g)",
+        "tokens per second after the first, 0: as fast as the client reads (default: %(default)g)",
         group="pace",
         expected="0 or more tokens a second",
         type=float,
@@ -146,19 +146,21 @@ class SimOptions:
     )
     capacity: int = _option(
         0,
-        "answers made at once at full speed, more wait in line; 0: any number (default: %(default)s)",
+        "answers generated at once at full speed, more wait; 0: no limit (default: %(default)s)",
         group="pace",
         expected="0 (no limit) or more answers",
         type=int,
         metavar="N",
     )
     batch_slowdown: bool = _option(
-        False, "beyond --capacity none waits, but all get slower in proportion", group="pace", action="store_true"
+        False,
+        "beyond --capacity all answers slow down in proportion instead of waiting",
+        group="pace",
+        action="store_true",
     )
     prefill_rate: float = _option(
         0.0,
-        "tokens a second of the prompt, but for cached ones, before the first of the answer; 0: prompts take no"
-        " time (default: %(default)g)",
+        "uncached prompt tokens per second before the first token; 0: prompts take no time (default: %(default)g)",
         group="pace",
         expected="0 or more tokens a second",
         type=float,
@@ -166,7 +168,7 @@ class SimOptions:
     )
     prefix_cache: int = _option(
         0,
-        "how much of the beginnings of prompts is kept; 0: nothing (default: %(default)s)",
+        "prompt prefix tokens in the cache; 0: no cache (default: %(default)s)",
         group="pace",
         high=MAX_CACHE,
         expected=f"0 to {MAX_CACHE}",
@@ -175,12 +177,12 @@ class SimOptions:
     )
 
     error_rate: float = _share("share of the POST requests answered with status 500, 0 to 1")
-    slow_rate: float = _share("share of the answers whose first token comes later")
-    slow_by_s: float = _time(1.0, "by so much", "failures")
+    slow_rate: float = _share("share of the answers with a late first token")
+    slow_by_s: float = _time(1.0, "delay of a late first token", "failures")
     stall_rate: float = _share("share of the answers that never end")
     stall_after: int = _option(
         0,
-        "tokens of a stream until it stops; 0: it never begins, as all else that stalls (default: %(default)s)",
+        "tokens of a stream before it stalls; 0: it never begins (default: %(default)s)",
         group="failures",
         expected="0 or more tokens",
         type=int,
@@ -188,14 +190,14 @@ class SimOptions:
     )
     flap: tuple[float, float] | None = _option(
         None,
-        "two times: up, then down, and again, such as 20s,5s (default: always up)",
+        "two times, up and down, repeated, such as 20s,5s (default: always up)",
         group="failures",
         read=_read_flap,
         metavar="UP,DOWN",
     )
     flap_as: DownAs = _option(  # noqa: RUF009 - it returns a field()
         "503",
-        "how it is down: a status for all, their connections reset, or the port closed (default: %(default)s)",
+        "behaviour while down: a status, a connection reset, or a closed port (default: %(default)s)",
         group="failures",
         choices=get_args(DownAs),
     )
