@@ -118,8 +118,9 @@ class Reader:
         self._environ: Final = environ
         self._taken: Final = taken
         self._parallel: Final = parallel
-        # Names of which a deployment was left out, and where.
+        # Names of which a deployment was left out, and where; and the ids of such deployments.
         self.refused: Final[dict[str, str]] = {}
+        self.refused_ids: Final[set[str]] = set()
         self._credentials: Final[dict[str, tuple[Entry, ...]]] = {}
         # Of keys that stand in the file: digest to variable, so that the same key gets one.
         self._made: Final[dict[bytes, str]] = {}
@@ -133,6 +134,13 @@ class Reader:
 
     def read(self, item: Tree) -> Deployment | None:
         """Return a deployment; None for one that Velox can't ask, which is told."""
+        found = self._read(item)
+        if found is None:
+            info = Part(item, "model_list", self._notes, self._environ).part("model_info", "model_info")
+            self.refused_ids.add(info.text("id")[0])
+        return found
+
+    def _read(self, item: Tree) -> Deployment | None:
         outer = Part(item, "model_list", self._notes, self._environ)
         group, _ = outer.text("model_name")
         params = outer.part("litellm_params", "litellm_params")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -124,7 +124,11 @@ def _weight(shares: Sequence[float], n: int) -> int:
 
 
 class Routes:
-    """Makes the routes. aliases: name to group, which counts before a group of that name. by_tag: tags choose."""
+    """Makes the routes. aliases: name to group, which counts before a group of that name. by_tag: tags choose.
+
+    refused: names and ids of deployments that Velox can't ask. None of them leads where a group with `*` does: the same
+    name at another provider is another model, or none.
+    """
 
     def __init__(
         self,
@@ -135,7 +139,9 @@ class Routes:
         *,
         by_tag: bool,
         balances: Balances,
+        refused: Collection[str] = (),
     ) -> None:
+        self._refused: Final = refused
         self._groups: Final[dict[str, list[Deployment]]] = {}
         for each in deployments:
             self._groups.setdefault(each.group, []).append(each)
@@ -205,12 +211,7 @@ class Routes:
         to = _unique(Target(each.to, model) for each, model in pairs if _rank(each) == first)
         later = sorted((pair for pair in pairs if _rank(pair[0]) > first), key=lambda pair: _rank(pair[0]))
         fallback = [Target(each.to, model) for each, model in later]
-        for other in self._others(name):
-            found = self._resolve(other)
-            if not found:
-                where = self._fallbacks.wheres.get(name) or self._fallbacks.others_where or wheres[0]
-                self._notes.left_out("fallbacks", f"{_shown(other)} is no model that is carried over", where)
-            fallback += [Target(each.to, model) for each, model in found]
+        fallback += [Target(each.to, model) for each, model in self._fallbacks_of(name, wheres[0])]
         fallback = [each for each in _unique(fallback) if each not in to]
         return self._made(name, to, fallback, wheres, tag)
 
@@ -226,9 +227,20 @@ class Routes:
             return []
         wheres = [each.where for each, _ in pairs]
         to = _unique(Target(each.to, model) for each, model in pairs)
-        others = [pair for name in self._others(group) for pair in self._resolve(name)]
-        fallback = [each for each in _unique(Target(each.to, model) for each, model in others) if each not in to]
+        others = _unique(Target(each.to, model) for each, model in self._fallbacks_of(group, wheres[0]))
+        fallback = [each for each in others if each not in to]
         return [self._made(group, to, fallback, wheres)]
+
+    def _fallbacks_of(self, name: str, where: str) -> list[tuple[Deployment, str]]:
+        """Return the deployments to ask instead of a name. What is not carried over is left out, and told."""
+        pairs = []
+        for other in self._others(name):
+            found = self._resolve(other)
+            if not found:
+                place = self._fallbacks.wheres.get(name) or self._fallbacks.others_where or where
+                self._notes.left_out("fallbacks", f"{_shown(other)} is no model that is carried over", place)
+            pairs += found
+        return pairs
 
     def _made(self, name: str, to: list[Target], fallback: list[Target], wheres: Iterable[str], tag: str = "") -> Route:
         if len(to) > _MOST_TARGETS or len(fallback) > _MOST_TARGETS:
@@ -250,11 +262,14 @@ class Routes:
         name = self._aliases.get(name, (name, ""))[0]
         if name in self._groups and is_exact(name):
             return [(each, each.model) for each in self._groups[name] if is_exact(each.model)]
-        patterns = [group for group in self._groups if not is_exact(group) and matches(group, name)]
+        known = dict.fromkeys((*self._groups, *self._refused))
+        patterns = [group for group in known if not is_exact(group) and matches(group, name)]
         called = self._called(name)
-        if called or not patterns or not is_exact(name):
+        if called or not patterns or not is_exact(name) or name in self._refused:
             return called
         pattern = max(patterns, key=_literal_chars)
+        if pattern not in self._groups:
+            return []
         before, _, after = pattern.partition("*")
         middle = name[len(before) : len(name) - len(after)]
         pairs = [(each, each.model.replace("*", middle, 1)) for each in self._groups[pattern]]

@@ -110,13 +110,19 @@ class _File:
         for where in (*fallbacks.wheres.values(), fallbacks.others_where):
             if where:
                 text = (
-                    "they are asked after no connection, no answer in time, and the statuses of VELOX_RETRY_STATUSES;"
-                    " LiteLLM asks them after any error, 401 and 404 too: add such statuses there if you want that"
+                    "they are asked after no connection, no answer in time, a 404 that says that the model is missing,"
+                    " and the statuses of VELOX_RETRY_STATUSES; LiteLLM asks them after any error, 401 too: add such"
+                    " statuses there if you want that"
                 )
                 notes.changed("fallbacks", text, where)
-        maker = Routes(weights, self._aliases(router), fallbacks, notes, by_tag=by_tag, balances=balances)
+        aliases = self._aliases(router)
+        refused = {*reader.refused, *reader.refused_ids} - {"", *(each.group for each in deployments)}
+        maker = Routes(weights, aliases, fallbacks, notes, by_tag=by_tag, balances=balances, refused=refused)
         routes = maker.make()
-        self._note_shadowed_names({**reader.refused, **{each.group: each.where for each in deployments}}, routes)
+        names = {name: where for name, (_, where) in aliases.items()}
+        self._note_shadowed_names(
+            {**names, **reader.refused, **{each.group: each.where for each in deployments}}, routes
+        )
         upstreams = {each.to for route in routes for each in route.to + route.fallback}
         if len(upstreams) > _MOST_UPSTREAMS:
             text = f"{len(upstreams)} upstreams come of it, and Velox has {_MOST_UPSTREAMS} at most: leave some out"
@@ -298,7 +304,6 @@ class _File:
         most, where = server.number("global_max_parallel_requests")
         if most:
             self._settings.append(("rate_limit_concurrency", str(min(int(most), _MOST_CONCURRENCY)), where))
-        self._settings.append(("rate_limit_rpm", "0", "LiteLLM limits nothing as a whole; Velox would, at 10000"))
         key = server.take("master_key")
         if key is not None:
             meaning = "keys that clients must present, with commas between, or sha256:HEX of them"

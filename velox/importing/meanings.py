@@ -22,7 +22,10 @@ _GUARD: Final = "Velox does not look into prompts and answers"
 _HEALTH: Final = "give upstreams a `probe`, such as probe: {path: /health, every: 5s}; requests that fail count anyway"
 _REST: Final = "Velox rests an upstream by what failed, and as long as that one tells: there is no such number"
 _BUDGET: Final = "Velox has limits of requests, tokens and concurrency, but none of money"
-_BY_CONTENT: Final = "an upstream's 4xx goes to the client as it is: Velox does not ask why a prompt was refused"
+_BY_CONTENT: Final = (
+    "write them by hand: `{upstream: NAME, model: NAME, for: [context_length]}` in `fallback` of the route, or"
+    " `for: [content_filter]`"
+)
 _REDIS: Final = (
     "it may hold a password: set VELOX_REDIS_URL=redis://:PASSWORD@HOST:PORT/0 (pip install velox-gateway[redis])"
     " and several gateways hold their limits together; nothing else is kept there"

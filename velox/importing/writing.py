@@ -41,7 +41,7 @@ def write(settings: Iterable[Setting], routes: Sequence[Route], limits: Sequence
     lines.append("")
     for key, value, where in settings:
         lines += [on_one_line(f"# {where}"), f"{key}: {_scalar(value)}"]
-    lines += ["", "upstreams:"]
+    lines += ["upstreams:"] if lines[-1] == "" else ["", "upstreams:"]
     for destination, name in upstreams.items():
         lines += _upstream(destination, name)
     lines += ["", "routes:"]
