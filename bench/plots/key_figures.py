@@ -17,9 +17,9 @@ from bench.rounds import spread
 __all__ = ["kept", "key_figures"]
 
 
-REAL: Final = "CPU per JSON request, heads as real clients and providers send them"
+REAL: Final = "CPU per JSON request, with the headers of real clients and providers"
 # The row of README.md that is no client's traffic, and says so.
-EQUAL: Final = "CPU per JSON request, all heads equal: what load generators send, and no real client"
+EQUAL: Final = "CPU per JSON request, all headers equal (as load generators send, and no real client)"
 
 
 def key_figures(document: Document) -> str:

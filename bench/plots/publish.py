@@ -27,12 +27,12 @@ _NAMES: Final = {"bench": "gateways", "full": "full", "smoke": "gateways"}
 _KEY: Final = "key-figures"
 # What the clients of a run sent, in README.md.
 _HEADS: Final = (
-    "Requests and replies have the heads that OpenAI SDKs and a provider send: ids differ in each, 100 callers,\n"
+    "Requests and replies have the headers that OpenAI SDKs and a provider send: ids differ in each, 100 callers,\n"
     "10 models."
 )
 _EQUAL_ONLY: Final = (
-    "**All requests of this run had the same head, which no real client sends. Where heads differ, a request costs\n"
-    "Velox about twice as much.** The next run has real heads."
+    "**All requests of this run had the same headers, which no real client sends. Where headers differ, a request\n"
+    "costs Velox about twice as much.** The next run has real headers."
 )
 UNMEASURED: Final = "Nothing has been measured for this page yet.\n"
 

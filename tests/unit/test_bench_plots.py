@@ -111,11 +111,11 @@ def test_readme_is_filled_by_the_usual_run_only(tmp_path: Path) -> None:
     assert README not in files(small(run("full")), tmp_path, readme=README)
     shown = text.partition("<!-- key-figures -->")[2].partition("<!-- /key-figures -->")[0]
     assert re.search(
-        r"^\| CPU per JSON request, heads as [^|]* \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$",
+        r"^\| CPU per JSON request, with the headers of [^|]* \| .* µs \(.* to .*\) \| .* \(vllm-router\) to .* \(LiteLLM\) \|$",
         shown,
         re.M,
     )
-    assert "heads equal" not in shown
+    assert "headers equal" not in shown
     assert shown.count("difference of percentiles") == 2
     assert re.findall(r"\((docs/\S+)\)", shown) == [
         "docs/benchmarks/gateways.md#bars",
@@ -130,8 +130,8 @@ def test_readme_says_so_where_a_run_had_equal_heads_only(tmp_path: Path) -> None
 
     text = files(small(document), tmp_path, readme=README)[README]
 
-    assert "| CPU per JSON request, all heads equal: what load generators send, and no real client |" in text
-    assert "**All requests of this run had the same head" in text
+    assert "| CPU per JSON request, all headers equal (as load generators send, and no real client) |" in text
+    assert "**All requests of this run had the same headers" in text
 
 
 def test_short_run_is_not_published(tmp_path: Path) -> None:
