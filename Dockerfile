@@ -5,7 +5,8 @@
 #
 # The image listens on 0.0.0.0:8080. It therefore starts only with VELOX_API_KEYS or VELOX_API_KEYS_FILE, or with
 # VELOX_AUTH=none, which lets everyone in who can reach it. As a sidecar, set VELOX_LISTEN=127.0.0.1:8080 instead.
-# `docker run ... velox check` prints the settings in use and what is wrong with them.
+# `docker run ... velox check` prints the settings in use and what is wrong with them; `docker exec CONTAINER velox reload`
+# lets a running one read its file again.
 
 FROM python:3.11-slim AS build
 COPY requirements.lock /build/requirements.lock
@@ -15,6 +16,9 @@ RUN python -m venv --without-pip /opt/velox \
 # Velox is pure Python: its folder is the whole installation.
 COPY velox /opt/velox/lib/python3.11/site-packages/velox
 RUN /opt/velox/bin/python -m compileall -q /opt/velox/lib/python3.11/site-packages
+# The command that an installed wheel has: docker exec CONTAINER velox reload.
+RUN printf '#!/opt/velox/bin/python\nimport sys\nfrom velox.cli import main\nsys.exit(main())\n' > /opt/velox/bin/velox \
+    && chmod 0755 /opt/velox/bin/velox
 
 FROM python:3.11-slim
 RUN apt-get update \
@@ -35,5 +39,5 @@ EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
     CMD ["python", "-c", "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ.get('VELOX_ADMIN_LISTEN', ':6060').rpartition(':')[2]), timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 # Give it longer than VELOX_DRAIN_TIMEOUT (25 s) to stop: docker stop --time 30, stop_grace_period: 30s.
-ENTRYPOINT ["tini", "--", "python", "-m", "velox"]
+ENTRYPOINT ["tini", "--", "velox"]
 CMD ["serve"]

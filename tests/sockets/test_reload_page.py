@@ -229,7 +229,11 @@ def test_gateway_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
     """Nothing listens, or something else does."""
     absent = Address("unix", path=str(tmp_path / "absent.sock"))
     assert call_reload(absent, None) == ReloadOutcome(
-        2, (f"the gateway can't be reached at {absent} (No such file or directory)",)
+        2,
+        (
+            f"the gateway can't be reached at {absent} (No such file or directory); if its admin listener is elsewhere,"
+            " give --config, VELOX_CONFIG or --admin as the gateway has it",
+        ),
     )
     with socket.create_server(("127.0.0.1", 0)) as sock:
         threading.Thread(target=_hang_up, args=(sock,)).start()

@@ -113,6 +113,8 @@ RUN_BY = {
     "docker build -t velox .": f"{DEPLOY}::test_image_copies_only_files_that_exist_and_are_not_ignored",
     "docker run --rm -p 127.0.0.1:8080:8080 -e VELOX_API_KEYS=change-me -e OPENAI_API_KEY velox": DOCKER,
     SIDECAR: DOCKER,
+    "docker exec my-velox velox check": "tests/e2e/test_image.py::test_entry_point_is_the_command_on_the_path",
+    "docker exec my-velox velox reload": "tests/e2e/test_image.py::test_velox_reload_works_in_a_container",
     "docker compose -f deploy/compose.yaml up --build": COMPOSE,
     "docker compose -f deploy/sidecar.compose.yaml up --build": COMPOSE,
     ".venv/bin/velox key new": f"{KEYS}::test_key_commands_make_a_key_and_its_entry",

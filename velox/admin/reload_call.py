@@ -43,7 +43,8 @@ def call_reload(address: Address, token: Secret | None, *, force: bool = False) 
         status, body = reply.status, reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why})",))
+        where = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
+        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why}); {where}",))
     finally:
         connection.close()
     if status in (200, 422):
