@@ -228,7 +228,7 @@ def _table(reloads: Sequence[Reload], kept: Sequence[Kept], answers: Sequence[An
         if taken_s:
             each = spread(taken_s)
             times = f"{each.median:.2f} s ({each.least:.2f} to {each.greatest:.2f})"
-            lines.append(f"| ... by all workers after the file was written, told by {way} | {times} |")
+            lines.append(f"| ... by all workers after the file was written, by {way} | {times} |")
     lines.append(f"| bad files refused, and the configuration before them kept | {_right(bads)} of {len(bads)} |")
     lines.append(f"| requests that failed, of {len(answers)} | {len(failed)} |")
     lines.append(f"| answers that were under way when a good file was taken, and came whole | {len(spanned)} |")

@@ -88,7 +88,7 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
     address, token, problems = admin_place(environ, {**overrides, **given})
     if problems or address is None:
         wrong = [str(problem) for problem in problems] or [
-            "VELOX_ADMIN_LISTEN is off: nobody can be asked (send SIGHUP)"
+            "VELOX_ADMIN_LISTEN is off: send SIGHUP to the supervisor instead"
         ]
         for line in wrong:
             print(f"velox reload: {line}", file=sys.stderr)

@@ -142,9 +142,9 @@ def test_load_that_is_not_there_is_told_once(upstream: RecordingUpstream, sims: 
     entry = {"name": "mute", "origin": upstream.upstream.url, "load": "sglang"}
     config = {"upstreams": [entry, sims["one"]], "routes": [{"name": "all", "to": ["mute", "one"]}]}
     with routed(config) as velox:
-        velox.wait_log(lambda line: "mute" in line and "does not tell its load" in line and "none of sglang's" in line)
+        velox.wait_log(lambda line: "mute" in line and "can't be read" in line and "none of sglang's" in line)
         assert went_to(velox) == {"mute", "one"}
-        assert sum("does not tell its load" in line for line in velox.stderr.lines) == 1
+        assert sum("can't be read" in line for line in velox.stderr.lines) == 1
 
 
 # -- mirrors ----------------------------------------------------------------------------------------

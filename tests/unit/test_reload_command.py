@@ -56,7 +56,7 @@ def test_token_is_read_from_its_file(tmp_path: Path) -> None:
     [
         (["--admin", "127.0.0.1:1"], {}, "the gateway can't be reached at 127.0.0.1:1 (Connection refused)"),
         (["--admin", "localhost"], {}, "VELOX_ADMIN_LISTEN is 'localhost': expected"),
-        ([], {"VELOX_ADMIN_LISTEN": "off"}, "VELOX_ADMIN_LISTEN is off: nobody can be asked (send SIGHUP)"),
+        ([], {"VELOX_ADMIN_LISTEN": "off"}, "VELOX_ADMIN_LISTEN is off: send SIGHUP to the supervisor instead"),
     ],
 )
 def test_gateway_that_can_not_be_asked_is_exit_code_2(

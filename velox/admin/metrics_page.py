@@ -332,7 +332,7 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     has_redis = status.redis is not RedisLink.NONE
     yield _gauge(
         "velox_redis_up",
-        "1 while Redis can be asked for permits (VELOX_REDIS_URL).",
+        "1 while Redis answers (VELOX_REDIS_URL).",
         [],
         [([], status.redis_is_up)] if has_redis else [],
     )

@@ -174,8 +174,8 @@ class Gateway:
         if verdict.outcome is not Outcome.TOO_LATE:
             return self._full(verdict.outcome, verdict.wait_ns)
         message = (
-            f"about {verdict.wait_ns / _NS_PER_S:.1f} s would pass before this request is sent, and it may wait "
-            f"{verdict.allowed_ns / _NS_PER_S:.1f} s; more is asked of this worker than it can serve"
+            f"this request would wait about {verdict.wait_ns / _NS_PER_S:.1f} s in the queue, and it may wait "
+            f"{verdict.allowed_ns / _NS_PER_S:.1f} s: this worker is overloaded"
         )
         return VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=_retry_after_s(verdict.wait_ns))
 
@@ -318,7 +318,7 @@ class Gateway:
         waited_s = (now_ns - late.started_ns) / _NS_PER_S
         message = f"this request waited {waited_s:.1f} s in the queue, which is as long as it may (VELOX_QUEUE_TIMEOUT)"
         if waited_s < self.parts.limits.queue_timeout_s:
-            message = f"this request waited {waited_s:.1f} s in the queue, and more is asked than can be served in time"
+            message = f"this request waited {waited_s:.1f} s in the queue: this worker is overloaded"
         late.refuse(VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0))
 
     def _refuse_taken(self, exchange: Exchange, error: VeloxError) -> None:

@@ -220,7 +220,7 @@ class Limiter:
         self._on_decision(held.scope, Unit.CONCURRENCY, Decision.REFUSED)
         message = (
             f"{_WHOSE[held.scope]} limit of {held.slots.limit} requests at a time is reached ({held.name}); "
-            "come back when one has ended"
+            "retry when one has ended"
         )
         return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_SLOT_RETRY_S)
 

@@ -186,7 +186,7 @@ class _File:
         if text and text not in _STRATEGIES:
             known = re.fullmatch(r"[a-z0-9-]{1,40}", text)
             subject = f"{part.name}.routing_strategy {text}" if known else f"{part.name}.routing_strategy"
-            why = "Velox has no such balance; round_robin by weight stands for it (docs/routes.md tells of the others)"
+            why = "Velox has no such balance; round_robin by weight replaces it (docs/routes.md has the others)"
             self._notes.changed(subject, why, where)
         return _STRATEGIES.get(text, "round_robin")
 
@@ -218,7 +218,7 @@ class _File:
             name = entry.value.text or inner.text("model")[0]
             hidden, where = inner.text("hidden")
             if _is_on(hidden):
-                why = "whoever may use a model sees it in /v1/models; a key's `models` say who may"
+                why = "callers that may use a model see it in /v1/models; a key's `models` decide"
                 inner.leave("hidden", why, where)
             inner.leave_rest(section_setting("router_settings"))
             if name and re.fullmatch(r"[!-+\--~]{1,256}", entry.key) and "*" not in entry.key:

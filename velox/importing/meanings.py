@@ -15,13 +15,13 @@ _UNKNOWN: Final = "Velox has nothing that this could be"
 _PRICE: Final = "Velox knows no prices"
 _DEFAULT: Final = "Velox sends the body that the client sent: let clients send it"
 _DATABASE: Final = "Velox has no database"
-_LOGGING: Final = "Velox tells other services nothing: it has /metrics for Prometheus, and an access log"
-_LOGS: Final = "Velox logs JSON, never a body, and reports to nobody"
+_LOGGING: Final = "Velox has no callbacks to other services: it has /metrics for Prometheus, and an access log"
+_LOGS: Final = "Velox logs JSON, never a body, and sends no reports"
 _CACHE: Final = "Velox keeps no answers"
 _GUARD: Final = "Velox does not look into prompts and answers"
 _HEALTH: Final = "give upstreams a `probe`, such as probe: {path: /health, every: 5s}; requests that fail count anyway"
-_REST: Final = "Velox rests an upstream by what failed, and as long as that one tells: there is no such number"
-_BUDGET: Final = "Velox has limits of requests, tokens and concurrency, but none of money"
+_REST: Final = "Velox decides by the kind of failure and the upstream's Retry-After: there is no such number"
+_BUDGET: Final = "Velox limits requests, tokens and concurrency, but has no budgets"
 _BY_CONTENT: Final = (
     "write them by hand: `{upstream: NAME, model: NAME, for: [context_length]}` in `fallback` of the route, or"
     " `for: [content_filter]`"
@@ -86,7 +86,7 @@ _ROUTER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("allowed_fails", "cooldown_time", "disable_cooldowns", "allowed_fails_policy"), _REST),
     **dict.fromkeys(("context_window_fallbacks", "content_policy_fallbacks"), _BY_CONTENT),
     **dict.fromkeys(("retry_policy", "model_group_retry_policy"), _STATUSES),
-    "retry_after": "Velox waits as long as the upstream tells (VELOX_RETRY_MAX_WAIT at most)",
+    "retry_after": "Velox waits for the upstream's Retry-After (VELOX_RETRY_MAX_WAIT at most)",
     "cache_responses": _CACHE,
     "enable_pre_call_checks": "Velox does not count a prompt before it is sent on",
     "routing_strategy_args": "`balance` has no arguments",
@@ -100,7 +100,7 @@ _ROUTER: Final[Mapping[str, str]] = {
     "enable_weighted_failover": "a further attempt is at another upstream of the route always, while one works",
     "max_retries": _CLIENT_RETRIES,
     "enable_pre_call_check": "Velox does not count a prompt before it is sent on",
-    "ignore_invalid_deployments": "`velox check` tells of all that is wrong, and nothing starts with it",
+    "ignore_invalid_deployments": "`velox check` reports all problems, and Velox does not start with any",
     **dict.fromkeys(("set_verbose", "debug_level"), _LOGS),
     **dict.fromkeys(
         ("default_priority", "polling_interval"), "a key's `priority` orders waiting requests (docs/limits.md)"
@@ -137,12 +137,12 @@ _SERVER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("alerting", "alerting_threshold", "alert_types", "alert_to_webhook_url"), _LOGGING),
     **dict.fromkeys(("background_health_checks", "health_check_interval", "health_check_details"), _HEALTH),
     **dict.fromkeys(("custom_auth", "enable_jwt_auth", "litellm_jwtauth"), _OWN_AUTH),
-    **dict.fromkeys(("allowed_ips", "use_x_forwarded_for"), "let the network decide who may connect"),
+    **dict.fromkeys(("allowed_ips", "use_x_forwarded_for"), "restrict connections by the network"),
     **dict.fromkeys(("key_management_system", "key_management_settings"), _IN_FILE),
     **dict.fromkeys(("user_header_name", "user_header_mappings"), "a route can ask for a header (match.headers)"),
     "pass_through_endpoints": "Velox passes every path on: a route with match.paths can send one elsewhere",
     "forward_client_headers_to_llm_api": "Velox passes a client's headers on, but for credentials (docs/keys.md)",
-    "forward_openai_org_id": "VELOX_UPSTREAM_ACCOUNT_HEADERS=pass does this where the client's own key goes up",
+    "forward_openai_org_id": "VELOX_UPSTREAM_ACCOUNT_HEADERS=pass does this where the client's own key is forwarded",
     "max_parallel_requests": "an upstream's `concurrency`, or a limit's, holds requests at once (docs/limits.md)",
     "max_request_size_mb": "VELOX_MAX_BODY",
     "max_response_size_mb": "Velox passes an answer on as it comes and holds little of it",

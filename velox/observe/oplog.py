@@ -102,5 +102,5 @@ def _text(record: logging.LogRecord) -> str:
     else:
         text = f"{record.name} at {record.funcName}:{record.lineno}"
         if record.exc_info is not None and record.exc_info[1] is not None:
-            text = f"{crash_text(record.exc_info[1])}, told by {text}"
+            text = f"{crash_text(record.exc_info[1])}, logged by {text}"
     return text[:_MAX_TEXT]

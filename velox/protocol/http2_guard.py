@@ -257,7 +257,7 @@ class FrameGuard:
             self.n_streams += 1
             self._open.add(stream_id)
             if len(self._open) > self._max_open:
-                return Fault(ENHANCE_YOUR_CALM, "the client opens streams that nobody takes")
+                return Fault(ENHANCE_YOUR_CALM, "the client opens streams that are never accepted")
         elif stream_id in self._ended:
             return Fault(STREAM_CLOSED, "HEADERS on a stream that the client had ended")
         elif stream_id not in self._open and stream_id not in self._abandoned:

@@ -234,9 +234,9 @@ def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.Abstract
 
     def on_load(member: Member, problem: str | None) -> None:
         if problem is None:
-            logger.info("the upstream %s (%s) tells its load again", member.name, member.address)
+            logger.info("the load of upstream %s (%s) can be read again", member.name, member.address)
         else:
-            logger.warning("the upstream %s (%s) does not tell its load: %s", member.name, member.address, problem)
+            logger.warning("the load of upstream %s (%s) can't be read: %s", member.name, member.address, problem)
 
     return MemberUpkeep(
         loop,

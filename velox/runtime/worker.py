@@ -129,9 +129,9 @@ def _models(
 ) -> ModelsPage:
     def on_problem(upstream: str, problem: str | None) -> None:
         if problem is None:
-            logger.info("the upstream %s tells its models again", upstream)
+            logger.info("the models of upstream %s can be read again", upstream)
         else:
-            logger.warning("the upstream %s does not tell its models: %s", upstream, problem)
+            logger.warning("the models of upstream %s can't be read: %s", upstream, problem)
 
     sources = ModelSources(loop, fetch_list, on_problem=on_problem, on_bug=recorder.crashed)
     return ModelsPage(sources, settings.paths)
