@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,9 +29,11 @@ from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry
 
-__all__ = ["Certificates", "FileState", "KeyWatch", "file_state"]
+__all__ = ["CLOCK_NS", "Certificates", "FileState", "KeyWatch", "file_state"]
 
-_KEYS_BYTES: Final = 16 * 2**20  # more than settings/keys.py lets through
+_KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
+# The file system's clock may be this much behind the system's.
+CLOCK_NS: Final = 20_000_000
 
 
 FileState: TypeAlias = tuple[int, ...] | str
@@ -60,6 +63,8 @@ class KeyWatch:
         self._status: Final = status
         self._logger: Final = logger
         self._content: Final = Settled(b"")  # by its hash; what the settings were read from is looked at once more
+        # What the file was when its content had this hash; None: it is read again. A file of 100,000 keys has 12 MB.
+        self._hashed: tuple[FileState, bytes] | None = None
         status.n_keys = len(self.keys)
 
     def __repr__(self) -> str:
@@ -69,8 +74,13 @@ class KeyWatch:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
         if self._path is None or not self._content.is_due(now_s):
             return
+        state, now_ns = file_state(self._path), time.time_ns()
+        if self._hashed is not None and self._hashed[0] == state and not self._content.see(self._hashed[1], now_s):
+            return
         content, why = _read(self._path)
         mark = hashlib.sha256(content if why is None else why.encode()).digest()
+        is_still = not isinstance(state, str) and state[-1] < now_ns - CLOCK_NS
+        self._hashed = (state, mark) if is_still else None
         if self._content.see(mark, now_s):
             self._content.take(mark)
             self._judge(self._path, content, why)

@@ -36,7 +36,7 @@ from velox.admin.reload import READING_S, ReloadAnswer, ReloadAnswers
 from velox.observe.oplog import crash_text, operations_logger
 from velox.policy.settled import Settled
 from velox.runtime.configuration import MAX_BYTES, ConfigPieces, ConfigSnapshot, assembled, packed, pieces, unpacked
-from velox.runtime.credentials import FileState, KeyWatch, file_state
+from velox.runtime.credentials import CLOCK_NS, FileState, KeyWatch, file_state
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
 from velox.settings.keys import read_key_file
@@ -50,8 +50,6 @@ from velox.types import KeyEntry
 
 __all__ = ["ConfigFiles", "ConfigSource", "Reload", "ReloadResult", "ResultFile", "read"]
 
-# The file system's clock may be this much behind the system's.
-_CLOCK_NS: Final = 20_000_000
 # A file that was not written to for so long is whole.
 _STILL_S: Final = 0.2
 
@@ -84,7 +82,7 @@ class ConfigFiles:
                 states[path], digests[path] = self._states[path], self._digests[path]
                 continue
             state = file_state(path)
-            is_known = isinstance(state, str) or state[-1] < since_ns - _CLOCK_NS
+            is_known = isinstance(state, str) or state[-1] < since_ns - CLOCK_NS
             states[path], digests[path] = (state, _digest(path)) if is_known else (None, None)
         self._states, self._digests = states, digests
         self._seen.take(tuple(states.values()))

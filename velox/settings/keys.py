@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
+from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import FileEnd, Tree, compose, fields_of, list_items, read_regular_file
 from velox.types import KeyEntry, Priority
@@ -40,16 +41,23 @@ _FILE: Final = "VELOX_API_KEYS_FILE"
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
 _KEY_CHARS: Final = 512
-_FILE_BYTES: Final = 2**20  # some 14,000 digests
-# Each worker has all of them in memory.
-_MOST_KEYS: Final = 20_000
-_MOST_MODEL_CHARS: Final = 2**20
+_FILE_BYTES: Final = 64 * 2**20  # half a million keys with limits and names
+# All processes share them in memory, some 500 bytes each.
+_MOST_KEYS: Final = 500_000
+_MOST_MODEL_CHARS: Final = 16 * 2**20
+# What a YAML parser gets to read: it takes a second for 1,000 keys.
+_YAML_BYTES: Final = 2**20
+# A file with more problems says so again when these are mended.
+_MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
 _FIELDS: Final = ("key", "name", "models", "priority", *RATE_FIELDS)
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
+# What differs from key to key, in a plain item of a file. The rest says the same of many keys.
+_OWN: Final = field_pattern("key", "name")
+_COMMON: Final = tuple({each.name for each in fields(KeyEntry)} - {"digest", "name", "where", "in_file"})
 
 
 def parse_entries(text: str) -> tuple[KeyEntry, ...]:
@@ -98,11 +106,11 @@ def parse_key_file(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], lis
     """
     lines = [line.strip(b" \t\r") for line in content.split(b"\n")]
     first = next((line for line in lines if line and not line.startswith(b"#")), b"")
-    entries, problems = _yaml(content, path) if first.startswith(b"- ") else _lines(lines, path)
+    entries, problems = _list(content, path) if first.startswith(b"- ") else _lines(lines, path)
     if not entries and not problems:
         # An empty file must not mean that no key is needed.
         problems = [Problem(_FILE, quoted(path), "expected at least one key in it")]
-    return tuple(replace(entry, in_file=True) for entry in entries), problems
+    return entries, problems
 
 
 def key_file_end(content: bytes) -> FileEnd:
@@ -135,10 +143,95 @@ def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], lis
         if not text:
             continue
         try:
-            entries.append(parse_key(text, where))
+            entries.append(KeyEntry(_digest(text), where=where, in_file=True))
         except ValueError as exc:
             problems.append(Problem(_FILE, "", f"{exc}, one key a line", where=where))
+            if len(problems) == _MOST_PROBLEMS:
+                break
     return tuple(entries), problems
+
+
+def _list(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return the keys of a YAML list. A long one must be written plainly."""
+    items = plain_items(content)
+    if items is not None:
+        return _PlainList(path).read(items)
+    if len(content) > _YAML_BYTES:
+        expected = (
+            f"expected keys as in docs/keys.md, without anchors, escapes and texts over several lines, in a file of "
+            f"over {_YAML_BYTES} bytes"
+        )
+        return (), [Problem(_FILE, quoted(path), expected)]
+    entries, problems = _yaml(content, path)
+    return tuple(replace(entry, in_file=True) for entry in entries), problems
+
+
+class _PlainList:
+    """Reads the items of one file. What many keys have in common, a YAML parser reads once."""
+
+    def __init__(self, path: str) -> None:
+        self._path: Final = path
+        self._known: Final[dict[tuple[bytes, ...], dict[str, Any]]] = {}
+
+    def read(self, items: Iterable[PlainItem]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+        """Return the keys, and everything that is wrong."""
+        entries: list[KeyEntry] = []
+        problems: list[Problem] = []
+        for item in items:
+            entry = self._usual(item)
+            if entry is None:
+                found, wrong = self._unusual(item)
+                entries += found
+                problems += wrong
+                if len(problems) >= _MOST_PROBLEMS:
+                    break
+            else:
+                entries.append(entry)
+        return tuple(entries), problems
+
+    def _usual(self, item: PlainItem) -> KeyEntry | None:
+        """Return an item's key, if it has one and is valid."""
+        if b"#" in item.text:
+            return None
+        parts = _OWN.split(item.text)
+        match parts:
+            case [_, b"key", key, _]:
+                name = ""
+            case [_, b"key", key, _, b"name", called, _] | [_, b"name", called, _, b"key", key, _]:
+                name = scalar_of(called) or ""
+                if not parse.KEY_NAME.fullmatch(name):
+                    return None
+            case _:
+                return None
+        presented = scalar_of(key)
+        if presented is None:
+            return None
+        # What stands around key and name, and in which order these are.
+        rest = (*parts[::3], *parts[1::3])
+        others = self._known.get(rest)
+        if others is None:
+            found, problems = self._unusual(item)
+            if problems or len(found) != 1:
+                return None
+            self._known[rest] = {each: getattr(found[0], each) for each in _COMMON}
+            return found[0]
+        try:
+            digest = _digest(presented)
+        except ValueError:
+            return None
+        return KeyEntry(digest=digest, name=name, where=f"{self._path}:{item.line}", in_file=True, **others)
+
+    def _unusual(self, item: PlainItem) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+        """Have an item read as a file of its own."""
+        entries, problems = _yaml(item.text, self._path)
+        return (
+            tuple(replace(entry, where=self._moved(entry.where, item), in_file=True) for entry in entries),
+            [replace(problem, where=self._moved(problem.where, item)) for problem in problems],
+        )
+
+    def _moved(self, where: str, item: PlainItem) -> str:
+        path, _, line = where.rpartition(":")
+        return f"{path}:{int(line) + item.line - 1}" if path and line.isdigit() else where
 
 
 def _yaml(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
