@@ -280,6 +280,43 @@ def test_many_small_pieces_behind_a_closed_window_keep_their_order(names: tuple[
     assert pair.at_server.ended == [stream_id]
 
 
+@pytest.mark.parametrize("n_bytes", [0, 1, 64 << 10, (64 << 10) + 1, 300_000])
+@each_pair
+def test_body_that_goes_with_the_head_arrives_whole(names: tuple[Name, Name], n_bytes: int) -> None:
+    """In one call, of whatever size; with an end, and with more to follow."""
+    pair = Pair(*names)
+    body = bytes(range(256)) * (n_bytes // 256) + bytes(n_bytes % 256)
+    ended = pair.client.send_request(REQUEST, True, body)
+    open_ended = pair.client.send_request(REQUEST, False, body)
+    pair.client.send_data(open_ended, b"more", True)
+    pair.pump()
+    assert pair.at_server.body(ended) == body
+    assert pair.at_server.body(open_ended) == body + b"more"
+    assert sorted(pair.at_server.ended) == [ended, open_ended]
+
+
+@each_pair
+def test_finish_lets_go_of_what_is_left_of_a_request(names: tuple[Name, Name]) -> None:
+    """A reply that came before the request's end: its rest is not sent, and the peer hears so. Else nothing happens."""
+    pair = Pair(*names, server_settings=EngineSettings(stream_window=64 * 1024, connection_window=MIB))
+    pair.at_server.acknowledges = False
+    early = pair.client.send_request(REQUEST, True, bytes(300_000))
+    usual = pair.client.send_request(REQUEST, True, b"all of it")
+    pair.pump()
+    for stream_id in (early, usual):
+        pair.server.send_response(stream_id, OK, False)
+        pair.server.send_data(stream_id, b"enough", True)
+    pair.pump()
+    assert pair.client.queued_bytes(early)
+    for stream_id in (early, usual, 99):
+        pair.client.finish(stream_id)
+        pair.client.finish(stream_id)
+    pair.pump()
+    assert pair.client.queued_bytes(early) == 0
+    assert pair.at_server.resets == [(early, CANCEL)]
+    assert sorted(pair.at_client.ended) == [early, usual] and pair.at_client.resets == []
+
+
 @each_pair
 def test_reset_by_server_reaches_the_client_once(names: tuple[Name, Name]) -> None:
     """RST_STREAM carries its code to the handler; siblings go on."""

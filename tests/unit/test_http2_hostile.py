@@ -20,8 +20,9 @@ from hyperframe.frame import (
 )
 
 from tests.unit.http2_peers import OK, PREFACE, REQUEST, Name, RawServer, Recorder, make
+from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http2 import PROTOCOL_ERROR, REFUSED_STREAM, EngineError, EngineSettings
-from velox.types import Header
+from velox.types import Header, ShapeField
 
 each_engine = pytest.mark.parametrize("name", ["ngh2", "h2"])
 MAX_STREAMS = SettingsFrame.MAX_CONCURRENT_STREAMS
@@ -84,6 +85,27 @@ def test_credentials_are_never_indexed(name: Name) -> None:
     assert [tuple(field) for field in fields] == request
     guarded = [field[0] for field in fields if isinstance(field, NeverIndexedHeaderTuple)]
     assert guarded == [b"authorization", b"x-api-key", b"cookie"]
+
+
+@each_engine
+def test_what_a_template_marks_is_never_indexed(name: Name) -> None:
+    """Secrets, and what is new in each request: in the table it would push out what every request has."""
+    stable = [(b"accept", b"*/*"), (b"authorization", b"Bearer k")]
+    shape: list[ShapeField] = [(b"traceparent", None), *stable, (b"x", None)]
+    template = HeadTemplate(shape[:3], shape)
+    client, _ = make(name, EngineSettings(), client=True)
+    client.take_output()
+    decoder = Decoder()
+    for trace in (b"00-1", b"00-2"):
+        head = [*REQUEST[:4], *template.headers((trace, b"not passed"), client.mark)]
+        client.send_request(head, True, is_marked=True)
+        (frame,) = frames_of(client.take_output())
+        assert isinstance(frame, HeadersFrame)
+        fields = decoder.decode(frame.data, raw=True)
+        assert [tuple(field) for field in fields[4:]] == [(b"traceparent", trace), *stable]
+        guarded = [field[0] for field in fields[4:] if isinstance(field, NeverIndexedHeaderTuple)]
+        assert guarded == [b"traceparent", b"authorization"]
+    assert [type(field) for field in template.headers((b"00-3", b""))] == [tuple] * 3
 
 
 # -- seldom, but right ----------------------------------------------------------------------------------

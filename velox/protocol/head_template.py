@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from velox.protocol.http1_write import field_lines
+from velox.protocol.http2 import Mark, guarded
 from velox.types import Headers, ShapeField
 
 __all__ = ["HeadTemplate"]
@@ -22,7 +23,7 @@ class HeadTemplate:
     fields of the shape, which tell where the values of a head belong.
     """
 
-    __slots__ = ("_fields", "_form", "_pick", "_places")
+    __slots__ = ("_fields", "_form", "_mark", "_marked", "_pick", "_places")
 
     def __init__(self, chosen: Sequence[ShapeField], shape: Sequence[ShapeField]) -> None:
         volatile = [name for name, value in shape if value is None]
@@ -35,6 +36,8 @@ class HeadTemplate:
                 places.append((at, n_found - 1, name))
         self._places: Final = tuple(places)
         self._fields: Final[Headers] = [(name, value or b"") for name, value in chosen]
+        self._mark: Mark | None = None
+        self._marked = self._fields  # with that mark on secrets
         # The lines, with %b where a value belongs; not made until fields are asked for.
         self._form: bytes | None = None
         found = [n for _, n, _ in places]
@@ -44,18 +47,25 @@ class HeadTemplate:
     def __repr__(self) -> str:
         return f"<HeadTemplate of {len(self._fields)} fields, {len(self._places)} of them volatile>"
 
-    def headers(self, values: Sequence[bytes]) -> Headers:
-        """Return the fields of one head. Nobody changes them. Raises ValueError as field_lines() does."""
+    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Headers:
+        """Return the fields of one head. Nobody changes them. Raises ValueError as field_lines() does.
+
+        mark: is put on secrets, and on the values of this head: in a table of HPACK they would push out what stays.
+        """
         if self._form is None:
             self._form = self._make_form()  # which looks at the values that stay
+        if mark is not self._mark:
+            self._mark = mark
+            self._marked = self._fields if mark is None else guarded(self._fields, mark)
         if not self._places:
-            return self._fields
-        fields = self._fields.copy()
+            return self._marked
+        fields = self._marked.copy()
         text = b"".join(values if self._pick is None else self._pick(values))
         if b"\n" in text or b"\r" in text or b"\0" in text:
             raise _split()
         for at, n, name in self._places:
-            fields[at] = (name, values[n])
+            field = (name, values[n])
+            fields[at] = field if mark is None else mark(field)
         return fields
 
     def lines(self, values: Sequence[bytes]) -> bytes:

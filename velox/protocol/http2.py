@@ -45,6 +45,7 @@ __all__ = [
     "EngineFactory",
     "EngineHandler",
     "EngineSettings",
+    "Mark",
     "SendQueue",
     "guarded",
 ]
@@ -74,6 +75,10 @@ MAX_WINDOW: Final = 2**31 - 1
 MAX_IDLE_FRAMES: Final = 1_000
 # A WINDOW_UPDATE of at least so many bytes is none of those: the window's own limit bounds how often it can come.
 LARGE_UPDATE: Final = 1_024
+
+
+# Marks a field as one that no compression table keeps (RFC 7541 §7.1.3).
+Mark: TypeAlias = Callable[[Header], Header]
 
 
 class EngineError(Exception):
@@ -170,6 +175,10 @@ class Engine(Protocol):
         """Streams that the peer lets us have open; 100 until its settings came."""
 
     @property
+    def mark(self) -> Mark:
+        """Mark a field that holds a secret, or a value that no other head will have."""
+
+    @property
     def has_output(self) -> bool:
         """True while take_output() may return something; it may be b"" once, for a request that was taken back."""
 
@@ -183,8 +192,11 @@ class Engine(Protocol):
         some day. Nobody else uses it.
         """
 
-    def send_request(self, headers: Headers, end_stream: bool) -> int:
-        """Open a stream and return its id. Raises EngineError."""
+    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
+        """Open a stream and return its id. Raises EngineError.
+
+        body: as send_data() takes it; end_stream: nothing follows the head and that. is_marked: secrets are marked.
+        """
 
     def send_continue(self, stream_id: int) -> None:
         """Ask the client of a stream for the body that it waits with (RFC 9110 §15.2.1)."""
@@ -200,6 +212,9 @@ class Engine(Protocol):
 
     def reset(self, stream_id: int, error_code: int = CANCEL) -> None:
         """End a stream both ways, dropping what is queued for it. The handler hears nothing more of it."""
+
+    def finish(self, stream_id: int) -> None:
+        """Let go of a client's stream whose reply is whole: what is left of its request is not sent (RFC 9113 §8.1)."""
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
         """Let the peer send `n_bytes` more. What a stream holds at its end goes back by itself."""
@@ -282,7 +297,7 @@ class SendQueue:
         return piece
 
 
-def guarded(headers: Headers, mark: Callable[[Header], Header]) -> Headers:
+def guarded(headers: Headers, mark: Mark) -> Headers:
     """Return the headers with those that hold secrets marked as never to be indexed; the argument is kept."""
     marked = headers
     for i, header in enumerate(headers):

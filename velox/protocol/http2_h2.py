@@ -78,6 +78,10 @@ _UNDECODABLE: Final = (HPACKError, IndexError, TypeError, UnicodeDecodeError)
 _OF_THE_CONNECTION: Final = (DenialOfServiceError, FlowControlError, TooManyStreamsError)
 
 
+def _mark(header: Header) -> Header:
+    return NeverIndexedHeaderTuple(*header)
+
+
 @dataclass(slots=True)
 class _Stream:
     """What this file must know of an open stream. held: bytes received and not acknowledged.
@@ -94,6 +98,8 @@ class _Stream:
 
 class H2Engine:
     """See velox.protocol.http2.Engine."""
+
+    mark: Final = staticmethod(_mark)
 
     def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
         self.peer_max_streams = 100
@@ -170,17 +176,21 @@ class H2Engine:
         elif self._outbox.n_ready > _MAX_READY:
             self._end(ENHANCE_YOUR_CALM, "the peer takes no answers and asks for more")
 
-    def send_request(self, headers: Headers, end_stream: bool) -> int:
+    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
         if self._is_dead or self._is_leaving:
             raise EngineError("the connection takes no new streams")
         if len(self._streams) >= self.peer_max_streams:
             raise EngineError("the peer allows no more streams")
         try:
             stream_id = self._connection.get_next_available_stream_id()
-            self._connection.send_headers(stream_id, guarded(headers, _mark), end_stream)
+            headers = headers if is_marked else guarded(headers, _mark)
+            is_all = end_stream and not body
+            self._connection.send_headers(stream_id, headers, is_all)
         except H2Error as error:
             raise EngineError(f"no stream can be opened: {error}") from error
-        self._streams[stream_id] = _Stream(queue_ended=end_stream, local_ended=end_stream)
+        self._streams[stream_id] = _Stream(queue_ended=is_all, local_ended=is_all)
+        if body:
+            self.send_data(stream_id, body, end_stream)
         return stream_id
 
     def send_continue(self, stream_id: int) -> None:
@@ -211,6 +221,15 @@ class H2Engine:
         if stream_id in self._streams:
             _unless_over(self._connection.reset_stream, stream_id, error_code)
             self._forget(stream_id)
+
+    def finish(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return  # both sides have ended it
+        if self._outbox.queued_bytes(stream_id):
+            self.reset(stream_id, CANCEL)
+        else:
+            self.acknowledge(stream_id, stream.held)
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
         stream = self._streams.get(stream_id)
@@ -633,7 +652,3 @@ def _unless_over(call: Callable[..., Any], *args: Any) -> None:
 
 def _nobody(stream_id: int) -> None:
     """Hear nothing."""
-
-
-def _mark(header: Header) -> Header:
-    return NeverIndexedHeaderTuple(*header)

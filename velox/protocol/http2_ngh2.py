@@ -99,6 +99,8 @@ _OVERHEAD: Final = 32
 class Ngh2Engine:
     """See velox.protocol.http2.Engine."""
 
+    mark: Final = _mark
+
     def __init__(self, handler: EngineHandler, settings: EngineSettings, client: bool) -> None:
         self.peer_max_streams = 100
         self._handler: Final = handler
@@ -221,14 +223,20 @@ class Ngh2Engine:
                 break
         self._n_idle = n_idle
 
-    def send_request(self, headers: Headers, end_stream: bool) -> int:
+    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
         if len(self._streams) >= self.peer_max_streams:
             raise EngineError("the peer allows no more streams")
+        connection = self._connection
+        headers = headers if is_marked else guarded(headers, _mark)
         try:
-            stream_id = self._connection.send_request(guarded(headers, _mark), end_stream=end_stream)
+            stream_id = connection.send_request(headers, end_stream=end_stream and not body)
+            if body and len(body) <= _SLICE:
+                connection.send_data(stream_id, body, end_stream=end_stream)
         except NGH2Error as error:
             raise EngineError(f"no stream can be opened: {error}") from error
         self._streams[stream_id] = 0
+        if len(body) > _SLICE:
+            self._outbox.push(stream_id, body, end_stream)
         return stream_id
 
     def send_continue(self, stream_id: int) -> None:
@@ -251,6 +259,15 @@ class Ngh2Engine:
         if stream_id in self._streams:
             _unless_over(self._connection.reset_stream, stream_id, error_code)
             self._forget(stream_id)
+
+    def finish(self, stream_id: int) -> None:
+        held = self._streams.get(stream_id)
+        if held is None:
+            return  # both sides have ended it
+        if self._outbox.queued_bytes(stream_id):
+            self.reset(stream_id, CANCEL)
+        else:
+            self.acknowledge(stream_id, held)
 
     def acknowledge(self, stream_id: int, n_bytes: int) -> None:
         held = self._streams.get(stream_id)
@@ -382,10 +399,15 @@ class Ngh2Engine:
             self._handler.on_fatal(message)
 
     def _forget(self, stream_id: int) -> None:
-        self._outbox.forget(stream_id)
-        self._interim.pop(stream_id, None)
+        outbox = self._outbox
+        if outbox.waiting or outbox.to_widen:
+            outbox.forget(stream_id)
+        if self._interim:
+            self._interim.pop(stream_id, None)
         self._whole.discard(stream_id)
-        self._give_back(stream_id, self._streams.pop(stream_id))
+        held = self._streams.pop(stream_id)
+        if held:
+            self._give_back(stream_id, held)
 
     def _give_back(self, stream_id: int, n_bytes: int) -> None:
         """Open the windows again; of a stream that is over, only the connection's."""
@@ -406,7 +428,7 @@ class Outbox:
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self.waiting: Final[dict[int, SendQueue]] = {}  # what ngh2 does not hold yet, by stream
-        self._to_widen: Final[dict[int, int]] = {}  # by how much, by stream
+        self.to_widen: Final[dict[int, int]] = {}  # by how much, by stream: once its head has left
 
     def __repr__(self) -> str:
         return f"<Outbox waiting={len(self.waiting)}>"
@@ -435,32 +457,32 @@ class Outbox:
     def take(self, limit: int) -> bytes:
         """Return at most `limit` bytes of the connection's output, the streams taking turns."""
         output = self._take_turns(limit) if self.waiting else self._connection.data_to_send(limit)
-        return output + self._widen_all() if self._to_widen else output
+        return output + self._widen_all() if self.to_widen else output
 
     def widen(self, stream_id: int, n_bytes: int) -> None:
         """Open a stream's window by so much as soon as its head is serialised: before, ngh2 knows no stream."""
-        self._to_widen[stream_id] = n_bytes
+        self.to_widen[stream_id] = n_bytes
 
     def forget(self, stream_id: int) -> None:
         """Drop what a stream still wanted."""
         self.waiting.pop(stream_id, None)
-        self._to_widen.pop(stream_id, None)
+        self.to_widen.pop(stream_id, None)
 
     def clear(self) -> None:
         """Drop what any stream still wanted."""
         self.waiting.clear()
-        self._to_widen.clear()
+        self.to_widen.clear()
 
     def _widen_all(self) -> bytes:
         connection = self._connection
         n_widened = 0
-        for stream_id, n_bytes in [*self._to_widen.items()]:
+        for stream_id, n_bytes in [*self.to_widen.items()]:
             try:
                 window = connection.stream_local_window_size(stream_id) + n_bytes
                 connection.set_local_window_size(window, stream_id=stream_id)
             except NGH2Error:
                 continue  # its head has found no room yet
-            del self._to_widen[stream_id]
+            del self.to_widen[stream_id]
             n_widened += 1
         return connection.data_to_send(n_widened * _UPDATE) if n_widened else b""
 

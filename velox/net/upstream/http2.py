@@ -35,7 +35,7 @@ from velox.protocol.http2 import (
     EngineSettings,
 )
 from velox.protocol.http2_response_head import Http2ReplyHeads
-from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead
+from velox.types import NO_BODY_STATUSES, Header, ReplyHead
 
 __all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "NARROW_WINDOW_BYTES", "Http2Connection", "Http2Stream"]
 
@@ -81,8 +81,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
         self._owner: Final = owner
         self._view: Final = buffer.view
-        self._authority: Final = authority
-        self._scheme: Final = scheme
+        self._authority: Final = (b":authority", authority)
+        self._scheme: Final = (b":scheme", scheme)
         self._loop: Final = loop
         self._heads: Final = heads or Http2ReplyHeads()
         self._engine = make_engine(self, windows, True)
@@ -102,7 +102,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "retired" if self.end else "open"
-        return f"<Http2Connection {self._authority.decode()} {state} streams={len(self._streams)}>"
+        return f"<Http2Connection {self._authority[1].decode()} {state} streams={len(self._streams)}>"
 
     @property
     def is_closed(self) -> bool:
@@ -123,16 +123,21 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.retire(ConnectionEnd.CLOSED)
             message = "the upstream has closed the connection"
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
-        headers, body = _request_head(request, self._scheme, self._authority), request.body
+        engine, body = self._engine, cast(bytes, request.body)
+        # The pseudo headers first (RFC 9113 §8.3.1).
+        start = [(b":method", request.method), self._scheme, self._authority, (b":path", request.target)]
+        headers = start + request.fields.headers(request.values, engine.mark)
+        if body is not None:
+            headers.append((b"content-length", b"%d" % len(body)))
         stream = Http2Stream(self, sink)
         try:
-            stream.id = self._engine.send_request(headers, not body)
+            stream.id = engine.send_request(headers, True, body or b"", is_marked=True)
         except EngineError as exc:
             self.retire(ConnectionEnd.LAST)
             message = "the upstream's connection takes no more streams"
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.REFUSED) from exc
         if self._wider_bytes and request.may_run_ahead:
-            self._engine.widen(stream.id, self._wider_bytes)
+            engine.widen(stream.id, self._wider_bytes)
         stream.expected = -1 if request.method == b"HEAD" else None
         streams = self._streams
         if not streams:
@@ -142,9 +147,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         # The peer's limit is checked here: an engine would queue silently above it.
         self.has_room = len(streams) < self._n_max_streams
         self.n_begun += 1
-        if body:
-            stream.has_body = True
-            self._engine.send_data(stream.id, cast(bytes, body), True)
+        stream.has_body = bool(body)
         if stream.id >= _LAST_STREAM_ID:
             self.retire(ConnectionEnd.REQUESTS)
         if not self._flush_queued:
@@ -328,22 +331,32 @@ class Http2Connection(asyncio.BufferedProtocol):
                 self._fail_stream(stream, Reason.UPSTREAM_TRUNCATED, message)
                 return
             del self._streams[stream.id]
-            if stream.has_body and self._engine.queued_bytes(stream.id):
-                # RFC 9113 §8.1: the reply came before the request's end; its rest would wait in the engine for ever.
-                self._engine.reset(stream.id, CANCEL)
-        n_bytes = stream.deliver()
-        if n_bytes and self._transport is not None:
-            # Sent after the read that brought them. Of a stream that is over only the connection's window matters.
-            self._engine.acknowledge(stream.id, n_bytes)
-        if ended:
+            self._engine.finish(stream.id)
+        head, stream.head = stream.head, None
+        chunks = stream.chunks
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        stream.sink.on_reply(head, data, ended)
+        if not ended:
+            self._acknowledge(stream, len(data))
+        elif not self.queued or not self.has_room or self.end is not None:
             self._after_stream()
+
+    def _acknowledge(self, stream: Http2Stream, n_bytes: int) -> None:
+        """Acknowledge what a sink was given, unless it has paused in on_reply(): then when it resumes."""
+        n_bytes += stream.held
+        if stream.is_paused:
+            stream.held = n_bytes
+        elif n_bytes and self._transport is not None:
+            stream.held = 0
+            self._engine.acknowledge(stream.id, n_bytes)
 
     def _deliver_rest(self, stream: Http2Stream) -> None:
         """Deliver what came in the same read before the stream's end by error."""
         if stream in self._updated:
             self._updated.remove(stream)
             stream.ended = False
-            stream.deliver()
+            self._deliver(stream)
 
     def _fail_stream(self, stream: Http2Stream, reason: Reason, message: str) -> None:
         self.reset(stream, PROTOCOL_ERROR)
@@ -424,7 +437,6 @@ class Http2Stream:
 
     __slots__ = (
         "_connection",
-        "_paused",
         "began",
         "chunks",
         "ended",
@@ -433,6 +445,7 @@ class Http2Stream:
         "head",
         "held",
         "id",
+        "is_paused",
         "received",
         "sink",
     )
@@ -449,10 +462,10 @@ class Http2Stream:
         self.began = False
         self.has_body = False
         self.held = 0
-        self._paused = False
+        self.is_paused = False
 
     def __repr__(self) -> str:
-        state = "paused" if self._paused else "ended" if self.ended else "open"
+        state = "paused" if self.is_paused else "ended" if self.ended else "open"
         return f"<Http2Stream {self.id} {state} received={self.received} held={self.held}>"
 
     @property
@@ -465,43 +478,15 @@ class Http2Stream:
         return Reason.UPSTREAM_TRUNCATED if self.began else Reason.UPSTREAM_RESET
 
     def pause(self) -> None:
-        self._paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
-        self._paused = False
+        self.is_paused = False
         held, self.held = self.held, 0
         self._connection.acknowledge(self.id, held)
 
     def cancel(self) -> None:
         self._connection.reset(self, CANCEL)
-
-    def deliver(self) -> int:
-        """Give the sink what has come since the last time; return the bytes to acknowledge now."""
-        head, self.head = self.head, None
-        data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-        self.chunks.clear()
-        self.sink.on_reply(head, data, self.ended)
-        # The sink may have paused in on_reply: what it holds is acknowledged when it resumes.
-        # An ended stream's bytes are acknowledged at once, for the connection's window.
-        n_bytes = self.held + len(data)
-        self.held = 0
-        if self._paused and not self.ended:
-            self.held, n_bytes = n_bytes, 0
-        return n_bytes
-
-
-def _request_head(request: UpstreamRequest, scheme: bytes, authority: bytes) -> Headers:
-    """Return a request's header fields, the pseudo headers first (RFC 9113 §8.3.1)."""
-    headers = [
-        (b":method", request.method),
-        (b":scheme", scheme),
-        (b":authority", authority),
-        (b":path", request.target),
-    ]
-    headers += request.fields.headers(request.values)
-    if request.body is not None:
-        headers.append((b"content-length", b"%d" % len(request.body)))
-    return headers
 
 
 class _Verdict(enum.Enum):

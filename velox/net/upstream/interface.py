@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1_write import field_lines
+from velox.protocol.http2 import Mark, guarded
 from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [
@@ -43,8 +44,11 @@ Address: TypeAlias = str
 class RequestFields(Protocol):
     """The fields of a request, without host, content-length and hop-by-hop fields; each HTTP version adds its own."""
 
-    def headers(self, values: Sequence[bytes]) -> Headers:
-        """Return them as pairs, for HTTP/2. Nobody changes them. Raises ValueError as lines() does."""
+    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Headers:
+        """Return them as pairs, for HTTP/2. Nobody changes them. Raises ValueError as lines() does.
+
+        mark: is put on secrets, and on values that only this request has.
+        """
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return them as lines of HTTP/1.1, each with its CRLF. Raises ValueError if one holds CR, LF or NUL."""
@@ -58,9 +62,9 @@ class PlainFields:
     def __init__(self, headers: Headers) -> None:
         self._headers: Final = headers
 
-    def headers(self, values: Sequence[bytes]) -> Headers:
+    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Headers:
         field_lines(self._headers)  # an engine of HTTP/2 does not look at what it sends
-        return self._headers
+        return self._headers if mark is None else guarded(self._headers, mark)
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         return field_lines(self._headers)
