@@ -30,8 +30,8 @@ STEPS: Final = (
     Step(
         "accept",
         (
-            "The head is read; limits count while it comes.",
-            "What two servers could read differently is refused.",
+            "The head is parsed; its limits are checked as it",
+            "arrives. Ambiguous requests are refused.",
         ),
         "net/client/ingress.py, protocol/http1.py",
         (
@@ -41,8 +41,8 @@ STEPS: Final = (
         ),
     ),
     Step(
-        "who, and where to",
-        ("The client's key, the path, the body's type:", "decided before a byte of the body is read."),
+        "authenticate",
+        ("The client's key, the path, the body's type:", "checked before the body is read."),
         "Gateway.check_head()",
         (
             "401 auth_invalid",
@@ -52,49 +52,49 @@ STEPS: Final = (
     ),
     Step(
         "body",
-        ("Read whole into memory, counted against the", "body limit and the worker's body budget."),
+        ("Read whole into memory, within the body limit", "and the worker's body budget."),
         "net/client/body_budget.py",
         ("413 body_too_large", "408 body_timeout", "503 overload_memory"),
     ),
     Step(
         "queue",
-        ("Bounded, by class and fair between callers. While", "nobody waits, a request passes it at once."),
+        ("Bounded, by class, fair between callers. A request", "that finds it empty passes at once."),
         "Gateway.submit(), policy/fair_queue.py",
         ("503 queue_full, queue_timeout", "503 draining"),
     ),
     Step(
-        "read",
-        ("One look: model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
+        "parse",
+        ("Model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
         "Exchange.read(), protocol/body.py",
         ("400 invalid_json, duplicate_key, bad_request", "403 forbidden"),
     ),
     Step(
-        "gate",
-        ("All limits that count it have room, and it takes", "of each; or it gets 429, and takes of none."),
+        "limits",
+        ("If all limits have capacity, each is charged;", "otherwise none is, and the client gets 429."),
         "Exchange.pass_gate(), gateway/limiter.py",
         ("429 rate_limited, with the exact time to wait", "503 limits_unavailable"),
     ),
     Step(
         "wait",
-        ("Only for what was taken ahead of its time. If the", "client leaves, it goes back."),
+        ("Only for permits taken in advance. If the client", "disconnects, they are refunded."),
         "Exchange._wait_for_turn()",
         ("503 queue_timeout: the client's deadline",),
     ),
     Step(
-        "where",
-        ("Its route; then by health and load: which of its", "upstreams, which server of that, which key."),
+        "route",
+        ("By model, path, header, key; then, by health and", "load, an upstream, a server, an upstream key."),
         "RouteCursor.first(), gateway/group.py",
         ("404 unknown_model, unknown_route", "429 rate_limited: all keys rest"),
     ),
     Step(
-        "lease",
-        ("A warm connection with room, round robin.", "If none has room: dial, or wait for one."),
+        "connect",
+        ("A warm connection with capacity, round robin;", "otherwise a new one, or a wait."),
         "Exchange.lease(), net/upstream/pool.py",
         ("502 upstream_dns, upstream_connect,", "upstream_tls", "503 queue_timeout"),
     ),
     Step(
         "forward",
-        ("Head built anew, body as it came. Where it is", "safe: again, at the next server or after a wait."),
+        ("Head rebuilt, body unchanged. Retries where safe,", "at another server or after a wait."),
         "Attempt.run(), gateway/retries.py",
         (
             "502 upstream_reset, upstream_protocol,",
@@ -104,7 +104,7 @@ STEPS: Final = (
     ),
     Step(
         "reply",
-        ("Callbacks, no task: each chunk is one read and", "one write. A slow client holds up its upstream."),
+        ("Callbacks, no task: each chunk is one read and", "one write. A slow client pauses its upstream."),
         "gateway/reply.py, gateway/filters.py",
         (
             "cut: upstream_truncated, upstream_reset,",
@@ -114,7 +114,7 @@ STEPS: Final = (
     ),
     Step(
         "account",
-        ("Always, exactly once: limits settled, slot free,", "counted, logged; then the last byte."),
+        ("Exactly once: limits settled, slot released,", "counted, logged; then the last byte."),
         "Exchange._end(), gateway/grant.py",
         (),
     ),
@@ -123,7 +123,7 @@ STEPS: Final = (
 _WIDTH, _HEIGHT = 1220, 1557
 _CARD_X, _CARD_W, _CARD_H = 490, 380, 80
 _FIRST_Y, _PITCH = 226, 97
-_COROUTINE_GAP = 40  # between gate and wait
+_COROUTINE_GAP = 40  # between limits and wait
 _FIRST_OF_COROUTINE = 6
 _CLIENT_X, _CLIENT_W = 24, 96
 _RIGHT_X, _RIGHT_W = 958, 238
@@ -196,12 +196,12 @@ def _processes() -> list[str]:
         _text(
             left + 16,
             134,
-            "binds and holds every listening socket; forks and replaces the others; sees no request",
+            "binds and holds every listening socket; forks and replaces the others; handles no request",
             "soft",
         ),
         _box(left, 184, right - left, last_y + 16 - 184, "process"),
         _text(left + 16, 210, "worker", "big"),
-        _text(left + 94, 210, "one of VELOX_WORKERS, on a core of its own", "soft"),
+        _text(left + 94, 210, "one of VELOX_WORKERS, pinned to a core", "soft"),
         _box(_CARD_X - 8, coroutine_y, _CARD_W + 16, last_y + 8 - coroutine_y, "inner"),
         _text(_CARD_X + 6, coroutine_y + 22, "one coroutine per request", "soft"),
         _box(_CLIENT_X, 184, _CLIENT_W, last_y + 16 - 184, "process"),
@@ -212,7 +212,7 @@ def _processes() -> list[str]:
         *_lines(
             _RIGHT_X + 16,
             312,
-            ("A process of its own: a busy", "worker can't delay it, and a", "scrape stops no worker."),
+            ("A separate process: busy", "workers do not delay it, and a", "scrape delays no worker."),
             "soft",
             19,
         ),
@@ -229,7 +229,7 @@ def _processes() -> list[str]:
                 "one writer each",
                 "",
                 "state and heartbeat of",
-                "each worker; no lock at all",
+                "each worker; no locks",
             ),
             "soft",
             19,
@@ -244,7 +244,7 @@ def _processes() -> list[str]:
                 "HTTP/1.1, TLS or plain;",
                 "warmed by HEAD at the start",
                 "",
-                "Client gone: RST_STREAM, or",
+                "Disconnect: RST_STREAM, or",
                 "the connection is aborted.",
             ),
             "soft",
@@ -309,15 +309,15 @@ def _legend() -> list[str]:
         _text(
             24,
             y + 30,
-            "The client leaves, at whichever step: the work for it stops at once (client_closed, client_slow). "
-            "A bug of Velox's, in any step: 500 internal.",
+            "The client disconnects, in any step: its request is cancelled (client_closed, client_slow). "
+            "A bug in Velox, in any step: 500 internal.",
             "soft",
         ),
         _text(
             24,
             y + 52,
             "The upstream's own 4xx and 5xx pass unchanged (upstream_status). "
-            "A WebSocket that stands still or lasts too long ends (tunnel_timeout).",
+            "A WebSocket that is idle or too old is closed (tunnel_timeout).",
             "soft",
         ),
     ]
@@ -327,7 +327,7 @@ def _legend() -> list[str]:
         (
             412,
             "refusal",
-            "Velox answers by itself: status, reason code; the same code is in header, log and metric",
+            "Velox's own answer: status and reason code; the same code is in header, log and metric",
         ),
     ):
         parts.append(_arrow(f"M{x} {y - 5} H{x + 34}", kind, kind))
