@@ -27,6 +27,7 @@ import uvloop
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed
 from bench.payloads import API_KEY, CHAT_PATH, chat_body
 from velox.errors import VeloxError
+from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.net.application import Client, ClientTimeouts
@@ -139,7 +140,7 @@ def _by_velox() -> _Take:
     )
     parts = gateway_parts(
         *(settings, 0, loop),
-        keys=settings.api_keys,
+        auth=Authenticator(settings.api_keys),
         quotas=QuotaTable(QuotaMemory(64, 1), 0),
         leases=None,
         max_tunnels=1,

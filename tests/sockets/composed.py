@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from velox.gateway.auth import Authenticator
 from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
@@ -240,7 +241,7 @@ class Composed:
         self.fleet: Final = Fleet(settings, self.maker, self.table, self.loop)
         made = gateway_parts(
             *(settings, 0, self.loop),
-            keys=settings.api_keys,
+            auth=Authenticator(settings.api_keys),
             quotas=quotas or QuotaTable(QuotaMemory(64, 1), 0),
             leases=None,
             max_tunnels=8,

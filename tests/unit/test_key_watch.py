@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from velox.observe.series import CELLS
-from velox.runtime.credentials import KeyWatch
+from velox.runtime.credentials import KeyWatch, gone_of, some_of
 from velox.settings import load
 from velox.settings.keys import parse_entries, parse_key_file
 from velox.shm.segment import Segment
@@ -198,14 +198,19 @@ def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
         for n in range(1, 30)
     ]
     tables = [parse_key_file(content.encode(), "keys")[0] for content in contents]
+    wanted = [{entry.digest: entry for entry in table} for table in tables]
     pid = os.fork()
     if pid == 0:
         seen = 0
         try:
+            known = {entry.digest: entry for entry in watched.watch.keys}
             assert watched.watch.keys == parse_entries("one")
-            while watched.watch.keys != tables[-1]:
-                if watched.watch.take_over():
-                    seen = tables.index(watched.watch.keys, seen)  # raises ValueError for what was never written
+            while known != wanted[-1]:
+                for change in watched.watch.take_over():
+                    for digest in gone_of(change.gone):
+                        del known[digest]
+                    known.update((entry.digest, entry) for chunk in change.come for entry in some_of(chunk))
+                    seen = wanted.index(known, seen)  # raises ValueError for what was never written
             os._exit(0)
         finally:
             os._exit(1)

@@ -52,6 +52,13 @@ class Authenticator:
         """Know these keys instead. Who has kept a caller must ask again (R-AUTH-3)."""
         self._by_mac = {self._mac(key.digest): (key.digest, caller_of(key)) for key in keys}
 
+    def change(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
+        """Know no longer those of these digests, and know these entries. As replace() for what others have kept."""
+        for digest in gone:
+            self._by_mac.pop(self._mac(digest), None)
+        for key in come:
+            self._by_mac[self._mac(key.digest)] = (key.digest, caller_of(key))
+
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
 

@@ -119,6 +119,12 @@ class Gateway:
         self._plans.clear()
         self._shapes.clear()
 
+    def change_keys(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
+        """Ask for these digests no longer, and for these keys, too. As replace_keys()."""
+        self.parts.auth.change(gone, come)
+        self._plans.clear()
+        self._shapes.clear()
+
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> Exchange | None:

@@ -147,6 +147,8 @@ _SLICE: Final = 64 * _KIB
 _UPSTREAM: Final = 16 * _KIB
 _UPSTREAM_HTTP2: Final = 320 * _KIB
 _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
+# A key: as an entry, and as who has it; 560 bytes measured. All processes share them, and each counts them as its own.
+_KEY: Final = 768
 # The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
 # keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
 _LINE: Final = 64
@@ -237,6 +239,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         n_warm = sum(entry.connections * len(entry.origins) for entry in settings.upstreams)
         n_connections = min(upstream, n_warm + -(-exchanges // _STREAMS_UPSTREAM))
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
+    rows.append(MemoryRow("keys of clients", _KEY, len(settings.api_keys)))
     rows += _of_limits(settings)
     if any(target.model is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.

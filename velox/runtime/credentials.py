@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pickle
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from velox.gateway.auth import Authenticator
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import ServerCertificate, renewed_context, server_context
 from velox.policy.settled import Settled
@@ -29,7 +31,17 @@ from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry
 
-__all__ = ["CLOCK_NS", "Certificates", "FileState", "KeyWatch", "file_state"]
+__all__ = [
+    "CLOCK_NS",
+    "Certificates",
+    "FileState",
+    "KeyChange",
+    "KeyWatch",
+    "LostKeysError",
+    "file_state",
+    "gone_of",
+    "some_of",
+]
 
 _KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
 # The file system's clock may be this much behind the system's.
@@ -49,15 +61,59 @@ def file_state(path: str) -> FileState:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+class KeyChange(NamedTuple):
+    """A change of the keys. gone: digests, one after the other. come: entries that are new or other, pickled in parts.
+
+    They pass through the gateway's own memory only.
+    """
+
+    number: int
+    gone: bytes
+    come: tuple[bytes, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """How much it is."""
+        return len(self.gone) + sum(map(len, self.come))
+
+
+class LostKeysError(Exception):
+    """A worker was not there for so many changes that it can't know which keys hold."""
+
+
+def gone_of(digests: bytes) -> list[bytes]:
+    """Return the digests of a change."""
+    return [digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)]
+
+
+def some_of(chunk: bytes) -> list[KeyEntry]:
+    """Return the entries of one part of a change."""
+    entries: list[KeyEntry] = pickle.loads(chunk)  # noqa: S301 - it was never outside of the gateway's own memory
+    return entries
+
+
+_DIGEST_BYTES: Final = 32
+_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
+# Entries that a worker takes over in one step: some 2 ms.
+_CHUNK: Final = 250
+# Workers look four times a second, the file is read twice a second: none misses so many.
+_MOST_CHANGES: Final = 64
+_LOG_BYTES: Final = 16 * 2**20
+
+
 class KeyWatch:
     """Of one gateway; a worker has the copy that it was forked with.
 
-    keys: those that hold, as far as this process knows.
+    keys: those that hold, in the supervisor; in a worker those of its start. auth: who has which of them.
     """
 
     def __init__(self, settings: Settings, status: GatewayStatus, logger: logging.Logger) -> None:
         self.keys = settings.api_keys
-        self._snapshot: Final[SharedSnapshot[tuple[KeyEntry, ...]]] = SharedSnapshot(_KEYS_BYTES)
+        # Made once: processes that are forked share it until they change it.
+        self.auth: Final = Authenticator(self.keys)
+        self._number = 0  # of changes that this process knows of
+        self._log: list[KeyChange] = []
+        self._snapshot: Final[SharedSnapshot[tuple[KeyChange, ...]]] = SharedSnapshot(_KEYS_BYTES)
         self._path: Final = settings.api_keys_file
         self._end = settings.key_file_end
         self._status: Final = status
@@ -95,12 +151,14 @@ class KeyWatch:
         if keys != self.keys:
             self._publish(keys)
 
-    def take_over(self) -> bool:
-        """Take the keys that the supervisor has found since the last time; False when there are none. For a worker."""
-        keys = self._snapshot.read_new()
-        if keys is not None:
-            self.keys = keys
-        return keys is not None
+    def take_over(self) -> Sequence[KeyChange]:
+        """Return the changes that the supervisor has found since the last time. For a worker. Raises LostKeysError."""
+        log = self._snapshot.read_new() or ()
+        new = [change for change in log if change.number > self._number]
+        if new and new[0].number > self._number + 1:
+            raise LostKeysError
+        self._number += len(new)
+        return new
 
     def _judge(self, path: str, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
@@ -137,8 +195,19 @@ class KeyWatch:
         )
 
     def _publish(self, keys: tuple[KeyEntry, ...]) -> None:
+        before = {key.digest: key for key in self.keys}
+        gone = before.keys() - {key.digest for key in keys}
+        come = [key for key in keys if before.get(key.digest) != key]
         self.keys = keys
-        self._snapshot.publish(keys)
+        self.auth.change(gone, come)
+        self._number += 1
+        chunks = tuple(pickle.dumps(come[at : at + _CHUNK], _PROTOCOL) for at in range(0, len(come), _CHUNK))
+        self._log.append(KeyChange(self._number, b"".join(gone), chunks))
+        while len(self._log) > _MOST_CHANGES or (
+            len(self._log) > 1 and sum(change.n_bytes for change in self._log) > _LOG_BYTES
+        ):
+            del self._log[0]
+        self._snapshot.publish(tuple(self._log))
         self._status.n_keys = len(keys)
 
 

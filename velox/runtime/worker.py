@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -55,6 +55,7 @@ from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, 
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.fleet import Fleet
+from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
@@ -66,7 +67,6 @@ from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
-from velox.types import KeyEntry
 
 __all__ = ["Worker", "WorkerContext", "gateway_parts", "queue_of", "run_worker"]
 
@@ -76,7 +76,7 @@ def gateway_parts(
     slot: int,
     loop: asyncio.AbstractEventLoop,
     *,
-    keys: Iterable[KeyEntry],
+    auth: Authenticator,
     quotas: LimiterTable,
     leases: LeaseWait | None,
     max_tunnels: int,
@@ -88,7 +88,7 @@ def gateway_parts(
     recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
-        auth=Authenticator(tuple(keys)),
+        auth=auth,
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
         retry_rules=RetryRules(
@@ -205,7 +205,6 @@ class Worker:
         self._logger: Final = operations_logger(sys.stderr)
         self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
         self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
-        self._keys: Final = context.keys
         self._must_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
         self._is_pool_check_due = False
@@ -214,6 +213,9 @@ class Worker:
         self._fleet: Final = self._make_fleet()
         self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway()
+        self._keys: Final = KeyFollower(
+            context.keys, self._gateway.change_keys, self._must_drain.set, self._logger, loop
+        )
         self._configuration: Final = ConfigFollower(
             context.configuration, settings, self._change, self._status, self._logger, loop
         )
@@ -246,7 +248,7 @@ class Worker:
             self._settings,
             context.slot,
             self._loop,
-            keys=self._keys.keys,
+            auth=context.keys.auth,
             quotas=quotas,
             leases=leases,
             max_tunnels=self._descriptors.upstream,
@@ -358,8 +360,7 @@ class Worker:
         if self._context.certificates is not None and self._tls is not None:
             self._context.certificates.follow(self._tls)
             self._handshakes.flush(now_s)
-        if self._keys.take_over():
-            self._gateway.replace_keys(self._keys.keys)
+        self._keys.look()
         self._configuration.look()
         self._upkeep.tick(self._loop.time())
         self._memory.look(is_idle=not self._gateway.n_active and not self._budget.taken_bytes)
