@@ -307,7 +307,7 @@ model_list:
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
-        ("model_list: [", 2, "the file: expected YAML"),
+        ("model_list: [", 2, "config.yaml:1:14: the file: expected a value"),
         ("- a\n", 2, "expected `model_list` and other fields"),
         ("", 2, "expected fields"),
         ("model_list: []\n", 1, "no model is left that Velox could ask for"),

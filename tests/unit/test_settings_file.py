@@ -94,7 +94,7 @@ def test_secret_in_the_file_is_not_shown(tmp_path: Path) -> None:
     no_yaml = problems(tmp_path, "openai_api_key: [sk-secret\n\t}\n")
 
     assert "sk-secret" not in str(bad_key + no_yaml)
-    assert no_yaml[0].startswith("velox.yaml:2: the file: expected YAML")
+    assert no_yaml[0].startswith("velox.yaml:2:1: the file: expected spaces before a field, not a tab")
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ BAD_FILES = {
     "- key: secret\n  name: a b\n- key: a b\n": ["keys:2: name", "keys:3: a key"],
     "- [secret]\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line, or a YAML list of keys"],
     "- key: {secret: 1}\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line"],
-    "- secret\n\t}\n": ["keys:2: the file: expected YAML"],
+    "- secret\n\t}\n": ["keys:2:1: the file: expected spaces before a field, not a tab"],
     "- &a [*a]\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line"],
     "- &a {key: secret, models: [*a]}\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line"],
     "- !!python/object/apply:os.system [secret]\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line"],

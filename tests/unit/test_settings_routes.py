@@ -517,7 +517,7 @@ def test_keys_that_nobody_has_are_told_unless_they_may_come(tmp_path: Path) -> N
 
     assert of_file(tmp_path, content, VELOX_API_KEYS_FILE=str(tmp_path / "keys")).routes[0].match.keys == ("team-x",)
     (told,) = problems(tmp_path, content)
-    assert told.startswith("velox.yaml:1: match.keys: expected VELOX_API_KEYS or VELOX_API_KEYS_FILE with it")
+    assert told.startswith("velox.yaml:1: match.keys: expected `api_keys` or `api_keys_file` with it")
 
 
 def unreachable(*matches: Match) -> list[str]:

@@ -275,9 +275,13 @@ def test_list_of_another_shape_is_refused(content: str, tmp_path: Path) -> None:
     assert told.startswith("velox.yaml:1: upstreams: expected a list of upstreams, such as")
 
 
-def test_empty_field_is_as_if_it_was_not_there(tmp_path: Path) -> None:
-    """As with every other field of the file."""
-    assert of_file(tmp_path, "upstreams:\nroutes: ~\n").upstreams[0].name == "default"
+def test_empty_list_is_refused(tmp_path: Path) -> None:
+    """A file that was cut off there must not send requests to the default upstream."""
+    told = problems(tmp_path, "upstreams:\nroutes: ~\n")
+    assert [each.partition(", such")[0] for each in told] == [
+        "velox.yaml:1: upstreams: expected a list of upstreams",
+        "velox.yaml:2: routes: expected a list of routes",
+    ]
 
 
 def test_variable_that_makes_an_upstream_and_the_list_are_not_both_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +28,17 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _KUBERNETES: Final = re.compile(r"VELOX_(?:PORT|SERVICE_).*")
 _BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 _BY_KEY: Final = {variable.key: variable for variable in VARIABLES if variable.name != "VELOX_CONFIG"}
+_VARIABLE: Final = re.compile(r"\b(VELOX_[A-Z0-9_]+)\b(?:=(\w+))?")
+_OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
+# What is expected instead of fields that people write by mistake.
+_HINTS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("port", "host", "bind", "address"), "expected `listen`, such as `listen: 127.0.0.1:8080`"),
+        "model_list": "expected `upstreams` and `routes`; `velox import litellm` makes them of a LiteLLM file",
+        **dict.fromkeys(("upstream", "providers", "origins"), "expected `upstreams`, a list"),
+        "config": "expected no such field: a file names no other one",
+    }
+)
 _ADMIN_PLACE: Final = ("VELOX_ADMIN_LISTEN", "VELOX_ADMIN_TOKEN", "VELOX_ADMIN_TOKEN_FILE")
 
 
@@ -59,7 +71,7 @@ def load(
     problems += add_routing(values, reading.trees, environ)
     problems += reading.conflicts_with_upstreams()
     if problems:
-        raise SettingsError(problems)
+        raise SettingsError([reading.placed(problem) for problem in problems])
     origins = {name: reading.given[name].origin if name in reading.given else "default" for name in _BY_NAME}
     # A test compares every value with its field's type.
     return Settings(**values, origins=MappingProxyType(origins))
@@ -107,7 +119,11 @@ class _Reading:
                 if text:
                     self.given[name] = Given(text, origin, name)
             elif name.startswith("VELOX_") and not _KUBERNETES.fullmatch(name):
-                self.problems.append(Problem(name, "", unknown("variable", name, _BY_NAME)))
+                key = name.removeprefix("VELOX_").lower()
+                expected = unknown("variable", name, _BY_NAME)
+                if key in NESTED:
+                    expected = f"expected `{key}:` in the file that VELOX_CONFIG names: there is no such variable"
+                self.problems.append(Problem(name, "", expected))
 
     def read_config(self, path: str) -> None:
         """Read the fields of the file; they override nothing."""
@@ -120,10 +136,9 @@ class _Reading:
             has_fields = any(item.fields for item in value.items or ())
             expected = ""
             if key in NESTED:
-                if value.text != "":
-                    self.trees[key] = Tree(entry.where, value.text, value.items, value.fields)
+                self.trees[key] = Tree(entry.where, value.text, value.items, value.fields)
             elif variable is None:
-                expected = unknown("field", key, (*_BY_KEY, *NESTED))
+                expected = _HINTS.get(key) or unknown("field", key, (*_BY_KEY, *NESTED))
             elif value.items is not None and not variable.plural:
                 expected = "expected one value, not a list"
             elif has_fields and variable.parse_items is None:
@@ -160,6 +175,28 @@ class _Reading:
             part = soft_default if variable.default == MEMORY_SOFT else hard_default
             return part(memory_bytes, workers) if isinstance(workers, int) else "off"
         return variable.default
+
+    def placed(self, problem: Problem) -> Problem:
+        """Return a problem with a setting as it was given: by its field, with file and line, or by its option.
+
+        What it asks for is then called as the file has it, unless that was given elsewhere.
+        """
+        given = self.given.get(problem.name)
+        if given is not None and not problem.where:
+            if given.origin == "command line":
+                return replace(problem, name=_OPTIONS.get(problem.name, problem.name))
+            if given.origin == "file":
+                problem = replace(problem, name=given.name, where=given.where)
+        file = self.given.get("VELOX_CONFIG")
+        if file is None or not problem.where.startswith(f"{file.text}:"):
+            return problem
+        return replace(problem, expected=_VARIABLE.sub(self._as_in_file, problem.expected))
+
+    def _as_in_file(self, match: re.Match[str]) -> str:
+        variable, given = _BY_NAME.get(match[1]), self.given.get(match[1])
+        if variable is None or (given is not None and given.origin != "file"):
+            return match[0]
+        return f"`{variable.key}: {match[2]}`" if match[2] else f"`{variable.key}`"
 
     def conflicts_with_upstreams(self) -> list[Problem]:
         """Report variables that define an upstream although the file has a list of upstreams."""

@@ -12,7 +12,7 @@ import pwd
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from velox.policy.routes import Delay, HashOn
 from velox.types import Address, Origin, Secret, SocketOwner
@@ -78,6 +78,8 @@ _PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,2})?)")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 # The name of a caller's key.
 KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ADDRESS_FORMS: Final = "expected IP:PORT, [IPV6]:PORT, localhost:PORT or unix:PATH"
+_ORIGIN_FORMS: Final = "expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]"
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 _REDIS_QUERY: Final = re.compile(r"(?:db=[0-9]{1,5})?")
 _REDIS_DATABASE: Final = re.compile(r"/?|/[0-9]{1,5}")
@@ -224,12 +226,18 @@ def address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]") and ":" in host:
         host = host[1:-1]
     elif ":" in host:
-        host = ""
+        raise ValueError(f"{_ADDRESS_FORMS}: an IPv6 address stands in brackets")
+    if not host:
+        raise ValueError(f"{_ADDRESS_FORMS}, such as 127.0.0.1:8080, or 0.0.0.0:8080 for all addresses")
     host = "127.0.0.1" if host == "localhost" else host
     try:
-        return Address("tcp", host=str(ipaddress.ip_address(host)), port=integer(0, 65535)(port))
+        found = str(ipaddress.ip_address(host))
     except ValueError:
-        raise ValueError("expected IP:PORT, [IPV6]:PORT, localhost:PORT or unix:PATH") from None
+        raise ValueError(f"{_ADDRESS_FORMS}: names are not looked up here") from None
+    try:
+        return Address("tcp", host=found, port=integer(0, 65535)(port))
+    except ValueError:
+        raise ValueError("expected a port from 0 to 65535 after the last colon, or unix:PATH") from None
 
 
 address_or_off: Final = _or_word(address, {"off": None})
@@ -282,12 +290,13 @@ def origin(text: str) -> Origin:
         return Origin("http", "localhost", 80, "", b"localhost", unix_path=address(text).path)
     try:
         parts = urlsplit(text)
-        host, port = parts.hostname or "", parts.port
+        host = parts.hostname or ""
     except ValueError:
-        raise ValueError("expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]") from None
+        raise ValueError(_ORIGIN_FORMS) from None
     # urlsplit drops TAB, CR and LF silently and strips spaces: only visible characters may come this far.
-    if parts.scheme not in {"http", "https"} or not _VISIBLE.fullmatch(text) or not _is_host(host) or port == 0:
-        raise ValueError("expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]")
+    if parts.scheme not in {"http", "https"} or not _VISIBLE.fullmatch(text) or not _is_host(host):
+        raise ValueError(_ORIGIN_FORMS)
+    port = _port_of(parts)
     if "@" in parts.netloc:
         raise ValueError("expected a URL without user or password: give the key in OPENAI_API_KEY")
     if "?" in text or "#" in text:
@@ -359,13 +368,15 @@ def redis_url(text: str) -> Secret:
     """Parse the URL of a Redis. It may contain a password, so no message shows any part of it."""
     try:
         parts = urlsplit(text)
-        host, port, scheme = parts.hostname or "", parts.port, parts.scheme
+        host, scheme = parts.hostname or "", parts.scheme
     except ValueError:
         raise ValueError(_REDIS_FORMS) from None
+    if scheme in {"redis", "rediss"}:
+        _port_of(parts)
     if not _VISIBLE.fullmatch(text) or "#" in text:
         raise ValueError(_REDIS_FORMS)
     if scheme in {"redis", "rediss"}:
-        if not host or port == 0 or not _REDIS_DATABASE.fullmatch(parts.path) or "?" in text:
+        if not host or not _REDIS_DATABASE.fullmatch(parts.path) or "?" in text:
             raise ValueError(_REDIS_FORMS)
     elif scheme != "unix" or host or not unquote(parts.path).strip("/") or not _REDIS_QUERY.fullmatch(parts.query):
         raise ValueError(_REDIS_FORMS)
@@ -431,6 +442,16 @@ model_name: Final = _matching(
 # No comma: the header has them between tags.
 tag: Final = _matching(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII characters each, without commas")
 key_name: Final = _matching(KEY_NAME, "names of keys, and never a key itself")
+
+
+def _port_of(parts: SplitResult) -> int | None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("expected a port from 1 to 65535")
+    return port
 
 
 def _is_host(host: str) -> bool:

@@ -17,6 +17,8 @@ _SHOWN_CHARS: Final = 120
 # What a field's name can be: words, and a digit or two ("http2_engine"), inside others ("timeouts.connect"). No key of
 # an API is.
 _WORD: Final = re.compile(r"[A-Za-z_'` ]{1,40}(?:[0-9]{1,2}[A-Za-z_]{0,40})?(?:\.[A-Za-z_]{1,20}){0,2}")
+# A word with dashes in place of underscores: short parts, and none of the prefixes of keys.
+_DASHED: Final = re.compile(r"(?!(?:sk|vk|pk|rk|key|token)-)[A-Za-z]{1,14}(?:-[A-Za-z]{1,14}){1,4}")
 _USERINFO: Final = re.compile(r"//.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 
@@ -38,7 +40,7 @@ class Problem:
         place = f"{self.where}: " if self.where else ""
         value = f" is {self.value}" if self.value else ""
         name = self.name if len(self.name) <= _SHOWN_CHARS else self.name[:_SHOWN_CHARS] + "..."
-        if self.where and not _WORD.fullmatch(name):
+        if self.where and not (_WORD.fullmatch(name) or _DASHED.fullmatch(name)):
             name = "a field"  # it may be an API key by mistake; the line number identifies the field
         return on_one_line(f"{place}{name}{value}: {self.expected}")
 
@@ -67,7 +69,11 @@ def quoted(text: str, *, secret: bool = False) -> str:
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return what a problem says of a name that is none of `known`, with the nearest one."""
-    # The prefix is common to all: with it, any two names would look alike.
-    by_rest = {other.removeprefix("VELOX_"): other for other in known}
-    close = difflib.get_close_matches(name.removeprefix("VELOX_"), by_rest, n=1)
+    by_rest = {_compared(other): other for other in known}
+    close = difflib.get_close_matches(_compared(name), by_rest, n=1)
     return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")
+
+
+def _compared(name: str) -> str:
+    """Return what two names are compared by: case and dashes apart. The prefix would make any two look alike."""
+    return name.lower().replace("-", "_").removeprefix("velox_")

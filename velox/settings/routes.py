@@ -13,6 +13,7 @@ one of them is chosen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, get_args
 
 from velox.outcomes import Refusal
@@ -43,7 +44,16 @@ FIELDS: Final = (
     *("request_headers", "response_headers"),
 )
 _LIST: Final = ListForm(
-    "routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"
+    *("routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"),
+    MappingProxyType(
+        {
+            **{name: f"expected it inside `match`, such as `match: {{{name}: [...]}}`" for name in ("models", "paths")},
+            **{name: f"expected it inside `match`, such as `match: {{{name}: [...]}}`" for name in ("keys", "tags")},
+            "headers": "expected it inside `match`, or `request_headers`, or `response_headers`",
+            **dict.fromkeys(("upstream", "upstreams", "target", "targets"), "expected `to`, with names of upstreams"),
+            "fallbacks": "expected `fallback`, with names of upstreams",
+        }
+    ),
 )
 _TAG_HEADER: Final = "x-velox-tag"
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 import yaml
 
 from velox.settings.problems import Problem, quoted, unknown
+from velox.settings.yaml_errors import yaml_problem
 
 __all__ = [
     "NO_END",
@@ -44,6 +46,8 @@ _MOST_CHARS: Final = 2**21
 # The field that says: up to here the file is whole.
 _END: Final = "end"
 _NULL: Final = "tag:yaml.org,2002:null"
+
+NO_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 T = TypeVar("T")
 N = TypeVar("N", bound="_Named")
@@ -152,10 +156,7 @@ def compose(content: bytes, path: str) -> tuple[yaml.Node | None, list[Problem]]
     try:
         root: yaml.Node | None = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.YAMLError as exc:
-        mark = exc.problem_mark if isinstance(exc, yaml.MarkedYAMLError) else None
-        # The library's own words may quote the file, and with it a key.
-        where = path if mark is None else f"{path}:{mark.line + 1}"
-        return None, [Problem("the file", "", "expected YAML", where=where)]
+        return None, [yaml_problem(exc, content, path)]
     except RecursionError:
         return None, [Problem("the file", "", "expected one field a line, found nesting without end", where=path)]
     return root, []
@@ -196,7 +197,8 @@ def _fields(
         if key.value in nested:
             tree, problems = tree_of(path, key.value, node)
             yield from problems
-            yield Entry(key.value, where, tree or Tree(where, text=""))
+            if tree is not None:
+                yield Entry(key.value, where, tree)
         elif (tree := _plain(path, node, inner=inner)) is not None:
             yield Entry(key.value, where, tree)
         else:
@@ -303,10 +305,18 @@ class Section:
     """The fields of a value that has some. What is wrong with them is added to `problems`.
 
     kind: as a problem calls it, "an upstream". known: the fields that there may be. name: the field that holds it, for
-    those inside another.
+    those inside another. hints: what is expected instead of fields that people write by mistake.
     """
 
-    def __init__(self, tree: Tree, kind: str, known: Sequence[str], problems: list[Problem], name: str = "") -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        kind: str,
+        known: Sequence[str],
+        problems: list[Problem],
+        name: str = "",
+        hints: Mapping[str, str] = NO_HINTS,
+    ) -> None:
         assert tree.fields is not None, "made of values with fields only"
         self.where: Final = tree.where
         self._given: Final = {entry.key: entry for entry in tree.fields}
@@ -315,7 +325,7 @@ class Section:
         self._problems: Final = problems
         for entry in tree.fields:
             if entry.key not in known:
-                expected = unknown(f"field of {kind}", entry.key, known)
+                expected = hints.get(entry.key) or unknown(f"field of {kind}", entry.key, known)
                 problems.append(Problem(self._prefix + entry.key, "", expected, where=entry.where))
 
     def __contains__(self, name: str) -> bool:
@@ -429,7 +439,7 @@ class ListForm:
     """How a list of entries, each with a name of its own, is written.
 
     name: the list's field, "routes". kind: what a problem calls an entry, "a route". example: of an entry.
-    item_example: what fields it has at least.
+    item_example: what fields it has at least. hints: as for Section.
     """
 
     name: str
@@ -438,6 +448,7 @@ class ListForm:
     most: int
     example: str
     item_example: str
+    hints: Mapping[str, str] | None = None
 
     def read(self, tree: Tree, read_entry: Callable[[Section], N], problems: list[Problem]) -> tuple[N, ...]:
         """Return the entries of a list; what is wrong with it is added to `problems`."""
@@ -458,7 +469,7 @@ class ListForm:
                     Problem(self.kind, "", f"expected fields such as {self.item_example}", where=item.where)
                 )
                 continue
-            section = Section(item, self.kind, self.fields, problems)
+            section = Section(item, self.kind, self.fields, problems, hints=self.hints or NO_HINTS)
             entry = read_entry(section)
             entries.append(entry)
             first = by_name.setdefault(entry.name, entry)

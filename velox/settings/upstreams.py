@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from velox.policy.routes import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
@@ -25,7 +26,7 @@ from velox.settings.header_rules import plain_headers
 from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import ListForm, Section, Tree, read_file
-from velox.types import Secret
+from velox.types import Origin, Secret
 
 __all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "key_files", "key_files_of_bad", "parse_upstreams"]
 
@@ -45,12 +46,28 @@ _LIST: Final = ListForm(
     256,  # a label of metrics, and cells in memory that all workers share
     "{name: openai, origin: https://api.openai.com}",
     "`name: openai` and `origin: https://api.openai.com`",
+    MappingProxyType(
+        {
+            **dict.fromkeys(
+                ("url", "base_url", "api_base", "host", "address"),
+                "expected `origin`, such as `origin: https://api.openai.com`",
+            ),
+            **dict.fromkeys(
+                ("key", "api_key", "api_keys", "token"), "expected `keys`, such as `keys: [env:OPENAI_API_KEY]`"
+            ),
+            "timeout": "expected `timeouts`, such as `timeouts: {first_byte: 60s}`",
+            "model": "expected `models`; what another model is asked for stands in `to` of a route",
+        }
+    ),
 )
 _FORMS: Final = "expected env:NAME or file:PATH, and never a key itself"
 _FILE: Final = "file:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 # A name that may be shown: a key written after `env:` by mistake rarely looks like this.
-_USUAL_NAME: Final = re.compile(r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}")
+_USUAL_NAME: Final = re.compile(
+    r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}|[A-Z]{1,16}[0-9]{0,2}|[a-z]{1,16}(?:_[a-z]{1,16}){1,4}[0-9]{0,2}"
+)
+_USUAL_FILE: Final = re.compile(r".*/.*|[A-Za-z_-]{1,24}[0-9]{0,2}\.[a-z]{1,4}", re.DOTALL)
 _LONGEST_KEY_BYTES: Final = 16 * 1024
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
 
@@ -108,7 +125,7 @@ def key_files_of_bad(path: str) -> frozenset[str]:
 
 def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]) -> UpstreamEntry:
     section.needs(name="openai", origin="https://api.openai.com")
-    origins = section.many("origin", parse.origin)
+    origins = section.many("origin", _origin)
     keys = section.many("keys", _key_reader(environ), shown=False)
     if len({key.digest for key in keys}) < len(set(keys)):
         section.refuse("keys", "expected each key once: two of these lead to the same one")
@@ -155,6 +172,13 @@ def _probe(section: Section) -> ProbeEntry | None:
         return None
     inner.needs(path="/health")
     return ProbeEntry(inner.one("path", parse.path, "/"), inner.one("every", parse.duration(0.1, 3600.0), 5.0))
+
+
+def _origin(text: str) -> Origin:
+    try:
+        return parse.origin(text)
+    except ValueError as exc:
+        raise ValueError(str(exc).replace("give the key in OPENAI_API_KEY", "give the key in `keys`")) from None
 
 
 def _file_path(text: str) -> str:
@@ -210,7 +234,7 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> Secret:
 
 
 def _from_file(path: str) -> Secret:
-    shown = quoted(path) if "/" in path else "that is named here"
+    shown = quoted(path) if _USUAL_FILE.fullmatch(path) else "that is named here"
     try:
         content = read_key_file(path)
         if len(content) > _LONGEST_KEY_BYTES:
