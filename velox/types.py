@@ -130,7 +130,15 @@ class RequestHead:
         path, _, query = target.partition(b"?")
         return cls(
             HeadShape(
-                *(method, target, path, query, http_1_0, keep_alive, chunked, expect_continue, offer),
+                method,
+                target,
+                path,
+                query,
+                http_1_0,
+                keep_alive,
+                chunked,
+                expect_continue,
+                offer,
                 fields=tuple(headers),
                 is_shared=is_shared,
             ),

@@ -48,7 +48,7 @@ class FakeClient(Http1Replies):
     is_http_1_0 = False
 
     def __init__(self) -> None:
-        super().__init__()
+        self._chunked = self.ends_at_close = False  # it is no connection of an ingress
         self.is_write_paused = False
         self.written = b""
         self.finished: Final = asyncio.Event()
@@ -67,6 +67,10 @@ class FakeClient(Http1Replies):
     def cut_off(self, last: bytes, *, reset: bool) -> None:
         self.cuts.append((last, reset))
         self.finished.set()
+
+    def on_deadline(self) -> None: ...
+
+    def close_if_idle(self) -> None: ...
 
     def release_body(self) -> None: ...
 

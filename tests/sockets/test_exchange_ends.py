@@ -28,7 +28,7 @@ class FakeClient(Http1Replies):
     will_close = True
 
     def __init__(self) -> None:
-        super().__init__()
+        self._chunked = self.ends_at_close = False  # it is no connection of an ingress
         self.written = b""
         self.finished = 0
 
@@ -44,6 +44,10 @@ class FakeClient(Http1Replies):
 
     def cut_off(self, last: bytes, *, reset: bool) -> None:
         raise AssertionError("no reply has begun")
+
+    def on_deadline(self) -> None: ...
+
+    def close_if_idle(self) -> None: ...
 
     def release_body(self) -> None:
         pass

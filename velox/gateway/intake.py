@@ -228,7 +228,10 @@ class Gateway:
     def answer_for(self, exchange: Exchange, error: VeloxError) -> None:
         """Write the error that an exchange has ended in."""
         self.answer(
-            *(exchange.client, exchange.head, error, exchange.id),
+            exchange.client,
+            exchange.head,
+            error,
+            exchange.id,
             may_have_begun=exchange.may_have_begun,
             rates=exchange.rates,
             told=exchange.attempt_fields().headers,
@@ -335,7 +338,8 @@ class Gateway:
         """Tell the queue what a request really cost that its caller was charged for when it left the queue."""
         if tokens != exchange.cost:
             self.queue.correct(
-                *(exchange.plan.caller.id, tokens - exchange.cost),
+                exchange.plan.caller.id,
+                tokens - exchange.cost,
                 priority=exchange.plan.priority,
                 taken_ns=exchange.taken_ns,
             )

@@ -300,7 +300,9 @@ class RouteCursor:
         for anyhow in (False, True):
             for group, closed in self.stages:
                 attempt = group.pick(
-                    *(now_s, self._key, closed),
+                    now_s,
+                    self._key,
+                    closed,
                     may_probe=may_probe and not anyhow,
                     anyhow=anyhow,
                     within_limits=True,

@@ -16,10 +16,9 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.policy.queue_wait import DrainRate, StandingQueue
 from velox.policy.virtual_tokens import ClassFloors, Line, VirtualTokens, Waiting
@@ -48,8 +47,7 @@ class Outcome(enum.IntEnum):
     TOO_LATE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict(Generic[T]):
+class Verdict(NamedTuple, Generic[T]):
     """The answer to an offer.
 
     wait_ns: when refused: about how long it would have waited; 0: not known. allowed_ns: when TOO_LATE: how long it

@@ -49,8 +49,13 @@ _ASKS: Final = object()
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class _Pairs(list[tuple[str, object]]):
+class _Pairs:
     """An object as the standard library's parser saw it: every key, the second one of a name too."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        self.pairs: Final = pairs
 
 
 _COMPOUND: Final = frozenset({simdjson.Object, simdjson.Array, _Pairs, list})
@@ -158,14 +163,14 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
         raise _invalid("body is nested too deeply") from None
     if not isinstance(document, _Pairs):
         return None
-    found = [(key, _plain(key, value)) for key, value in document if key in _FIELDS]
+    found = [(key, _plain(key, value)) for key, value in document.pairs if key in _FIELDS]
     names = [name for name, _ in found]
     return dict(found), next((name for name in names if names.count(name) > 1), None)
 
 
 def _plain(key: str, value: object) -> object:
     if key == _OPTIONS and isinstance(value, _Pairs):
-        return _asking(value)
+        return _asking(value.pairs)
     return ... if type(value) in _COMPOUND else value
 
 

@@ -136,7 +136,7 @@ class LineMemory(Generic[K, S]):
 
     __slots__ = (
         *("_always", "_bounds", "_marks_aside", "_n_bytes", "_n_heads", "_n_new", "_named", "_parts", "_plans_aside"),
-        *("_repeats", "_seen", "_start", "_volatile", "marks", "plans"),
+        *("_repeats", "_seen", "_start", "_volatile_starts", "marks", "plans"),
     )
 
     def __init__(
@@ -159,13 +159,13 @@ class LineMemory(Generic[K, S]):
         self._plans_aside: dict[_Marks, tuple[Plan[K, S], ...]] = {}
         self._seen: Final[set[_Marks]] = set()  # once: a plan is made for what comes again
         self._n_new: Final[dict[bytes, int]] = {}  # by start: how many lines in a row were new
-        self._volatile: Final[set[bytes]] = set()
+        self._volatile_starts: Final[set[bytes]] = set()
         self._parts: Final[dict[K | None, int]] = {}  # how much each caller has added
         self._n_heads = 0  # without a plan, since all had their whole parts
         self._n_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<LineMemory {len(self.plans)} plans, {len(self.marks)} lines, {len(self._volatile)} volatile>"
+        return f"<LineMemory {len(self.plans)} plans, {len(self.marks)} lines, {len(self._volatile_starts)} volatile>"
 
     def __len__(self) -> int:
         """Return how many lines are held."""
@@ -179,7 +179,7 @@ class LineMemory(Generic[K, S]):
         self._plans_aside = {}
         self._seen.clear()
         self._n_new.clear()
-        self._volatile.clear()
+        self._volatile_starts.clear()
         self._parts.clear()
         self._n_bytes = 0
 
@@ -223,7 +223,7 @@ class LineMemory(Generic[K, S]):
         new = [
             at
             for at, (mark, start) in enumerate(zip(marks, starts, strict=True))
-            if mark is None and at != length_at and start not in self._volatile
+            if mark is None and at != length_at and start not in self._volatile_starts
         ]
         self._parts[caller] = used = used + len(new) + 1
         if used > most or any(_size(lines[at]) > _LINE_BYTES for at in new):
@@ -269,7 +269,7 @@ class LineMemory(Generic[K, S]):
         for line, field in zip(head.lines, head.fields, strict=True):
             start = None if field is None else self._start(line, field)
             if field is not None and field[0] in several:
-                if start in self._volatile:
+                if start in self._volatile_starts:
                     return None
                 start = None
             elif start is not None and field is not None and field[0] in self._always:
@@ -284,7 +284,7 @@ class LineMemory(Generic[K, S]):
         if len(counts) > self._bounds.names:
             counts.clear()
         for line, start in zip(lines, starts, strict=True):
-            if start is None or start in self._volatile:
+            if start is None or start in self._volatile_starts:
                 continue
             if line in self.marks:
                 counts.pop(start, None)
@@ -301,10 +301,10 @@ class LineMemory(Generic[K, S]):
         return len(became)
 
     def _make_volatile(self, start: bytes) -> None:
-        if start not in self._volatile:
-            if len(self._volatile) >= self._bounds.names:
-                self._volatile.clear()  # plans that were made stay; the names are found out again
-            self._volatile.add(start)
+        if start not in self._volatile_starts:
+            if len(self._volatile_starts) >= self._bounds.names:
+                self._volatile_starts.clear()  # plans that were made stay; the names are found out again
+            self._volatile_starts.add(start)
 
     def keep(self, marks: _Marks, head: HeadLines[K], shape: Callable[[tuple[ShapeField, ...]], S]) -> None:
         """Keep a plan for heads with these marks, which learn() has returned. shape: made of its fields."""

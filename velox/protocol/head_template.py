@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from velox.protocol.http1_write import field_lines
-from velox.protocol.http2 import Mark, guarded
+from velox.protocol.http2 import Mark, Markable, guarded
 from velox.types import Headers, ShapeField
 
 __all__ = ["HeadTemplate"]
@@ -37,7 +37,7 @@ class HeadTemplate:
         self._places: Final = tuple(places)
         self._fields: Final[Headers] = [(name, value or b"") for name, value in chosen]
         self._mark: Mark | None = None
-        self._marked = self._fields  # with that mark on secrets
+        self._marked: Markable = self._fields  # with that mark on secrets
         # The lines, with %b where a value belongs; not made until fields are asked for.
         self._form: bytes | None = None
         found = [n for _, n, _ in places]
@@ -47,7 +47,7 @@ class HeadTemplate:
     def __repr__(self) -> str:
         return f"<HeadTemplate of {len(self._fields)} fields, {len(self._places)} of them volatile>"
 
-    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Headers:
+    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Markable:
         """Return the fields of one head. Nobody changes them. Raises ValueError as field_lines() does.
 
         mark: is put on secrets, and on the values of this head: in a table of HPACK they would push out what stays.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from velox.types import Header, Headers
 
@@ -46,6 +46,7 @@ __all__ = [
     "EngineHandler",
     "EngineSettings",
     "Mark",
+    "Markable",
     "SendQueue",
     "guarded",
 ]
@@ -78,7 +79,9 @@ LARGE_UPDATE: Final = 1_024
 
 
 # Marks a field as one that no compression table keeps (RFC 7541 §7.1.3).
-Mark: TypeAlias = Callable[[Header], Header]
+Mark: TypeAlias = Callable[[Header], object]
+# Fields with or without marks. What a mark returns is of a class below tuple, and must stay so: no pair to a compiler.
+Markable: TypeAlias = list[Any]
 
 
 class EngineError(Exception):
@@ -192,7 +195,9 @@ class Engine(Protocol):
         some day. Nobody else uses it.
         """
 
-    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
+    def send_request(
+        self, headers: Markable, end_stream: bool, body: bytes | bytearray = b"", *, is_marked: bool = False
+    ) -> int:
         """Open a stream and return its id. Raises EngineError.
 
         body: as send_data() takes it; end_stream: nothing follows the head and that. is_marked: secrets are marked.
@@ -204,7 +209,7 @@ class Engine(Protocol):
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         """Answer a stream. `end_stream`: no body follows."""
 
-    def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+    def send_data(self, stream_id: int, data: bytes | bytearray, end_stream: bool) -> None:
         """Queue body bytes, of which a reference is kept; they go out as the peer's windows allow."""
 
     def queued_bytes(self, stream_id: int) -> int:
@@ -265,14 +270,14 @@ class SendQueue:
     __slots__ = ("_chunks", "ended", "n_bytes")
 
     def __init__(self) -> None:
-        self._chunks: Final[deque[bytes | memoryview]] = deque()
+        self._chunks: Final[deque[bytes | bytearray | memoryview]] = deque()
         self.n_bytes = 0
         self.ended = False
 
     def __repr__(self) -> str:
         return f"<SendQueue n_bytes={self.n_bytes} ended={self.ended}>"
 
-    def push(self, data: bytes, ended: bool) -> None:
+    def push(self, data: bytes | bytearray, ended: bool) -> None:
         """Add to the end; nothing may be added after `ended`."""
         if data:
             self._chunks.append(data)
@@ -297,9 +302,9 @@ class SendQueue:
         return piece
 
 
-def guarded(headers: Headers, mark: Mark) -> Headers:
+def guarded(headers: Headers, mark: Mark) -> Markable:
     """Return the headers with those that hold secrets marked as never to be indexed; the argument is kept."""
-    marked = headers
+    marked: Markable = headers
     for i, header in enumerate(headers):
         if header[0] in NEVER_INDEXED:
             if marked is headers:

@@ -54,6 +54,7 @@ from velox.protocol.http2 import (
     EngineError,
     EngineHandler,
     EngineSettings,
+    Markable,
     SendQueue,
     guarded,
 )
@@ -78,7 +79,7 @@ _UNDECODABLE: Final = (HPACKError, IndexError, TypeError, UnicodeDecodeError)
 _OF_THE_CONNECTION: Final = (DenialOfServiceError, FlowControlError, TooManyStreamsError)
 
 
-def _mark(header: Header) -> Header:
+def _mark(header: Header) -> object:
     return NeverIndexedHeaderTuple(*header)
 
 
@@ -176,7 +177,9 @@ class H2Engine:
         elif self._outbox.n_ready > _MAX_READY:
             self._end(ENHANCE_YOUR_CALM, "the peer takes no answers and asks for more")
 
-    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
+    def send_request(
+        self, headers: Markable, end_stream: bool, body: bytes | bytearray = b"", *, is_marked: bool = False
+    ) -> int:
         if self._is_dead or self._is_leaving:
             raise EngineError("the connection takes no new streams")
         if len(self._streams) >= self.peer_max_streams:
@@ -208,7 +211,7 @@ class H2Engine:
             if end_stream:
                 self._end_local(stream_id)
 
-    def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+    def send_data(self, stream_id: int, data: bytes | bytearray, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.queue_ended:
             stream.queue_ended = end_stream
@@ -563,7 +566,7 @@ class Outbox:
         self._collect()
         return bool(self._output) or any(map(self._can_send, self._queues, self._queues.values()))
 
-    def push(self, stream_id: int, data: bytes, ended: bool) -> None:
+    def push(self, stream_id: int, data: bytes | bytearray, ended: bool) -> None:
         """Queue body bytes of a stream that has not ended."""
         queue = self._queues.get(stream_id)
         if queue is None:

@@ -57,6 +57,7 @@ from velox.protocol.http2 import (
     EngineError,
     EngineHandler,
     EngineSettings,
+    Markable,
     SendQueue,
     guarded,
 )
@@ -223,7 +224,9 @@ class Ngh2Engine:
                 break
         self._n_idle = n_idle
 
-    def send_request(self, headers: Headers, end_stream: bool, body: bytes = b"", *, is_marked: bool = False) -> int:
+    def send_request(
+        self, headers: Markable, end_stream: bool, body: bytes | bytearray = b"", *, is_marked: bool = False
+    ) -> int:
         if len(self._streams) >= self.peer_max_streams:
             raise EngineError("the peer allows no more streams")
         connection = self._connection
@@ -245,10 +248,10 @@ class Ngh2Engine:
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         if stream_id in self._streams:
-            headers = guarded(headers, _mark)
-            _unless_over(self._connection.send_response, stream_id, headers, end_stream=end_stream)
+            marked = guarded(headers, _mark)
+            _unless_over(self._connection.send_response, stream_id, marked, end_stream=end_stream)
 
-    def send_data(self, stream_id: int, data: bytes, end_stream: bool) -> None:
+    def send_data(self, stream_id: int, data: bytes | bytearray, end_stream: bool) -> None:
         if stream_id in self._streams:
             self._outbox.push(stream_id, data, end_stream)
 
@@ -433,7 +436,7 @@ class Outbox:
     def __repr__(self) -> str:
         return f"<Outbox waiting={len(self.waiting)}>"
 
-    def push(self, stream_id: int, data: bytes, ended: bool) -> None:
+    def push(self, stream_id: int, data: bytes | bytearray, ended: bool) -> None:
         """Queue body bytes of a stream."""
         connection = self._connection
         queue = self.waiting.get(stream_id)
@@ -543,18 +546,18 @@ class SharedFields:
     def __repr__(self) -> str:
         return f"<SharedFields {len(self._known)}, {self._n_bytes} bytes>"
 
-    def share(self, fields: Sequence[Header]) -> Headers:
+    def share(self, fields: Sequence[Any]) -> Headers:
         """Return the fields, those that came before as the same objects. A field of a subclass stays what it is."""
         get = self._known.get
-        shared = []
+        shared: list[Any] = []
         for field in fields:
-            known = get(field)
+            known: Any = get(field)
             if known is None or type(field) is not tuple:
                 known = self._keep(field)
             shared.append(known)
         return shared
 
-    def _keep(self, field: Header) -> Header:
+    def _keep(self, field: Any) -> Any:
         if type(field) is tuple:
             self._n_bytes += len(field[0]) + len(field[1]) + _OVERHEAD
             if self._n_bytes > _MAX_BYTES:

@@ -128,7 +128,7 @@ class ReplyCarrier(Protocol):
         """Give the connection away, with what has come on it. Nothing happens when the client has left."""
 
 
-class Http1Replies(ReplyCarrier):
+class Http1Replies(ClientConnection, ReplyCarrier):
     """How replies leave: with a length, in chunks, or up to the connection's close.
 
     The framing half of a Client (application.py). A base class and not a part of the connection: another call for each
@@ -138,7 +138,8 @@ class Http1Replies(ReplyCarrier):
     takes_lines: Final = True
     may_run_ahead: Final = True  # there is no more than one reply
 
-    def __init__(self) -> None:
+    def __init__(self, ingress: IngressState) -> None:
+        super().__init__(ingress)
         self._chunked = False
         self.ends_at_close = False  # HTTP/1.0, no length: only the connection's close ends the reply
 
@@ -223,12 +224,11 @@ class _State(enum.IntEnum):
 _IDLE, _HEAD, _BODY, _ANSWERING, _FLUSHING, _LINGER, _CLOSED = _State  # an enumeration's attribute takes 50 ns
 
 
-class ClientHttp1Connection(Http1Replies, ClientConnection):
+class ClientHttp1Connection(Http1Replies):
     """One client's connection; the Client of each of its requests in turn."""
 
     def __init__(self, ingress: IngressState) -> None:
-        Http1Replies.__init__(self)
-        ClientConnection.__init__(self, ingress)
+        super().__init__(ingress)
         self._request: Final = RequestReader(ingress.limits, ingress.budget, ingress.heads)
         self._state = _IDLE
         self._caller = ANYONE

@@ -45,7 +45,13 @@ class Ingress(IngressState):
     ) -> None:
         """http2: what makes the engines of clients that speak it; None: none may."""
         super().__init__(
-            *(app, limits, timeouts, budget, loop), max_connections=max_connections, max_per_address=max_per_address
+            app,
+            limits,
+            timeouts,
+            budget,
+            loop,
+            max_connections=max_connections,
+            max_per_address=max_per_address,
         )
         self._read_view: Final = read_view()
         self._http2: Final = http2

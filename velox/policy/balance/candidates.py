@@ -149,6 +149,8 @@ def load_per_weight(candidates: Candidates, weights: Sequence[float], factor: fl
 
     A member has room if its load without this request is less than its own bound: for whole numbers the same as above.
     """
+    total: float
+    weight: float
     if min(weights, default=0.0) > 0.0:  # no loop in Python while all are well
         n = len(weights)
         total = sum(candidates.inflight) + sum(candidates.extra)
