@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 
 from velox.runtime.crashes import CrashReports, crash_report
@@ -35,6 +36,27 @@ def test_report_has_where_it_stood_and_nothing_that_may_be_a_value() -> None:
     assert crash_report(b"free(): invalid pointer\n") == "free(): invalid pointer"
     assert crash_report(b"double free or corruption (out)\n") == "double free or corruption (out)"
     assert crash_report(b"") == crash_report(b"anything\n\xff\n") == ""
+
+
+FATAL = """
+import ctypes, os
+from velox.runtime.crashes import CrashReports
+
+def fails_here():
+    ctypes.pythonapi.Py_FatalError(b"no more frames")
+
+reports = CrashReports()
+pid = reports.fork(fails_here)
+print(os.waitpid(pid, 0)[1] & 0x7F, reports.take(pid))
+"""
+
+
+def test_fatal_error_of_python_itself_is_told() -> None:
+    """It writes to descriptor 2 by itself, before it aborts. In a process of its own: pytest has threads."""
+    command = [sys.executable, "-c", FATAL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.startswith(f"{signal.SIGABRT:d} Fatal Python error: ") and "no more frames" in done.stdout
+    assert "in fails_here" in done.stdout and done.stderr == ""
 
 
 def test_long_report_is_cut() -> None:

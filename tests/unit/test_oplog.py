@@ -38,6 +38,24 @@ def test_message_is_cut_to_256_characters() -> None:
     assert said("%s", "x" * 1000)["message"] == "x" * 256
 
 
+def test_death_of_a_process_is_one_line_with_reason_and_traceback() -> None:
+    """As fields, of which an empty one is left out; for a person at a terminal the traceback follows the line."""
+    stream = io.StringIO()
+    for told in ("File a\nFile b", ""):
+        operations_logger(stream).error("it died", extra={"reason": "stuck", "traceback": told})
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["message"], first["reason"], first["traceback"]) == ("it died", "stuck", "File a\nFile b")
+    assert second["reason"] == "stuck" and "traceback" not in second
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    operations_logger(terminal).error("it died", extra={"reason": "stuck", "traceback": "File a\nFile b"})
+    assert terminal.getvalue().endswith("error   it died\nFile a\nFile b\n")
+
+
 def test_crash_is_told_without_what_it_was_raised_with() -> None:
     """R-LOG-3: the kind of error and the lines of code; an error's words may be a client's."""
     try:

@@ -87,6 +87,8 @@ class LeaseProcess:
         self._start_at_s = 0.0
         self.pipes: Final = LeasePipes(segment.blocks)
         self.pid = 0
+        self.started_s = 0.0
+        self.aborted = False
 
     def __repr__(self) -> str:
         return f"<LeaseProcess pid={self.pid}>"
@@ -108,9 +110,15 @@ class LeaseProcess:
 
         return run_keeper(self._settings, self._segment, self._quotas, self.pipes)
 
-    def started(self, pid: int) -> None:
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of its last sign of life; 0: none yet."""
+        return self._status.keeper_heartbeat_ns
+
+    def started(self, pid: int, now_s: float) -> None:
         """Note its process."""
         self.pid = self._status.keeper_pid = pid
+        self.started_s, self.aborted = now_s, False
 
     def kill_if_idle(self) -> None:
         """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
@@ -120,11 +128,12 @@ class LeaseProcess:
 
     def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """Note that it was reaped; the next one may start. told: where it stood."""
-        self.pid = self._status.keeper_pid = 0
+        self.pid = self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
         self._start_at_s = now_s + _RESTART_S
         if not expected:
             message = "the keeper of leases died (%s); the next one starts in %g s"
-            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
+            reason = "stuck" if self.aborted else "died"
+            self._logger.error(message, how, _RESTART_S, extra={"reason": reason, "traceback": told})
 
 
 def worker(context: WorkerContext, listeners: Listeners) -> int:

@@ -344,6 +344,7 @@ class LeaseKeeper:
         poll = select.poll()
         poll.register(self._pipes.demands_fd, select.POLLIN)
         while not self._leaves:
+            self._status.keeper_heartbeat_ns = time.monotonic_ns()
             self._turn(time.monotonic_ns())
             wait_ns = self._next_tick_ns - time.monotonic_ns()
             poll.poll(max(0, -(-wait_ns // 1_000_000)))

@@ -44,7 +44,7 @@ from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.process import end, how_it_ended
 from velox.runtime.reload import ConfigSource, Reload
-from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, Watchdog
+from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Watchdog
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError
@@ -256,6 +256,8 @@ class Supervisor:
                 if process.pid:
                     self._watchdog.check(process, f"worker {slot.index}", STUCK_AFTER_S, now_s)
             self._fill(slot, now_s)
+        if self._leases is not None and self._leases.pid:
+            self._watchdog.check(self._leases, "the keeper of leases", KEEPER_STUCK_AFTER_S, now_s)
         if self._admin_process.pid:
             self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
         elif self._admin_process.is_due(now_s):
@@ -397,7 +399,7 @@ class Supervisor:
 
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
-            self._leases.started(self._fork(partial(self._leases.run, self._listeners)))
+            self._leases.started(self._fork(partial(self._leases.run, self._listeners)), now_s)
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()

@@ -153,6 +153,8 @@ class GatewayStatus:
     admin_heartbeat_ns = _Cell(20, int)
     # How often the admin process was replaced.
     admin_restarts = _Cell(21, int)
+    # Monotonic time of the lease keeper's last heartbeat; 0: none yet. The supervisor sets it back.
+    keeper_heartbeat_ns = _Cell(22, int)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()
