@@ -105,7 +105,7 @@ def error_type(status: int) -> str:
 
 
 class VeloxError(Exception):
-    """One refusal or failure, with what a client may be told.
+    """One refusal or failure, with what a client may see.
 
     status: differs from the reason's usual one where HTTP has a narrower code (414, 417, 501, 505).
     message: lower-case start, what was wrong, which limit, what to do; no secret and nothing of the input.

@@ -289,7 +289,7 @@ class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a d
 
 
 class Scope(enum.IntEnum):
-    """What a limit is counted for: each of these has its own, whoever else is busy."""
+    """What a limit is counted for: each of these has its own."""
 
     GATEWAY = 0
     KEY = 1
@@ -334,9 +334,9 @@ NO_RATES: Final = Rates()
 class Caller:
     """Who sent a request, as far as its key tells.
 
-    name: as the log shows it: the name of the key, or the start of its digest; "" where no key is asked for.
+    name: as the log shows it: the name of the key, or the start of its digest; "" where no key is required.
     models: what the key is limited to, each with `*` for any text; none: every model.
-    id: the first 8 bytes of the key's digest, b"" where no key is asked for. Two keys of one name differ in it.
+    id: the first 8 bytes of the key's digest, b"" where no key is required. Two keys of one name differ in it.
     rates: of this key; they stand over those that all keys have (`Rates.over`).
     priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
     """

@@ -36,7 +36,7 @@ class CapacityWaiters:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        # Only those in which somebody stands: each end of a request looks at all of them.
+        # Only those with waiting requests: each end of a request looks at all of them.
         self._lines: Final[dict[_Stages, deque[asyncio.Future[None]]]] = {}
         self.n_waiting = 0
 
@@ -60,7 +60,7 @@ class CapacityWaiters:
                 while attempt is None:
                     await self._wait_turn(stages, is_new=is_new)
                     attempt = choose(loop.time())
-                    is_new = False  # somebody was quicker: it is the first one still
+                    is_new = False  # another one was faster: it is still the first one
         except TimeoutError:
             message = "no upstream of this request's route had room for it in time (`concurrency`)"
             raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from None

@@ -10,7 +10,7 @@
 Each attempt (racer.py) runs in a task of its own and into a reply of its own, which is held back (held.py) until it is
 the only one left. From then on all is as with one attempt.
 
-Knows: which of two goes on, who is told of the other's end. Does not know: how an attempt is made (group.py), when a
+Knows: which of two goes on, who gets the other's end. Does not know: how an attempt is made (group.py), when a
 second one is due and how many there may be (policy/hedge.py), or who gets it (routing.py).
 """
 
@@ -257,7 +257,7 @@ class HedgedAttempts:
         self._host.upstream = winner
 
     def _drop(self, racer: Racer) -> None:
-        """End an attempt: an error that it has brought is told to who wants to know, else it is given up."""
+        """End an attempt: its error is reported; without one it is cancelled."""
         held = racer.held
         if held.is_bad and not held.passes:
             held.on_failure(held.refusal())

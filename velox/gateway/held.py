@@ -218,7 +218,7 @@ class HeldReply:
             self.is_good = watch is None
             self.is_bad = not self.is_good
         elif self._n_held > _MOST_HELD:
-            self.is_good = True  # whoever sends so many comments is there
+            self.is_good = True  # an upstream that sends so many comments is alive
 
     def _pass(self) -> None:
         """Give the reply what was held, and all that follows."""

@@ -3,7 +3,7 @@
     copy()     called for each request of a route with a mirror: a part of them is sent there, too
     close()    at the end of a drain: what is under way is given up
 
-Knows: how much may be under way, how long an answer is read, who is told what came of a copy. Does not know: which part
+Knows: how much may be under way, how long an answer is read, who gets a copy's result. Does not know: which part
 of the requests it is (policy/split.py), or how one is sent (aside.py).
 
 A client must not notice: all that its own request waits for is one draw and the making of a task. A copy is not counted
@@ -42,8 +42,8 @@ _SSE: Final = b"text/event-stream"
 class Mirrors:
     """The copies of one worker.
 
-    on_end: told what came of each. on_room: an upstream may take more than a moment ago. on_bug: told of an error that
-    is nobody's. random: in [0, 1).
+    on_end: called with the result of each. on_room: an upstream may take more than a moment ago. on_bug: called with an
+    unexpected error. random: in [0, 1).
     """
 
     def __init__(

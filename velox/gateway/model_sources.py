@@ -1,4 +1,4 @@
-"""What upstreams say themselves of the models that they serve: asked when somebody wants to know, and remembered.
+"""The models that upstreams list themselves: fetched on demand, and cached.
 
     told()        what each of some upstreams has said; waits only for those that were never asked
     fetch_list()  one upstream's `GET /v1/models`, by whichever of its members answers
@@ -79,7 +79,7 @@ class _Source:
 
 
 class ModelSources:
-    """The answers of one worker. fetch: asks. on_problem, on_bug: told of what goes wrong."""
+    """The answers of one worker. fetch: queries an upstream. on_problem, on_bug: called with what went wrong."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
     serves()   whether a request is one of these, and not for an upstream
     answer()   what is sent back
 
-Knows: how such a request is told from others, what was made for whom, and how long that counts. Does not know: which
+Knows: how such a request is recognised, what was made for whom, and how long that counts. Does not know: which
 models there are for a caller (policy/model_catalog.py), or what upstreams say of them (model_sources.py).
 
 Where there are no `upstreams` in the settings these requests go up unchanged, and so they do where a route names their
@@ -107,7 +107,7 @@ class ModelsPage:
     # -- inside -------------------------------------------------------------------------------------
 
     def _place(self, path: bytes) -> tuple[str, str | None] | None:
-        """Return the prefix, and the model that is asked for, None for all; None if it is another path."""
+        """Return the prefix, and the requested model, None for all; None if it is another path."""
         found = _PLACE.fullmatch(path) if _WORD in path else None
         if found is None or (self._prefixes is not None and found[1] not in self._prefixes):
             return None
@@ -171,7 +171,7 @@ def _objects(offers: Mapping[str, Offer], told: Mapping[str, Told]) -> Generator
 
 
 def _object(name: str, offer: Offer, told: Mapping[str, Told]) -> bytes:
-    """Return the object of one model: the upstream's own, if it has told one."""
+    """Return the object of one model: the upstream's own, if there is one."""
     has_told = told.get(offer.upstream)
     own = None if has_told is None else has_told.models.get(offer.model)
     if own and offer.model == name:

@@ -250,7 +250,7 @@ def model_of(query: bytes) -> str | None:
 
 
 def _check_page(head: RequestHead) -> None:
-    """Refuse a web page from elsewhere, where no key is asked for.
+    """Refuse a web page from another origin, where no key is required.
 
     A browser lets any page open a WebSocket to any address, this machine's own too, and asks nobody before
     (RFC 6455 §10.2): without a key of its own the page would use ours.

@@ -3,7 +3,7 @@
     tick()      every 0.25 s: asks those whose turn it is
     replace()   at a reload: a member that stays goes on as it was
 
-Knows: when which member is asked what, and who is told of the answer. Does not know: how a question is sent (aside.py),
+Knows: when which member is queried, and who gets the result. Does not know: how a question is sent (aside.py),
 how many bad answers it takes (policy/health/member.py), or what a load is for (policy/balance/scraped.py).
 
 A member is asked one thing at a time. Who could not be asked, as all its connections were busy, has not answered badly:
@@ -49,9 +49,9 @@ def load_every_s(n_workers: int) -> float:
 class MemberUpkeep:
     """The questions of one worker.
 
-    load_every_s: from one question for a load to the next. on_health: told when active probes have turned what is
-    thought of a member; True: it is up. on_load: told why a member's load can't be read, once; None: it can again.
-    on_bug: told of an error that is none of a member's. random: in [0, 1).
+    load_every_s: from one question for a load to the next. on_health: called when active probes have changed a
+    member's state; True: it is up. on_load: called with why a load can't be read, once; None: it can again.
+    on_bug: called with an error that is not a member's. random: in [0, 1).
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Successor(Protocol):
     """Who has a connection from a 101 on."""
 
     def take(self, transport: asyncio.Transport, early: bytes, on_lost: Callable[[BaseException | None], None]) -> None:
-        """Take the connection, and what has come on it already. on_lost: to be told when it is lost."""
+        """Take the connection, and what has come on it already. on_lost: called when it is lost."""
 
 
 class Client(Protocol):

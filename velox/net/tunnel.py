@@ -199,7 +199,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         early: bytes,
         on_lost: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        """Take a connection over, with the bytes that came on it already. on_lost: to be told when it is lost."""
+        """Take a connection over, with the bytes that came on it already. on_lost: called when it is lost."""
         self._transport = transport
         self._early = early
         self._on_lost = on_lost

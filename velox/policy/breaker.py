@@ -73,7 +73,7 @@ class Breaker:
         return not self.is_open or now_s >= self._next_s
 
     def begin(self, now_s: float) -> None:
-        """An attempt begins; while open it may be the probe. Its end is to be told, whatever it is, with the same time.
+        """An attempt begins; while open it may be the probe. Its end must be reported with the same time.
 
         When all upstreams are out, requests come although none is allowed: if each were the probe, none would ever end
         as the last one that began, and the breaker would stay open over an upstream that answers them all.
@@ -109,7 +109,7 @@ class Breaker:
             self._next_s = max(self._probe_s + PROBE_EVERY_S, now_s + self._held_s(random))
 
     def gave_up(self, began_s: float) -> None:
-        """An attempt ended and said nothing of the upstream: it was cancelled, or told to come back later."""
+        """An attempt ended and does not count: it was cancelled, or got a Retry-After."""
         if self._pending and began_s >= self._probe_s:
             self._pending = False
             self._next_s = self._probe_s + PROBE_EVERY_S

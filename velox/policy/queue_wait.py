@@ -1,10 +1,10 @@
 """How long a request that comes to the queue would wait, and how long it may.
 
-Knows: when requests left while others stayed behind, since when somebody has always been waiting, how long requests
+Knows: when requests left while others stayed behind, since when requests have always been waiting, how long requests
 took. Does not know: who waits, a clock, or the servers.
 
-DrainRate. Only a queue that leaves somebody behind shows what its servers can do; one that empties shows only the
-demand. So time counts from the second take of a stretch in which somebody is always left. (The first take fills servers
+DrainRate. Only a queue that leaves requests behind shows what its servers can do; one that empties shows only the
+demand. So time counts from the second take of a stretch in which some are always left. (The first take fills servers
 that were idle; the time up to the second is how long one request takes, not how often one ends.) Old counts fade once
 there are more than 128 of them, from more than two seconds, and from more than four times what a request takes:
 requests that began in one moment end in one, and a window must hold several of these with the silences between them. A
@@ -49,7 +49,7 @@ class DrainRate:
     def __init__(self) -> None:
         self._n = 0
         self._elapsed_ns = 0
-        self._is_behind = False  # the last take left somebody
+        self._is_behind = False  # the last take left requests behind
         self._last_ns: int | None = None  # the last take that time counts from
         self._seen_ns = 0  # the last take of all that was counted
 
@@ -87,7 +87,7 @@ class DrainRate:
         return self._elapsed_ns / self._n
 
     def flows(self, now_ns: int) -> bool:
-        """Return True while somebody left not unusually long ago."""
+        """Return True while the last request left not unusually long ago."""
         silence_ns = now_ns - self._seen_ns
         return self._n >= _KNOWN_FROM and silence_ns * self._n <= _STALE_INTERVALS * self._elapsed_ns
 
@@ -113,7 +113,7 @@ class StandingQueue:
             self.mean_ns = duration_ns
 
     def filled(self, now_ns: int) -> None:
-        """Somebody waits, since `now_ns`."""
+        """A request waits, since `now_ns`."""
         if self._emptied_ns is not None and now_ns - self._emptied_ns > self._patience_ns:
             self._since_ns = None
         if self._since_ns is None:
@@ -125,7 +125,7 @@ class StandingQueue:
         self._emptied_ns = now_ns
 
     def found_room(self, now_ns: int) -> bool:
-        """Somebody came and had not to wait; return True if it may still be said that the queue stands."""
+        """A request arrived and need not wait; return True if the queue may still be standing."""
         # Requests that end in one moment may empty a queue which then fills again at once: it stood all the time.
         if self._emptied_ns is None or (now_ns - self._emptied_ns) * _BLINK > self._patience_ns:
             self._since_ns = None

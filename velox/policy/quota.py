@@ -3,7 +3,7 @@
 Knows: the questions, and what the answers mean. Does not know: where the state is kept (velox.shm.quotas), or what a
 permit is for. The arithmetic is in velox.policy.token_bucket.
 
-An answer is one integer, because it is asked for several times per request: what is at least 0 is a wait in
+An answer is one integer, because several are needed per request: what is at least 0 is a wait in
 nanoseconds, what is below 0 is a refusal (-ns: when it could pass without a wait, if nobody else came), and NEVER is
 the refusal of an amount that the bucket could not give even when it is full.
 

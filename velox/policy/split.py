@@ -58,7 +58,7 @@ class MirrorGate:
         return f"<MirrorGate {self.n_inflight} under way, {self.n_bytes} bytes, {self.n_dropped} dropped>"
 
     def begin(self, n_bytes: int, random: float) -> bool:
-        """Say whether a copy is sent; then its end is to be told. n_bytes: of its body. random: in [0, 1)."""
+        """Say whether a copy is sent; then its end must be reported. n_bytes: of its body. random: in [0, 1)."""
         if random >= self._share:
             return False
         if self.n_inflight >= self._max_inflight or self.n_bytes + n_bytes > self._max_bytes:

@@ -8,7 +8,7 @@ caller of a class has a counter of the tokens that it was charged; the line with
 charged. Between two callers that both wait all the time, the difference of what they were charged is never more than
 one request's worth of each.
 
-A caller that comes back from idle is lifted to the *level*: the counter at which somebody was served last (start-time
+A caller that comes back from idle is lifted to the *level*: the counter of the caller that was served last (start-time
 fair queueing; Goyal et al., SIGCOMM 1996). So idle time gives no credit, and a caller at the level or below it has no
 more history than a new one, which is why it can be forgotten. A caller above the level has a debt, until the level has
 risen past it, or until nobody has had to wait for a while: then all are equal again (forgive()).
@@ -37,7 +37,7 @@ _KEPT_IDLE: Final = 1024
 _LOOKS: Final = 8  # lines looked at, for each new one, while there are too many
 _SLACK: Final = 64
 _NOT_WAITING: Final = 0
-# What a caller owes at most for one that cost more than it said: a large answer. An upstream may tell nonsense.
+# Largest debt of a caller for a request that cost more than estimated. An upstream may report wrong numbers.
 _MOST_OWED: Final = 1 << 20
 
 
@@ -98,7 +98,7 @@ class VirtualTokens(Generic[T]):
         return f"<VirtualTokens {self.n} of {self.n_lines} callers, level={self._level}>"
 
     def __iter__(self) -> Iterator[Line[T]]:
-        """Iterate over the lines in which somebody waits."""
+        """Iterate over the lines with waiting requests."""
         return (line for line in self._lines.values() if line.waiting)
 
     @property
@@ -111,7 +111,7 @@ class VirtualTokens(Generic[T]):
         return self._lines.get(caller)
 
     def join(self, caller: Hashable) -> Line[T]:
-        """Return the line of `caller`, in which somebody will wait."""
+        """Return the line of `caller`, which will have a waiting request."""
         line = self._lines.get(caller)
         if line is None:
             line = self._lines[caller] = Line(self, caller, self._level)
@@ -136,7 +136,7 @@ class VirtualTokens(Generic[T]):
         self.n_bytes += waiting.n_bytes
 
     def serve(self) -> tuple[T, Waiting[T]]:
-        """Remove the oldest of the line that was served least, and charge its caller. Somebody waits."""
+        """Remove the oldest of the line that was served least, and charge its caller. A request is waiting."""
         heap = self._heap
         while True:
             counter, ticket, line = heap[0]
@@ -187,7 +187,7 @@ class VirtualTokens(Generic[T]):
             self._left(line)
 
     def correct(self, caller: Hashable, delta: int) -> None:
-        """Charge `delta` tokens more, or less. A caller that was forgotten owes nothing, so nothing is done."""
+        """Charge `delta` tokens more, or less. A caller that was dropped has no debt, so nothing is done."""
         line = self._lines.get(caller)
         if line is None or not delta:
             return
@@ -236,7 +236,7 @@ class VirtualTokens(Generic[T]):
     def _forget(self) -> None:
         """Forget some idle callers, the oldest first."""
         by_age = self._by_age
-        for _ in range(min(_LOOKS, len(by_age) - 1)):  # not the newest: somebody is about to wait in it
+        for _ in range(min(_LOOKS, len(by_age) - 1)):  # not the newest: a request is about to wait in it
             line = by_age.popleft()
             if line.waiting:
                 by_age.append(line)
@@ -255,13 +255,13 @@ class ClassFloors:
         assert 0 <= floor * n_classes < 1, "the floors leave something for the highest class"
         self._floor: Final = floor
         self._earned: Final = [0.0] * n_classes
-        self.is_even = True  # no class has earned or owes anything
+        self.is_even = True  # no class has a credit or a debt
 
     def __repr__(self) -> str:
         return f"<ClassFloors {self._earned}>"
 
     def choose(self, waiting: Sequence[int]) -> int:
-        """Return the class to serve. waiting: how many wait in each; somebody does."""
+        """Return the class to serve. waiting: how many wait in each; at least one does."""
         top = -1
         for index, n in enumerate(waiting):
             if n:
@@ -283,6 +283,6 @@ class ClassFloors:
                 if not waiting[index]:
                     earned[index] = min(0.0, earned[index])
             else:
-                # No higher class waits: nobody is wronged, and what it owes to them is paid off.
+                # No higher class waits, so its debt to them is cleared.
                 earned[index] = min(0.0, earned[index] + cost)
         self.is_even = not any(earned)

@@ -89,7 +89,7 @@ class EngineError(Exception):
 
 
 class EngineHandler(Protocol):
-    """Who is told what the peer did. Called synchronously, only from Engine.receive().
+    """Receiver of what the peer did. Called synchronously, only from Engine.receive().
 
     After on_reset or Engine.reset() a handler hears no more of that stream; after on_stream_end or an `end_stream`
     of True it may hear on_reset, if it is a server.
@@ -128,7 +128,7 @@ class EngineHandler(Protocol):
         """The peer answered ping()."""
 
     def on_fatal(self, message: str) -> None:
-        """The connection broke; no stream is told by itself. A last GOAWAY may wait in take_output()."""
+        """The connection broke; streams get no event of their own. A last GOAWAY may wait in take_output()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class EngineSettings:
     max_headers: fields of one header list; above it the stream is reset. Counted as decoded, since that is
     what an attacker multiplies: one byte may refer to a long field.
 
-    guards: a server's clients are strangers, whose frames http2_guard.py looks at before the engine does.
+    guards: a server's clients are untrusted; http2_guard.py inspects their frames before the engine does.
 
     What a peer sends that brings nothing has its own limit, MAX_IDLE_FRAMES, above which the connection ends; a guard
     has lower ones instead.

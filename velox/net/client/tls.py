@@ -48,7 +48,7 @@ class TlsIngress:
     """What the TLS connections of one worker share.
 
     context: for the handshakes that begin from now on; it may be exchanged at any time.
-    on_handshake: told of each that ended well, and whether it resumed a session. on_failure: of each other one.
+    on_handshake: called after each successful one, with whether it resumed a session. on_failure: after each other.
     """
 
     def __init__(

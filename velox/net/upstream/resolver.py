@@ -38,7 +38,7 @@ def _system_look_up(host: str, port: int) -> Sequence[Place]:
 class Resolver:
     """One name. The first who asks waits for a look-up; from then on the last good answer is at hand.
 
-    on_result: told how each look-up ended.  on_addresses: told the name's addresses after each that succeeded.
+    on_result: called with the result of each look-up.  on_addresses: called with the addresses of each that succeeded.
     A host that is an address is not looked up.
     """
 

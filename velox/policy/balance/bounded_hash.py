@@ -76,7 +76,7 @@ class BoundedHash(Balancer):
                 full.add(member)
                 if len(full) == len(weights):
                     break
-        # Somebody always has room; only rounding of fractions can hide it.
+        # One member always has capacity; only rounding of fractions can hide it.
         return least_loaded(candidates, weights, random)
 
 
@@ -110,7 +110,7 @@ class Ring:
         return self._owners[self._place(key)]
 
     def following(self, key: bytes | memoryview) -> Iterator[int]:
-        """Yield the owner, then whoever is next on the ring, all the way round; members come many times."""
+        """Yield the owner, then the next ones on the ring, all the way round; members come many times."""
         owners = self._owners
         place = self._place(key)
         for index in range(place, len(owners)):

@@ -75,10 +75,10 @@ class Balancer:
         raise NotImplementedError
 
     def began(self, member: int, now_s: float) -> None:
-        """An attempt goes to `member`. Its end is told by exactly one of answered(), failed() and gave_up()."""
+        """An attempt goes to `member`. Its end is reported by exactly one of answered(), failed() and gave_up()."""
 
     def answered(self, member: int, waited_s: float, now_s: float) -> None:
-        """The first byte of a good reply came after `waited_s`. Nothing is told of how the reply ends."""
+        """The first byte of a good reply came after `waited_s`. The end of the reply is not reported."""
 
     def failed(self, member: int, waited_s: float, now_s: float) -> None:
         """The attempt ended without one after `waited_s`, by the member's fault."""

@@ -33,7 +33,7 @@ class RoundRobin(Balancer):
     def pick(
         self, candidates: Candidates, now_s: float, random: float, key: Key = b"", tried: Tried = ()
     ) -> int | None:
-        """Choose whoever's turn it is."""
+        """Choose the member whose turn it is."""
         if candidates.is_even and not tried:
             n = len(candidates.weights)
             member = int(random * n) if self._next is None else self._next % n

@@ -5,7 +5,7 @@ names for them (`vllm:num_requests_running`, `sglang:num_running_reqs` ...), or 
 
 Our own count of requests in flight is exact and of now; a scrape is seconds old but sees everybody's requests. So only
 what our count can't know is kept of a scrape: how many more there were than we had sent (`extra`). A request that waits
-counts once more: a server takes others into its batch at little cost, but whoever finds a line waits for all of it.
+counts once more: a server takes others into its batch at little cost, but a request behind a line waits for all of it.
 A cache of keys and values that is nearly full takes new prompts only by dropping others, or preempts (`headroom`).
 """
 

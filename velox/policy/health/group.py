@@ -153,11 +153,11 @@ class GroupHealth:
         return min((each for member in self._members if (each := member.rests_s(now_s))), default=None)
 
     def begin(self, member: int, now_s: float) -> None:
-        """An attempt goes to `member`. Its end is to be told, whatever it is, with the same time."""
+        """An attempt goes to `member`. Its end must be reported, whatever it is, with the same time."""
         self._members[member].begin(now_s)
 
     def answers(self, member: int, began_s: float, now_s: float) -> None:
-        """A good reply of `member` begins: told at most once of an attempt, and before its end."""
+        """A good reply of `member` begins: reported at most once per attempt, before its end."""
         self._members[member].answers(began_s, now_s)
 
     def ended(

@@ -9,7 +9,7 @@ Does not know: the other members (group.py), a clock, or chance.
     in     many wait, and nothing is heard          -> suspected, until something is (group.py decides)
     any    active probes fail                       -> out, until they are good again
     any    no connection can be made                -> out, until one can
-    any    503 in a row, or all its keys rest       -> rests, for as long as told
+    any    503 in a row, or all its keys rest       -> rests, for as long as it said
 
 How long it is out grows each time, and it is back within 30 s of being well: 10 s for a probe that still waits, 12 s
 until the next one, jitter on top, and some that are well, a second apart. Who was put out for its share of faults needs
@@ -150,7 +150,7 @@ class ProbeSchedule:
         return self._rules.timeout_s
 
     def next_s(self) -> float:
-        """Return when the next probe is due. One whose end was never told is due again after its time-out."""
+        """Return when the next probe is due. One without a reported end is due again after its time-out."""
         return self._began_s + self._rules.timeout_s + self._rules.every_s if self._is_asking else self._next_s
 
     def is_due(self, now_s: float) -> bool:
@@ -232,7 +232,7 @@ class MemberHealth:
 
     @property
     def is_faultless(self) -> bool:
-        """True unless the last of its attempts that told something of it was a fault."""
+        """True unless the last of its attempts that counts was a fault."""
         return not self._breaker.n_faults
 
     def state(self, now_s: float) -> State:
@@ -277,7 +277,7 @@ class MemberHealth:
         return self.keys is None or self.keys.is_usable(now_s)
 
     def begin(self, now_s: float) -> None:
-        """An attempt goes there. Its end is to be told, whatever it is, with the same time."""
+        """An attempt goes there. Its end must be reported, whatever it is, with the same time."""
         if self._breaker.is_open:
             self._breaker.begin(now_s)
         if not self._n_waiting:
@@ -287,7 +287,7 @@ class MemberHealth:
             self.changes.n += 1
 
     def answers(self, began_s: float, now_s: float) -> None:
-        """A good reply begins: told at most once of an attempt, and before its end."""
+        """A good reply begins: reported at most once per attempt, before its end."""
         self._n_busy = self._n_rests = 0
         self._n_waiting -= 1
         self._heard_s = now_s
