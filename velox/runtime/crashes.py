@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import os
 import re
 import sys
@@ -25,7 +26,8 @@ __all__ = ["CrashReports", "crash_report", "own_stderr"]
 
 _STDERR: Final = 2
 _PIPE_BYTES: Final = 64 * 1024
-_MOST_LINES: Final = 100
+# As a pipe takes up to 4,096 bytes of a line in one piece, and other processes write to the same log.
+_MOST_BYTES: Final = 3200
 _MOST_CHARS: Final = 160  # of a line: a path and a name
 # What Python writes of a crash: code, and never values. Whatever else stands there may hold anything.
 _TOLD: Final = re.compile(
@@ -88,6 +90,11 @@ def crash_report(text: bytes) -> str:
     """Return the lines that tell where a process stood, and how many others were left out."""
     lines = text.decode("utf-8", "replace").splitlines()
     told = [line[:_MOST_CHARS] for line in lines if _TOLD.match(line)]
-    kept = told[:_MOST_LINES]
+    kept, n_bytes = [], 0
+    for line in told:
+        n_bytes += len(json.dumps(line))
+        if n_bytes > _MOST_BYTES:
+            break
+        kept.append(line)
     n_left = sum(bool(line.strip()) for line in lines) - len(kept)
     return "\n".join((*kept, *([f"({n_left} more lines)"] if n_left and kept else [])))
