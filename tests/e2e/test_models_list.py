@@ -97,6 +97,36 @@ def test_sdk_retrieves_one_model(velox: VeloxProcess) -> None:
         )
 
 
+def test_sdk_retrieves_a_model_that_no_list_has() -> None:
+    """Of the first upstream that says it has it, asked with its own key; 404 where none has it."""
+
+    async def answer(call: Call) -> None:
+        if call.target == "/v1/models/ft%3Agpt-4o":
+            await call.reply(200, JSON, b'{"id":"ft:gpt-4o","object":"model","created":9,"owned_by":"org"}')
+        elif call.target == "/v1/models":
+            await listing(*OPENAI)(call)
+        else:
+            await call.reply(404, JSON, b'{"error":{"message":"no such model"}}')
+
+    with (
+        RecordingUpstream(script=listing(VLLM)) as vllm,
+        RecordingUpstream(script=answer) as other,
+        routed(
+            {"upstreams": [entry("vllm", vllm), entry("openai", other, keys=["env:UPSTREAM_KEY"])]},
+            UPSTREAM_KEY="sk-of-the-upstream",
+        ) as velox,
+    ):
+        reply = velox.request("GET", "/v1/models/ft%3Agpt-4o", None, {"authorization": "Bearer sk-of-the-client"})
+        sdk = velox.openai()
+        assert json.loads(reply.body) == {"id": "ft:gpt-4o", "object": "model", "created": 9, "owned_by": "org"}
+        assert sdk.models.retrieve("gpt-5").id == "gpt-5"
+        with pytest.raises(openai.NotFoundError):
+            sdk.models.retrieve("gpt-6")
+
+        keys = {call.header("authorization") for call in other.calls if call.method == "GET"}
+        assert keys == {"Bearer sk-of-the-upstream"}
+
+
 def test_limits_count_these_requests(velox: VeloxProcess) -> None:
     """They are answered here, and are requests all the same."""
     sdk = velox.openai(api_key=KEYS["few"], max_retries=0)

@@ -52,6 +52,21 @@ class Upstreams:
     takes_s: float = 0.0
     asked: list[str] = field(default_factory=list)
     n_at_once: int = 0
+    models: dict[str, Any] = field(default_factory=dict)  # by "UPSTREAM PATH"; others: there is none
+    asked_models: list[str] = field(default_factory=list)
+
+    async def fetch_model(self, members: Sequence[Member], path: str) -> bytes:
+        question = f"{members[0].name} {path}"
+        self.asked_models.append(question)
+        self.n_at_once += 1
+        try:
+            await asyncio.sleep(self.takes_s)
+        finally:
+            self.n_at_once -= 1
+        answer: bytes | Exception = self.models.get(question, b"")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def fetch(self, members: Sequence[Member], prefix: str) -> bytes:
         name = members[0].name
@@ -104,6 +119,7 @@ class Desk:
         self.sources: Final = ModelSources(
             asyncio.get_running_loop(),
             upstreams.fetch,
+            fetch_model=upstreams.fetch_model,
             on_problem=lambda name, problem: self.problems.append((name, problem)),
             on_bug=self.bugs.append,
         )
@@ -358,6 +374,86 @@ def test_one_model_is_asked_for(play: Play) -> None:
     play(story, {"one": ["meta-llama/Llama-3"], "two": ["fixed"]})
 
 
+def test_model_on_no_list_is_asked_for_where_it_could_be(play: Play) -> None:
+    """Known lists first; then the upstreams that the routes lead to and the settings allow, in order; then 404."""
+
+    async def story(desk: Desk) -> None:
+        upstreams = desk.upstreams
+        upstreams.models = {
+            "one /v1/models/ft%3Aa": b'{"id":"ft:a","object":"model","parent":"a"}',
+            "one /v1/models/both": b'{"id":"both","from":1}',
+            "three /v1/models/both": b'{"id":"both","from":3}',
+            "three /v1/models/third": b'{"id":"third"}',
+        }
+        desk.reload(
+            UPSTREAMS.replace("api_keys", "  - {name: three, origin: http://127.0.0.1:4, models: [b*, t*]}\napi_keys")
+        )
+        found = await desk.one("ft%3Aa")
+        assert found == {"id": "ft:a", "object": "model", "parent": "a", "created": 0, "owned_by": "one"}
+        assert upstreams.asked_models == ["one /v1/models/ft%3Aa"]  # two and three have others, by the settings
+        assert (await desk.one("third"))["owned_by"] == "three"
+        assert (await desk.one("both"))["from"] == 1
+        assert (await desk.one("a"))["from"] == "it"
+        upstreams.asked_models.clear()
+
+        for _ in range(3):
+            assert await desk.one("ft%3Aa") == found
+            with pytest.raises(VeloxError) as refused:
+                await desk.one("nowhere")
+            assert refused.value.reason is Reason.UNKNOWN_MODEL
+            with pytest.raises(VeloxError):
+                await desk.one("both", Caller("a", ("a",)))  # a key that may not use it
+        assert upstreams.asked_models == ["one /v1/models/nowhere"]
+
+        await asyncio.sleep(61.0)
+        upstreams.models["one /v1/models/nowhere"] = b'{"id":"nowhere"}'
+        assert (await desk.one("nowhere"))["id"] == "nowhere"
+
+    play(story, {"one": ["a"], "two": ["fixed"], "three": ["x"]})
+
+
+def test_model_of_an_upstream_that_tells_nothing(play: Play) -> None:
+    """One that has no list may have any model: what it says of one counts; if it says nothing, it may have it."""
+
+    async def story(desk: Desk) -> None:
+        upstreams = desk.upstreams
+        upstreams.models = {
+            "one /v1/models/there": b'{"id":"there","size":7}',
+            "one /v1/models/silent": FetchError("it answered 500"),
+        }
+        assert (await desk.one("there"))["size"] == 7
+        assert await desk.one("silent") == {"id": "silent", "object": "model", "created": 0, "owned_by": "one"}
+        with pytest.raises(VeloxError) as refused:
+            await desk.one("not-there")
+        assert refused.value.reason is Reason.UNKNOWN_MODEL
+
+    play(story, {"one": FetchError("no"), "two": ["fixed"]})
+
+
+def test_names_that_clients_make_up_are_few_questions(play: Play) -> None:
+    """One question for the same name at a time, few altogether, and none is left over after a reload."""
+
+    async def story(desk: Desk) -> None:
+        async def ask(name: str) -> None:
+            with pytest.raises(VeloxError):
+                await desk.one(name)
+
+        await desk.names()
+        await asyncio.gather(*(ask("same") for _ in range(20)), *(ask(f"n{n}") for n in range(100)))
+        assert len(desk.upstreams.asked_models) == 32
+        for n in range(2000):
+            await ask(f"m{n}")
+        assert len(desk.sources._said) <= 1024, "clients make names up"
+        late = [asyncio.ensure_future(ask(f"late{n}")) for n in range(3)]
+        await asyncio.sleep(0.1)
+        desk.reload(UPSTREAMS.replace("name: one", "name: three"))
+        await desk.names()
+        await asyncio.gather(*late)
+        assert repr(desk.sources).endswith("0 asked>")
+
+    play(story, {"one": ["a"], "two": ["fixed"], "three": ["x"]}, takes_s=1.0)
+
+
 @pytest.mark.parametrize(
     ("request_head", "is_served"),
     [
@@ -424,7 +520,11 @@ def test_gateway_of_the_variables_answers_nothing_here() -> None:
     async def main() -> None:
         members: Any = [FakeMember(load({}, cores=2).upstreams[0])]
         sources = ModelSources(
-            asyncio.get_running_loop(), Upstreams({}).fetch, on_problem=lambda *_: None, on_bug=lambda _: None
+            asyncio.get_running_loop(),
+            Upstreams({}).fetch,
+            fetch_model=Upstreams({}).fetch_model,
+            on_problem=lambda *_: None,
+            on_bug=lambda _: None,
         )
         routing = Routing(RouteTable(load({}, cores=2).routes), members, lambda entry: pytest.fail("none"))
         assert not ModelsPage(sources, ("*",)).serves(head(), A, routing)

@@ -1,30 +1,35 @@
 """The models that upstreams list themselves: fetched on demand, and cached.
 
-    told()        what each of some upstreams has said; waits only for those that were never asked
-    fetch_list()  one upstream's `GET /v1/models`, by whichever of its members answers
+    told()         what each of some upstreams has said; waits only for those that were never asked
+    told_one()     what they say of one model that no list has
+    fetch_list()   one upstream's `GET /v1/models`, by whichever of its members answers
+    fetch_model()  its `GET /v1/models/NAME`
 
 Knows: how old an answer may be, how many are kept, that an upstream is asked one question at a time. Does not know: who
 may use which model (policy/model_catalog.py), or what a list looks like (protocol/model_list.py).
 
 An answer counts for a minute. An older one counts too, but then the upstream is asked again meanwhile; and so it is
 while it does not answer, for ten minutes. One that fails is left out, and nobody waits for it a second time.
+An answer about one model counts for a minute, a "no" too: providers serve models that they don't list.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import VeloxError
-from velox.gateway.aside import ask
+from velox.gateway.aside import Answer, ask
 from velox.gateway.member import Member
 from velox.gateway.steps import in_steps
+from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import UpstreamEntry
-from velox.protocol.model_list import reading_models
+from velox.protocol.model_list import is_model_object, reading_models
 
-__all__ = ["FetchError", "ModelSources", "Told", "fetch_list"]
+__all__ = ["FetchError", "ModelSources", "Told", "fetch_list", "fetch_model"]
 
 _FRESH_S: Final = 60.0
 _STALE_S: Final = 600.0  # as long as a failing upstream is taken at its word
@@ -36,6 +41,10 @@ _LIST_BYTES: Final = 2 * 1024 * 1024  # the longest known has 1 MB
 _KEPT_BYTES: Final = 32 * 1024 * 1024
 # Where the API begins, as clients ask for it: "/v1" and few others. Of these the one used last the longest ago goes.
 _MOST_PREFIXES: Final = 8
+# Of single models: what upstreams have said, and the questions at a time. Clients make names up.
+_KEPT_MODELS: Final = 512
+_MOST_QUESTIONS: Final = 32
+_MODEL_BYTES: Final = 16 * 1024
 
 
 class FetchError(Exception):
@@ -51,8 +60,17 @@ class Told(NamedTuple):
 
 # Returns the body of a list; raises FetchError.
 Fetch: TypeAlias = Callable[[Sequence[Member], str], Awaitable[bytes]]
+# Returns the object of a model, b"" where there is none; raises FetchError. Asked with the path.
+FetchModel: TypeAlias = Callable[[Sequence[Member], str], Awaitable[bytes]]
 # Told of an upstream that does not say what it serves, and why; None: it does again. Once each time.
 OnProblem: TypeAlias = Callable[[str, str | None], None]
+
+
+class _Said(NamedTuple):
+    """What one upstream says of one model. answer: its object; b"": it has none."""
+
+    until_s: float
+    answer: bytes
 
 
 class _Source:
@@ -79,18 +97,22 @@ class _Source:
 
 
 class ModelSources:
-    """The answers of one worker. fetch: queries an upstream. on_problem, on_bug: called with what went wrong."""
+    """The answers of one worker. fetch, fetch_model: query an upstream. on_problem, on_bug: called with what went wrong."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fetch: Fetch,
         *,
+        fetch_model: FetchModel,
         on_problem: OnProblem,
         on_bug: Callable[[Exception], None],
     ) -> None:
         self._loop: Final = loop
         self._fetch: Final = fetch
+        self._fetch_model: Final = fetch_model
+        self._said: Final[Memo[tuple[str, str], _Said]] = Memo(_KEPT_MODELS)  # by upstream and path
+        self._questions: Final[dict[tuple[str, str], asyncio.Task[None]]] = {}
         self._on_problem: Final = on_problem
         self._on_bug: Final = on_bug
         self._members: dict[str, list[Member]] = {}
@@ -99,7 +121,7 @@ class ModelSources:
 
     def __repr__(self) -> str:
         sources = [source for sources in self._by_prefix.values() for source in sources.values()]
-        n_asking = sum(source.task is not None for source in sources)
+        n_asking = sum(source.task is not None for source in sources) + len(self._questions)
         return f"<ModelSources {len(sources)} kept, {n_asking} asked>"
 
     def replace(self, members: Iterable[Member]) -> None:
@@ -107,6 +129,9 @@ class ModelSources:
         self._members = {}
         for member in members:
             self._members.setdefault(member.name, []).append(member)
+        self._said.clear()
+        for question in self._questions.values():
+            question.cancel()
         for sources in self._by_prefix.values():
             for name, source in tuple(sources.items()):
                 if tuple(self._members.get(name, ())) != source.members:
@@ -137,6 +162,42 @@ class ModelSources:
             for source in sources
             if source.told is not None and now_s - source.told_s < _STALE_S
         }
+
+    async def told_one(self, names: Iterable[str], path: str) -> dict[str, bytes]:
+        """Return what these upstreams say of one model, by name: its object, b"" for none. Who says nothing is missing.
+
+        path: which asks for it.
+        """
+        keys = [(name, path) for name in names if name in self._members]
+        asked: list[asyncio.Task[None]] = []
+        for key in keys:
+            said = self._said.get(key) or self._said.find(key)
+            if said is not None and self._loop.time() < said.until_s:
+                continue
+            question = self._questions.get(key)
+            if question is None and len(self._questions) < _MOST_QUESTIONS:
+                question = self._questions[key] = self._loop.create_task(self._ask_one(key), name="model")
+                question.add_done_callback(partial(self._asked_one, key))
+            if question is not None:
+                asked.append(question)
+        if asked:
+            await asyncio.wait(asked, timeout=_WAIT_S)
+        found = {key[0]: self._said.get(key) for key in keys}
+        now_s = self._loop.time()
+        return {name: said.answer for name, said in found.items() if said is not None and now_s < said.until_s}
+
+    async def _ask_one(self, key: tuple[str, str]) -> None:
+        name, path = key
+        try:
+            answer = await self._fetch_model(tuple(self._members[name]), path)
+            self._said.put(key, _Said(self._loop.time() + _FRESH_S, answer))
+        except (FetchError, VeloxError):
+            pass  # the next one who wants to know asks again
+        except Exception as exc:
+            self._on_bug(exc)
+
+    def _asked_one(self, key: tuple[str, str], _: asyncio.Task[None]) -> None:
+        del self._questions[key]  # also of a question that was cancelled before it began
 
     def _sources(self, names: Iterable[str], prefix: str) -> list[_Source]:
         by_name = self._by_prefix.pop(prefix, {})
@@ -193,7 +254,23 @@ class ModelSources:
 
 
 async def fetch_list(members: Sequence[Member], prefix: str) -> bytes:
-    """Ask one upstream for its list: its members in turn, those that are well first. Raises FetchError."""
+    """Ask one upstream for its list. Raises FetchError."""
+    answer = await _fetch(members, f"{prefix}/models", _LIST_BYTES, frozenset({200}))
+    return answer.body
+
+
+async def fetch_model(members: Sequence[Member], path: str) -> bytes:
+    """Ask one upstream for one model; b"": it has none. Raises FetchError."""
+    answer = await _fetch(members, path, _MODEL_BYTES, frozenset({200, 400, 404}))
+    if answer.status != 200:
+        return b""
+    if not is_model_object(answer.body):
+        raise FetchError("its answer is no model")
+    return answer.body
+
+
+async def _fetch(members: Sequence[Member], path: str, most_bytes: int, statuses: Collection[int]) -> Answer:
+    """Ask one upstream: its members in turn, those that are well first, up to one of these statuses."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + _WAIT_S
     problem = "there was no time"
@@ -202,22 +279,22 @@ async def fetch_list(members: Sequence[Member], prefix: str) -> bytes:
         if left_s <= 0.0:
             break
         try:
-            question = _question(member, prefix, loop.time())
-            answer = await ask(member, question, loop, timeout_s=left_s, max_bytes=_LIST_BYTES)
+            question = _question(member, path, loop.time())
+            answer = await ask(member, question, loop, timeout_s=left_s, max_bytes=most_bytes)
         except VeloxError as error:
             problem = error.message
             continue
-        if answer.status == 200:
-            return answer.body
+        if answer.status in statuses:
+            return answer
         problem = f"it answered {answer.status}"
     raise FetchError(problem)
 
 
-def _question(member: Member, prefix: str, now_s: float) -> UpstreamRequest:
+def _question(member: Member, path: str, now_s: float) -> UpstreamRequest:
     """Return the GET, with what each request to this upstream carries; with a key that may be used, if there is one."""
     keys = member.health.keys
     key = None if keys is None else keys.pick(now_s, 0.0)
-    warmup = member.forwarders[key or 0].warmup(f"{prefix}/models")
+    warmup = member.forwarders[key or 0].warmup(path)
     headers = [
         *(field for field in warmup.headers if field[0] not in dict(member.entry.headers)),
         *member.entry.headers,

@@ -92,27 +92,44 @@ class ModelsPage:
         """Return status, headers and body for one that serves() has said yes to. Raises VeloxError(UNKNOWN_MODEL)."""
         place = self._place(head.path)
         assert place is not None, "serves() has looked"
-        prefix, name = place
+        prefix, tail = place
         self._use(routing)
         view = await self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
         told = await self._sources.told(view.catalog.upstreams, prefix)
-        if name is not None:
-            offer = view.catalog.offer(name, _names(told), caller.models)
-            if offer is None:
-                message = "there is no such model here; GET /v1/models lists those that are served"
-                raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
-            return 200, list(_HEADERS), _object(name, offer, told)
+        if tail is not None:
+            return 200, list(_HEADERS), await self._one(view.catalog, f"{prefix}/models/{tail}", caller, told)
         return 200, list(_HEADERS), await self._page(view, caller, told)
 
     # -- inside -------------------------------------------------------------------------------------
 
+    async def _one(self, catalog: ModelCatalog, path: str, caller: Caller, told: dict[str, Told]) -> bytes:
+        """Return one model: as a list has it, else of an upstream that could have it. Raises VeloxError(UNKNOWN_MODEL).
+
+        path: which asks for it.
+        """
+        # What can't be decoded is no model's name; it is then one that is not there.
+        name = unquote(path.partition(f"{_WORD.decode()}/")[2])
+        listed = _names(told)
+        offer = catalog.offer(name, listed, caller.models)
+        if offer is not None and offer.is_told:
+            return _object(name, offer, told)
+        untold = [each.upstream for each in catalog.untold(name, listed, caller.models)]
+        answers = await self._sources.told_one(untold, path)
+        found = next((upstream for upstream in untold if answers.get(upstream)), None)
+        if found is not None:
+            return model_object(name, found, answers[found])
+        # Whoever has no list, and did not say no either, may have it.
+        if offer is None or offer.upstream in answers:
+            message = "there is no such model here; GET /v1/models lists those that are served"
+            raise VeloxError(Reason.UNKNOWN_MODEL, message, param="model")
+        return _object(name, offer, told)
+
     def _place(self, path: bytes) -> tuple[str, str | None] | None:
-        """Return the prefix, and the requested model, None for all; None if it is another path."""
+        """Return the prefix, and the requested model as the path spells it, None for all; None: another path."""
         found = _PLACE.fullmatch(path) if _WORD in path else None
         if found is None or (self._prefixes is not None and found[1] not in self._prefixes):
             return None
-        # What can't be decoded is no model's name; it is then one that is not there.
-        return found[1].decode("ascii"), unquote(found[2].decode("latin-1")) if found[2] else None
+        return found[1].decode("ascii"), found[2].decode("latin-1") if found[2] else None
 
     def _use(self, routing: Routing) -> None:
         """Go over to the tables of another configuration, if these are others."""

@@ -27,10 +27,14 @@ _ROUTES_PER_STEP: Final = 128
 
 
 class Offer(NamedTuple):
-    """Who is asked for a model: an upstream by its name, and what the model is called there."""
+    """Who is asked for a model: an upstream by its name, and what the model is called there.
+
+    is_told: the settings or its own list say that it has the model; else it may have it.
+    """
 
     upstream: str
     model: str
+    is_told: bool = True
 
 
 class ModelCatalog:
@@ -83,28 +87,39 @@ class ModelCatalog:
         """Return who is asked for one model; None if it can't be had. It need not be on any list."""
         if allowed and not any(matches(pattern, name) for pattern in allowed):
             return None
+        for offers in self._offers_by_route(name, listed):
+            # One without a list may have any model.
+            likely = [each for each in offers if each.is_told or each.upstream not in listed]
+            if likely:
+                # Best the one that says itself that it has it: it has more to say of it.
+                return next((each for each in likely if each.model in listed.get(each.upstream, ())), likely[0])
+        return None
+
+    def untold(self, name: str, listed: Mapping[str, Collection[str]], allowed: Sequence[str]) -> tuple[Offer, ...]:
+        """Return who could have a model though nothing says so, in order: providers don't list all that they serve."""
+        if allowed and not any(matches(pattern, name) for pattern in allowed):
+            return ()
+        found = [each for offers in self._offers_by_route(name, listed) for each in offers if not each.is_told]
+        return tuple(dict.fromkeys(found))
+
+    def _offers_by_route(self, name: str, listed: Mapping[str, Collection[str]]) -> Iterator[list[Offer]]:
+        """Yield who would be asked for a model, by each route that a request for it may take."""
         taken: list[str] = []  # the paths of routes that are for it, and have it not
         for route in self._routes_for(name):
             paths = route.match.paths or (self._below,)
             if all(any(covers(other, path) for other in taken) for path in paths):
                 continue
             targets = usable(_targets(route), self._upstreams, name)
-            offers = [
-                Offer(each.upstream, each.model or name) for each in targets if self._has(route, each, name, listed)
-            ]
-            if offers:
-                # Best the one that says itself that it has it: it has more to say of it.
-                return next((each for each in offers if each.model in listed.get(each.upstream, ())), offers[0])
+            yield [Offer(each.upstream, each.model or name, self._has(route, each, name, listed)) for each in targets]
             taken += paths
             if any(covers(path, self._below) for path in paths):
                 break
-        return None
 
     def _has(self, route: RouteEntry, target: Target, name: str, listed: Mapping[str, Collection[str]]) -> bool:
-        """Tell whether a target has a model, by the settings or its own list; without a list it may have any."""
+        """Tell whether the settings or its own list say that a target has a model."""
         if target.model is not None or name in route.match.models or name in self._upstreams[target.upstream].models:
             return True
-        return target.upstream not in listed or name in listed[target.upstream]
+        return name in listed.get(target.upstream, ())
 
     def _routes_for(self, name: str) -> Iterator[RouteEntry]:
         assert self._index is not None, "it was prepared"

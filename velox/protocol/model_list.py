@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-__all__ = ["list_of", "model_object", "reading_models"]
+__all__ = ["is_model_object", "list_of", "model_object", "reading_models"]
 
 # Gateways to all there is list about 500. More of one upstream are left out.
 _MOST_MODELS: Final = 4096
@@ -59,6 +59,15 @@ def model_object(name: str, owner: str, own: bytes | None = None) -> bytes:
     entry: dict[str, object] = {"id": name} if own is None else orjson.loads(own)
     entry["id"] = name
     return orjson.dumps({**entry, **_missing(entry, owner)})
+
+
+def is_model_object(body: bytes) -> bool:
+    """Say whether an answer is the object of a model."""
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and isinstance(document.get("id"), str)
 
 
 def list_of(objects: Iterable[bytes]) -> bytes:

@@ -29,7 +29,7 @@ from velox.gateway.intake import Gateway
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
 from velox.gateway.limiter import QuotaTable as LimiterTable
-from velox.gateway.model_sources import ModelSources, fetch_list
+from velox.gateway.model_sources import ModelSources, fetch_list, fetch_model
 from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
@@ -133,7 +133,7 @@ def _models(
         else:
             logger.warning("the models of upstream %s can't be read: %s", upstream, problem)
 
-    sources = ModelSources(loop, fetch_list, on_problem=on_problem, on_bug=recorder.crashed)
+    sources = ModelSources(loop, fetch_list, fetch_model=fetch_model, on_problem=on_problem, on_bug=recorder.crashed)
     return ModelsPage(sources, settings.paths)
 
 
