@@ -163,7 +163,7 @@ def _key(arguments: argparse.Namespace) -> int:
     else:
         key = sys.stdin.readline().strip()
     try:
-        entry = parse_key(key)
+        entry = parse_key(key, spaced=True)
     except ValueError as exc:
         print(f"velox key: {exc}", file=sys.stderr)
         return 2

@@ -42,6 +42,19 @@ def test_right_key_passes_in_each_spelling(headers: Headers) -> None:
     assert AUTH.check(head(b"GET", b"/", headers)) == Caller(digest[:4].hex(), id=digest[:8])
 
 
+def test_key_with_spaces_inside_counts_as_it_is() -> None:
+    """All that follows the scheme is the key, without the spaces around it; none inside is left out."""
+    key = b"my secret  key"
+    auth = Authenticator((entry(key), entry(b"other")))
+
+    for field in ((b"authorization", b"Bearer   my secret  key"), (b"x-api-key", key), (b"api-key", key)):
+        assert auth.check(head(b"GET", b"/", [field])).id == hashlib.sha256(key).digest()[:8]
+    for wrong in (b"my secret key", b"my", b"my secret", b"key", b"other key"):
+        with pytest.raises(VeloxError) as refused:
+            auth.check(head(b"GET", b"/", [(b"authorization", b"Bearer " + wrong)]))
+        assert refused.value.reason is Reason.AUTH_INVALID
+
+
 def test_caller_has_all_that_is_said_of_its_key() -> None:
     """Name, models, limits and class go with the request; two keys of one name are two callers."""
     digest, rates = hashlib.sha256(b"other").digest(), Rates(rpm=60, burst=10)

@@ -90,6 +90,21 @@ def test_line_ends_at_a_line_feed_only(separator: str) -> None:
     assert [line.partition(": ")[0] for line in problems(f"good\nsecret{separator}rest\n")] == ["keys:2"]
 
 
+def test_key_of_a_yaml_list_may_have_spaces_inside() -> None:
+    """RFC 9110 §5.5: a header can carry it. It counts as it is, however many spaces; those around it do not.
+
+    Where no quotes mark a key off, a space is more often a mistake: the refusal says where it may be.
+    """
+    key = "my  secret key"
+
+    assert [entry.digest for entry in entries(f"- key: {key}\n- '{key} 2'\n")] == [digest(key), digest(f"{key} 2")]
+    assert problems("- key: 'a\tb'\n- ' a'\n- 'a\n\n  b'\n") != []
+    assert "in a YAML list" in problems("two words\n")[0]
+    with pytest.raises(ValueError, match="in a YAML list"):
+        parse_entries(key)
+    assert problems(f"- sha256:{HEX} alice\n") != []
+
+
 def test_yaml_list_says_more_of_a_key() -> None:
     """A name and models for who has them; a plain item is a key without. Two keys of one name: rotation."""
     found = entries(
@@ -151,7 +166,7 @@ BAD_FILES = {
         "keys:3: rpm: expected one number",
         "keys:2: tpm_burst: expected tpm",
     ],
-    "- key: secret\n  name: a b\n- key: a b\n": ["keys:2: name", "keys:3: a key"],
+    "- key: secret\n  name: a b\n- key: sé\n": ["keys:2: name", "keys:3: a key"],
     "- [secret]\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line, or a YAML list of keys"],
     "- key: {secret: 1}\n": ["VELOX_API_KEYS_FILE is 'keys': expected one key a line"],
     "- secret\n\t}\n": ["keys:2:1: the file: expected spaces before a field, not a tab"],

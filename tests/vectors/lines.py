@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.vectors.vector import (
+    FOLLOW_UP,
     GET,
     HELLO,
     HOST,
@@ -164,8 +165,21 @@ def _versions() -> Iterator[Vector]:
 def _targets() -> Iterator[Vector]:
     for label, target in (
         ("SMUG-ABSOLUTE-URI-HOST-MISMATCH", b"http://other.example.com/v1/models"),
-        ("COMP-ABSOLUTE-FORM", b"http://velox.test/v1/models"),
-        ("B-16-ABSOLUTE-HTTPS", b"https://velox.test/v1/models"),
+        ("B-16-ABSOLUTE-BEGINS-SO", b"http://velox.test.example.com/v1/models"),
+        ("B-16-ABSOLUTE-ENDS-SO", b"http://a.velox.test/v1/models"),
+        ("B-16-ABSOLUTE-USER", b"http://user@velox.test/v1/models"),
+        ("B-16-ABSOLUTE-AS-USER", b"http://velox.test@other.example.com/v1/models"),
+        ("B-16-ABSOLUTE-PORT", b"http://velox.test:80x/v1/models"),
+        ("B-16-ABSOLUTE-LARGE-PORT", b"http://velox.test:65536/v1/models"),
+        ("B-16-ABSOLUTE-BACKSLASH", b"http://velox.test\\.example.com/v1/models"),
+        ("B-16-ABSOLUTE-FRAGMENT", b"http://velox.test#/v1/models"),
+        ("B-16-ABSOLUTE-NO-HOST", b"http:///v1/models"),
+        ("B-16-ABSOLUTE-ONE-SLASH", b"http:/velox.test/v1/models"),
+        ("B-16-ABSOLUTE-TWICE", b"http://velox.test/http://velox.test/v1/models"),
+        ("B-16-ABSOLUTE-EMPTY-SEGMENT", b"http://velox.test//v1/models"),
+        ("B-16-ABSOLUTE-DOTS", b"http://velox.test/../v1/models"),
+        ("B-16-ABSOLUTE-FTP", b"ftp://velox.test/v1/models"),
+        ("B-16-ABSOLUTE-METADATA", b"http://169.254.169.254/latest/meta-data/"),
         ("B-16-ABSOLUTE-FILE", b"file:///etc/passwd"),
         ("B-16-AUTHORITY", b"other:80"),
         ("B-16-NO-SLASH", b"v1/models"),
@@ -173,6 +187,21 @@ def _targets() -> Iterator[Vector]:
         ("COMP-ASTERISK-WITH-GET", b"*"),
     ):
         yield bad_target(label, "B-16", target, _ORIGIN)
+    own = "RFC 9112 §3.2.2: a URL of ours is understood, and counts instead of Host; it goes up from its path on"
+    for label, target, path in (
+        ("COMP-ABSOLUTE-FORM", b"http://velox.test/v1/models", b"/v1/models"),
+        ("B-16-ABSOLUTE-HTTPS", b"https://velox.test/v1/models", b"/v1/models"),
+        ("B-16-ABSOLUTE-CASE", b"HTTP://Velox.Test:8080/v1/models?a=b", b"/v1/models?a=b"),
+        ("B-16-ABSOLUTE-LOCALHOST", b"http://localhost/v1/models", b"/v1/models"),
+    ):
+        line = b"GET %b HTTP/1.1" % target
+        yield _ok(label, "B-16", request(line), shown(line), own, Seen(b"GET", path))
+    wire = request(b"GET http://velox.test/v1/models HTTP/1.1", host=b"Host: other.example.com") + FOLLOW_UP
+    seen = (Seen(b"GET", b"/v1/models"), Seen(b"GET", b"/v1/next"))
+    yield good("B-16-ABSOLUTE-OTHER-HOST", "B-16", "a URL of ours, another Host, a GET behind it", own, wire, seen=seen)
+    line = b"GET http://velox.test/v1/models HTTP/1.1"
+    why = "RFC 9112 §3.2: exactly one Host, whatever the target is"
+    yield bad("B-16-ABSOLUTE-NO-HOST-FIELD", "B-16", shown(line), why, request(line, host=b""), reason="bad_request")
     star = "RFC 9112 §3.2.4: `*` asks about a whole server; a gateway has nothing to say about the upstream's"
     yield _line("COMP-OPTIONS-STAR", "B-16", b"OPTIONS * HTTP/1.1", star, reason="bad_request")
     for label, target in (

@@ -34,7 +34,7 @@ from velox.protocol.http1_fields import (
     length_line,
     line_start,
 )
-from velox.protocol.http1_target import split_target
+from velox.protocol.http1_target import origin_form, split_target
 from velox.protocol.websocket import read_offer
 from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
 
@@ -56,13 +56,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Http1Limits:
-    """What one request may take. A head counts with its request line and its closing empty line."""
+    """What one request may take. A head counts with its request line and its closing empty line.
+
+    hosts: the names of this server, in lower case; a target may be a URL with one of them.
+    """
 
     target_bytes: int = 8192
     head_bytes: int = 32768
     line_bytes: int = 16384
     header_count: int = 100
     body_bytes: int = 64 * 1024 * 1024
+    hosts: frozenset[bytes] = frozenset()
 
 
 # (method, target, path, query, is HTTP/1.0), all checked.
@@ -185,6 +189,7 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     """Return what a head says, and all of its fields."""
     line = head[: head.index(b"\r\n")]
     method, target, http_1_0 = check_request_line(line, limits)
+    target = origin_form(target, limits.hosts)
     path, query = split_target(target)
     if len(head) > limits.line_bytes:
         _check_sizes(head, limits)

@@ -1,6 +1,7 @@
 """The target of a request, and which paths may pass through.
 
-Knows: origin-form (RFC 9112 §3.2.1), and the spellings that two servers could read as two paths (R-PATH-1).
+Knows: origin-form (RFC 9112 §3.2.1), absolute-form (§3.2.2), and the spellings that two servers could read as two paths
+(R-PATH-1).
 Does not know: routes. A target that passes is used byte for byte, for auth, for routing and upstream alike.
 """
 
@@ -12,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["split_target"]
+__all__ = ["origin_form", "split_target"]
 
 # What nearly every request looks like: no segment empty or dotted in front, nothing encoded, no ";".
 # The query is any visible ASCII but "#" (no fragment goes to a server) and "\" (some servers read it as "/").
@@ -20,7 +21,11 @@ _PLAIN: Final = re.compile(
     rb"(?=/)((?:/[A-Za-z0-9_~:@!$&'()*+,=-][A-Za-z0-9._~:@!$&'()*+,=-]*)*/?)(?:\?([!\"$-\[\]-~]*))?"
 )
 _TARGET: Final = re.compile(rb"/[!\"$-\[\]-~]*")
+_ABSOLUTE: Final = re.compile(
+    rb"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?=[/?]|\Z)", re.IGNORECASE
+)
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_MOST_PORTS: Final = 65535
 _BAD_DECODED: Final = re.compile(rb"[\x00-\x1f\x7f\\;]|//|/\.\.?(?:/|$)")
 
 
@@ -35,10 +40,26 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     if plain is not None:
         return plain[1], plain[2] or b""
     if not _TARGET.fullmatch(target):
-        raise _refused("request target is not a path from '/' on, in visible ASCII, without '#' and '\\'")
+        raise _refused(
+            "request target is no path from '/' on, in visible ASCII, without '#' and '\\', and no URL of VELOX_HOSTS"
+        )
     path, _, query = target.partition(b"?")
     _check_unusual(path)
     return path, query
+
+
+def origin_form(target: bytes, hosts: frozenset[bytes]) -> bytes:
+    """Return a target from its path on. hosts: names of this server, in lower case.
+
+    RFC 9112 §3.2.2 wants absolute-form understood, and its host to count instead of the Host field's. One that is none
+    of ours is left as it is, and refused as any target that is no path: Velox is nobody's forward proxy, and what such
+    a client sends is not for our upstreams.
+    """
+    found = None if target.startswith(b"/") else _ABSOLUTE.match(target)
+    if found is None or found[1].lower() not in hosts or (found[2] and int(found[2]) > _MOST_PORTS):
+        return target
+    rest = target[found.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest
 
 
 def _check_unusual(path: bytes) -> None:

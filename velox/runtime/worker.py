@@ -137,6 +137,14 @@ def _models(
     return ModelsPage(sources, settings.paths)
 
 
+def _own_hosts(settings: Settings) -> frozenset[bytes]:
+    """Return the names of this gateway, as a URL has them."""
+    addresses = [address.host for address in settings.listen if address.kind == "tcp"]
+    names = {"localhost", socket.gethostname(), *settings.hosts}
+    names |= {f"[{host}]" if ":" in host else host for host in addresses}
+    return frozenset(name.lower().encode("ascii", "ignore") for name in names)
+
+
 def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:
     return Tunnels(
         # Each has a connection to the upstream of its own, beside the pools'.
@@ -262,7 +270,7 @@ class Worker:
         settings = self._settings
         return Ingress(
             self._gateway,
-            Http1Limits(body_bytes=settings.max_body_bytes),
+            Http1Limits(body_bytes=settings.max_body_bytes, hosts=_own_hosts(settings)),
             ClientTimeouts(
                 header_s=settings.header_timeout_s,
                 body_s=settings.body_timeout_s,

@@ -39,6 +39,9 @@ __all__ = [
 
 _FILE: Final = "VELOX_API_KEYS_FILE"
 _VISIBLE: Final = re.compile(r"[!-~]+")
+# As a header carries it: RFC 9110 §5.5 allows spaces inside a value. Where keys are not marked off from each other by
+# quotes, a space is more often a mistake.
+_SPACED: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
 _KEY_CHARS: Final = 512
 _FILE_BYTES: Final = 64 * 2**20  # half a million keys with limits and names
@@ -71,9 +74,9 @@ def parse_entries(text: str) -> tuple[KeyEntry, ...]:
     return tuple(entries)
 
 
-def parse_key(text: str, where: str = "") -> KeyEntry:
-    """Parse a key, or sha256:HEX of one."""
-    return KeyEntry(_digest(text), where=where)
+def parse_key(text: str, where: str = "", *, spaced: bool = False) -> KeyEntry:
+    """Parse a key, or sha256:HEX of one. spaced: the key may have spaces inside."""
+    return KeyEntry(_digest(text, spaced=spaced), where=where)
 
 
 def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
@@ -143,7 +146,7 @@ def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], lis
         if not text:
             continue
         try:
-            entries.append(KeyEntry(_digest(text), where=where, in_file=True))
+            entries.append(KeyEntry(_digest(text, spaced=False), where=where, in_file=True))
         except ValueError as exc:
             problems.append(Problem(_FILE, "", f"{exc}, one key a line", where=where))
             if len(problems) == _MOST_PROBLEMS:
@@ -216,7 +219,7 @@ class _PlainList:
             self._known[rest] = {each: getattr(found[0], each) for each in _COMMON}
             return found[0]
         try:
-            digest = _digest(presented)
+            digest = _digest(presented, spaced=True)
         except ValueError:
             return None
         return KeyEntry(digest=digest, name=name, where=f"{self._path}:{item.line}", in_file=True, **others)
@@ -247,7 +250,7 @@ def _yaml(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem
 def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     """Return an item's key. Raises ValueError without one that can be used; all else is added to `problems`."""
     if not item.fields:
-        return parse_key(item.text or "", item.where)
+        return parse_key(item.text or "", item.where, spaced=True)
     given = fields_of(item, "a key", _FIELDS, problems, hidden=True)
     texts = {name: one.value.text for name, one in given.items()}
     name = texts.get("name", "")
@@ -262,10 +265,10 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     key = texts.get("key")
     if key is None:
         raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
-    return KeyEntry(_digest(key), name or "", models, rates, priority, item.where)
+    return KeyEntry(_digest(key, spaced=True), name or "", models, rates, priority, item.where)
 
 
-def _digest(text: str) -> bytes:
+def _digest(text: str, *, spaced: bool) -> bytes:
     if text.startswith("sha256:"):
         match = _DIGEST.fullmatch(text)
         if match is None:
@@ -274,6 +277,7 @@ def _digest(text: str) -> bytes:
         if digest == _OF_NOTHING:
             raise ValueError("expected the digest of a key; this one is of nothing")
         return digest
-    if not _VISIBLE.fullmatch(text) or len(text) > _KEY_CHARS:
-        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters")
+    if not (_SPACED if spaced else _VISIBLE).fullmatch(text) or len(text) > _KEY_CHARS:
+        hint = "; in a YAML list a key may have spaces inside" if _SPACED.fullmatch(text) and " " in text else ""
+        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters{hint}")
     return hashlib.sha256(text.encode("ascii")).digest()

@@ -50,6 +50,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.socket_owner,
         shown_default="who runs Velox",
     )
+    # lower-case, besides localhost, the addresses of `listen` and the machine's name
+    hosts: frozenset[str] = setting(
+        "",
+        "more names of this gateway, commas between them, besides `localhost`, the addresses of VELOX_LISTEN and the"
+        " machine's name. A request line may have a URL with one of them; with another name it is refused",
+        parse.host_names,
+    )
     listen_http2: bool = setting(
         "off",
         "`on`: clients may use [HTTP/2](docs/http2-ingress.md), by prior knowledge or, over TLS, by ALPN",
