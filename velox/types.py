@@ -78,7 +78,7 @@ class HeadShape:
     offer: this is the opening handshake of a WebSocket, whose own fields are then not among the fields.
     is_shared: other heads have this very object, so that what follows from it is worth keeping. Otherwise it belongs to
     one head, and no field is volatile. credential_at: the place of the credential among the values; -1: it is none of
-    them, and the shape is of heads with the same one, or none.
+    them, and the shape is of heads with the same one, or none. may_have_id: False where no field is an x-request-id.
     """
 
     method: bytes
@@ -93,6 +93,7 @@ class HeadShape:
     fields: tuple[ShapeField, ...]
     is_shared: bool = False
     credential_at: int = -1
+    may_have_id: bool = True
 
 
 class RequestHead:

@@ -114,3 +114,26 @@ def test_long_error_is_not_hoarded_and_passes_whole(keyed: Keyed) -> None:
 
     assert got.startswith(b"HTTP/1.1 400 ") and got.endswith(b"0\r\n\r\n")
     assert (got.count(b"X"), got.count(b"Y")) == (len(start), len(rest))
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_good"), [("my-trace_01", True), ("a" * 64, True), ("a" * 65, False), ("a b", False)]
+)
+def test_clients_own_request_id_comes_back(sent: str, is_good: bool) -> None:
+    """Where the upstream sent none, and on errors of Velox; the upstream's own wins; no id, nothing back."""
+
+    async def answer(call: Call) -> None:
+        fields = [*JSON, ("x-request-id", "req_of_upstream")] if "files" in call.target else [*JSON]
+        await call.reply(200, fields, b"{}")
+
+    with RecordingUpstream(script=answer) as upstream, VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1"}) as velox:
+        for _ in range(6):  # kept heads too
+            passed, own, error = (
+                velox.request("GET", target, None, {"x-request-id": sent})
+                for target in ("/v1/models", "/v1/files", "/metrics")
+            )
+            assert passed.header("x-request-id") == (sent if is_good else None)
+            assert own.header("x-request-id") == "req_of_upstream"
+            assert error.header("x-request-id") == (sent if is_good else error.header("x-velox-request-id"))
+            assert error.header("x-velox-request-id") != sent
+        assert upstream.calls[-1].header("x-request-id") == (sent if is_good else None)

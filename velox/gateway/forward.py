@@ -5,10 +5,10 @@ Knows: which of the client's headers go up, which credential, which path. Does n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.gateway.request_ids import REQUEST_ID, is_id
 from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamRequest
 from velox.policy.routes import NO_RULES, HeaderRules
@@ -29,8 +29,6 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
-_ID: Final = b"x-request-id"
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
 _Key: TypeAlias = tuple[HeadShape, bool, HeaderRules | None]
@@ -103,7 +101,7 @@ class Forwarder:
             if built is None:
                 built = self._built.put(key, self._template(shape, rules, is_plain=is_plain))
             target, values = built.target, head.values
-            passes = built.id_at is None or _REQUEST_ID.fullmatch(values[built.id_at]) is not None
+            passes = built.id_at is None or is_id(values[built.id_at])
             fields: RequestFields = built.template if passes else built.without_id
         else:
             target, values = self._target(shape), ()
@@ -130,9 +128,9 @@ class Forwarder:
         chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
         template = without_id = HeadTemplate(chosen, shape.fields)
         id_at = None
-        if (_ID, None) in chosen:
-            id_at = [name for name, value in shape.fields if value is None].index(_ID)
-            without_id = HeadTemplate([field for field in chosen if field != (_ID, None)], shape.fields)
+        if (REQUEST_ID, None) in chosen:
+            id_at = [name for name, value in shape.fields if value is None].index(REQUEST_ID)
+            without_id = HeadTemplate([field for field in chosen if field != (REQUEST_ID, None)], shape.fields)
         return _Built(self._target(shape), template, id_at, without_id)
 
     def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:
@@ -177,4 +175,4 @@ def _passes_x(name: bytes, value: bytes | None) -> bool:
     """
     if name == _DEADLINE or name.startswith((b"x-forwarded-", b"x-velox-")):
         return False
-    return name != _ID or value is None or _REQUEST_ID.fullmatch(value) is not None
+    return name != REQUEST_ID or value is None or is_id(value)

@@ -19,6 +19,7 @@ from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
 from velox.gateway.plan import RequestPlan, plan_of
 from velox.gateway.rate_headers import RateHeaders
+from velox.gateway.request_ids import client_id
 from velox.gateway.respond import crash, error_reply
 from velox.gateway.routing import Routing
 from velox.gateway.tunnel import TunnelExchange
@@ -218,7 +219,8 @@ class Gateway:
 
         rates: of who asked. told: of the attempts.
         """
-        headers, body = error_reply(error, request_id, may_have_begun=may_have_begun)
+        given = None if head is None else client_id(head)
+        headers, body = error_reply(error, request_id, may_have_begun=may_have_begun, client_id=given)
         headers += told
         if rates is not None:
             headers += rates.headers(time.monotonic_ns())

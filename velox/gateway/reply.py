@@ -20,6 +20,7 @@ from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.first_event import FirstEventGate
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
+from velox.gateway.request_ids import REQUEST_ID, client_id
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
@@ -68,8 +69,8 @@ class Reply:
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_is_head", "_listener", "_loop"),
-        *("_may_add", "_needs_first", "_rates", "_request_id", "_stream", "_told", "_until_close", "_watch"),
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_listener", "_loop", "_may_add"),
+        *("_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close", "_watch"),
         *("_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns", "is_sse"),
         *("last_s", "relay_ns", "started", "status"),
     )
@@ -89,7 +90,7 @@ class Reply:
         self._client: Final = client
         self._request_id: Final = request_id
         self._loop: Final = loop
-        self._is_head: Final = request.shape.method == b"HEAD"
+        self._request: Final = request
         self._filters: Final = filters
         self._rates: Final = rates
         self._fields: Final = fields
@@ -276,7 +277,7 @@ class Reply:
         began_ns = time.monotonic_ns()
         passed = self._fields.passed(shape, DROPPED if rates is None else rates.dropped)
         self.is_sse = passed.is_sse
-        has_body = self._has_body = not self._is_head and status not in NO_BODY_STATUSES
+        has_body = self._has_body = self._request.shape.method != b"HEAD" and status not in NO_BODY_STATUSES
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
             self._until_close = shape.until_close
@@ -310,6 +311,8 @@ class Reply:
         if not passed.is_dated:
             # RFC 9110 §6.6.1: one who forwards a reply without a date says when it came.
             headers.append((b"date", http_date(int(time.time()))))
+        if not passed.has_id and (given := client_id(self._request)) is not None:
+            headers.append((REQUEST_ID, given))
         return headers
 
     def _write_lines(
@@ -329,6 +332,8 @@ class Reply:
             lines = self._rates.lines(now_ns) + lines
         if not passed.is_dated:
             lines += b"date: %b\r\n" % http_date(int(time.time()))
+        if not passed.has_id and (given := client_id(self._request)) is not None:
+            lines += b"x-request-id: %b\r\n" % given
         lines = b"%bx-velox-request-id: %b\r\n%b" % (lines, self._request_id, self._told.lines)
         self._client.begin_lines(head.shape.status, lines, length, data, end, has_body=has_body)
         self._has_begun(head.shape.status, length, data)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.request_ids import REQUEST_ID
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
@@ -59,12 +60,16 @@ NO_ATTEMPTS: Final = AttemptFields([], b"")
 
 
 class PassedFields(NamedTuple):
-    """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date."""
+    """What the client gets of all heads of a shape. is_plain: the body is not compressed. is_dated: there is a Date.
+
+    has_id: there is an x-request-id.
+    """
 
     template: HeadTemplate
     is_sse: bool
     is_plain: bool
     is_dated: bool
+    has_id: bool
 
 
 class ReplyFields:
@@ -88,7 +93,7 @@ class ReplyFields:
 
 
 def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
-    is_sse, is_plain, is_dated = False, True, False
+    is_sse, is_plain, is_dated, has_id = False, True, False, False
     chosen: list[ShapeField] = []
     for field in shape.fields:
         name, value = field
@@ -99,8 +104,10 @@ def _passed(shape: ReplyShape, dropped: frozenset[bytes]) -> PassedFields:
                 is_plain = value.lower() == b"identity"
             elif name == b"date":
                 is_dated = True
+            elif name == REQUEST_ID:
+                has_id = True
             chosen.append(field)
-    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated)
+    return PassedFields(HeadTemplate(chosen, shape.fields), is_sse, is_plain, is_dated, has_id)
 
 
 class HeaderRuleFilter(ReplyFilter):

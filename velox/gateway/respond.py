@@ -31,16 +31,19 @@ def error_body(error: VeloxError) -> bytes:
     return orjson.dumps({"error": fields})
 
 
-def error_reply(error: VeloxError, request_id: bytes, *, may_have_begun: bool = False) -> tuple[Headers, bytes]:
+def error_reply(
+    error: VeloxError, request_id: bytes, *, may_have_begun: bool = False, client_id: bytes | None = None
+) -> tuple[Headers, bytes]:
     """Return the headers and the body of the answer.
 
+    client_id: the client's own id of the request, which it gets back.
     may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it (R-RETRY-4).
     """
     headers: Headers = [
         _JSON,
         (b"x-velox-reason", error.reason.code.encode()),
         (b"x-velox-request-id", request_id),
-        (b"x-request-id", request_id),
+        (b"x-request-id", client_id or request_id),
         (b"date", http_date(int(time.time()))),
     ]
     should_retry = error.should_retry and not may_have_begun

@@ -26,6 +26,7 @@ from velox.gateway.permission import check_model
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import DROPPED, HeaderRuleFilter, ReplyFields, changed
+from velox.gateway.request_ids import REQUEST_ID, client_id
 from velox.gateway.tunnels import Tunnels
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
@@ -210,6 +211,9 @@ class TunnelReply(Reply):
             self._listener.refuses(ReplyHead.of(_SWITCHED, others, None))  # its health hears that it answers
         fields = [field for field in others if self._may_pass(field)]
         headers = [*switched, *(fields if self._rules is None else changed(fields, self._rules))]
+        given = client_id(self._request)
+        if given is not None and not any(name == REQUEST_ID for name, _ in fields):
+            headers.append((REQUEST_ID, given))
         headers.append((b"x-velox-request-id", self._request_id))
         headers += self._told.headers
         if self._rates is not None:

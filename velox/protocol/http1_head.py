@@ -176,7 +176,8 @@ def shared_shape(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:
     """Return the shape of heads like one that was read, with these fields."""
     volatile = [name for name, value in fields if value is None]
     credential_at = next((at for at, name in enumerate(volatile) if name in CREDENTIALS), -1)
-    return replace(shape, fields=fields, is_shared=True, credential_at=credential_at)
+    may_have_id = any(name == b"x-request-id" for name, _ in fields)
+    return replace(shape, fields=fields, is_shared=True, credential_at=credential_at, may_have_id=may_have_id)
 
 
 def _start(line: bytes, field: Header) -> bytes | None:
