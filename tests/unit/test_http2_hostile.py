@@ -29,6 +29,9 @@ MAX_STREAMS = SettingsFrame.MAX_CONCURRENT_STREAMS
 WINDOW = SettingsFrame.INITIAL_WINDOW_SIZE
 
 
+FLOW_CONTROL_ERROR = 3  # RFC 9113 §7
+
+
 def frames_of(data: bytes) -> list[Frame]:
     """Cut what an engine wrote into frames."""
     frames: list[Frame] = []
@@ -423,6 +426,23 @@ def test_garbage_is_fatal_once_and_says_goodbye(name: Name, garbage: bytes) -> N
         peer.client.send_request(REQUEST, True)
     assert (peer.client.take_output(), peer.client.has_output) == (b"", False)
     assert len(peer.at_client.fatal) == 1
+
+
+@each_engine
+def test_window_of_a_stream_that_overflows_ends_the_stream(name: Name) -> None:
+    """RFC 9113 §6.9.1: the stream is reset, the others go on. libnghttp2 ends the connection, which is allowed too."""
+    peer = RawServer(name)
+    stream_id, other = peer.request(), peer.request()
+    peer.send(WindowUpdateFrame(stream_id, 2**31 - 1))
+    sent = frames_of(peer.client.take_output())
+    if name == "ngh2":
+        assert isinstance(sent[-1], GoAwayFrame)
+        return
+    (reset,) = sent
+    assert isinstance(reset, RstStreamFrame)
+    assert (reset.stream_id, reset.error_code, peer.at_client.fatal) == (stream_id, FLOW_CONTROL_ERROR, [])
+    peer.send(peer.head(other, OK, end_stream=True))
+    assert other in peer.at_client.heads
 
 
 def test_data_before_garbage_in_one_read_is_delivered() -> None:

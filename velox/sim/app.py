@@ -2,7 +2,7 @@
 
 Knows: routes, ids, errors in OpenAI's shape. Does not know: HTTP versions, the loop, pace, what else runs.
 
-Not simulated: several choices (n), tools, stop sequences, log probabilities, stored responses, keys.
+Not simulated: stop sequences, stored responses, keys.
 A request may name any model; only the configured ones are listed.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Final, Protocol
@@ -22,9 +22,12 @@ from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.embeddings import EmbeddingWriter
 from velox.sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
 from velox.sim.options import SimOptions
-from velox.sim.request import count_prompt_tokens, prompt_text, read_limit, read_request
+from velox.sim.request import Fields, count_prompt_tokens, prompt_text, read_limit, read_request
 from velox.sim.responses import ResponseWriter
 from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
+from velox.sim.wished_chat import WishedChat
+from velox.sim.wished_responses import WishedResponses
+from velox.sim.wishes import Wish
 from velox.types import Headers
 
 __all__ = ["Simulator"]
@@ -46,6 +49,14 @@ class _Writer(Protocol):
     def stream(self, job: Job) -> TokenStream: ...
 
 
+class _WishWriter(Protocol):
+    """Writes what is more than one plain text. read: what a request asks for; None: nothing special."""
+
+    def read(self, fields: Fields) -> Wish | None: ...
+    def whole(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> bytes: ...
+    def stream(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> TokenStream: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _TextRoute:
     """A route that answers with text. prompts, limits: the fields with the prompt and the longest answer."""
@@ -53,6 +64,7 @@ class _TextRoute:
     writer: _Writer
     prompts: tuple[str, ...]
     limits: tuple[str, ...]
+    wishes: _WishWriter | None = None
 
 
 class Simulator:
@@ -66,9 +78,14 @@ class Simulator:
         self._clock: Final = clock
         self._random: Final = random.Random(options.seed)
         text = Text(options.tokens)
+        self._usual: Final = text.tokens()
         self._texts: Final = {
-            b"/chat/completions": _TextRoute(ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens")),
-            b"/responses": _TextRoute(ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",)),
+            b"/chat/completions": _TextRoute(
+                ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens"), WishedChat()
+            ),
+            b"/responses": _TextRoute(
+                ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",), WishedResponses()
+            ),
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
         }
         self._embeddings: Final = EmbeddingWriter()
@@ -150,7 +167,9 @@ class Simulator:
     def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:
         request = read_request(body)
         limit = read_limit(request.fields, route.limits)
-        full = self._options.tokens
+        wish = None if route.wishes is None else route.wishes.read(request.fields)
+        pieces = self._usual if wish is None else wish.pieces(self._usual)
+        full = len(pieces)
         n_tokens = full if limit is None else min(limit, full)
         prompts = [request.fields.get(name) for name in route.prompts]
         n_prompt = count_prompt_tokens(*prompts)
@@ -161,12 +180,18 @@ class Simulator:
             model=request.model,
             n_prompt=n_prompt,
             n_cached=n_cached,
-            n_tokens=n_tokens,
+            n_tokens=n_tokens if wish is None else n_tokens * wish.n,
             limit=limit,
             is_cut=n_tokens < full,
             include_usage=request.include_usage,
         )
-        plan = self._planner.next(n_prompt - n_cached, n_prompt + n_tokens)
+        plan = self._planner.next(n_prompt - n_cached, n_prompt + job.n_tokens)
+        if wish is not None and route.wishes is not None:
+            pieces, fields = pieces[:n_tokens], request.fields
+            if request.stream:
+                events = route.wishes.stream(job, wish, pieces, fields)
+                return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], events, plan)
+            return Whole(200, self._headers(_JSON, now), route.wishes.whole(job, wish, pieces, fields), n_tokens, plan)
         if request.stream:
             return Streamed(200, [*self._headers(_EVENTS, now), _NO_CACHE], route.writer.stream(job), plan)
         return Whole(200, self._headers(_JSON, now), route.writer.whole(job), n_tokens, plan)

@@ -14,12 +14,12 @@ import orjson
 
 from velox.sim.shapes import Job, Text, TokenStream
 
-__all__ = ["ChatWriter", "CompletionWriter"]
+__all__ = ["ENDS", "FINGERPRINT", "ChatWriter", "CompletionWriter", "chat_lead", "last_events", "usage"]
 
-_FINGERPRINT: Final = "fp_velox_sim"
+FINGERPRINT: Final = "fp_velox_sim"
 _DONE: Final = b"data: [DONE]\n\n"
 # With stream_options.include_usage each chunk but the last says null: there are two kinds of chunks.
-_END: Final = {False: b"]}\n\n", True: b'],"usage":null}\n\n'}
+ENDS: Final = {False: b"]}\n\n", True: b'],"usage":null}\n\n'}
 
 
 class ChatWriter:
@@ -29,7 +29,7 @@ class ChatWriter:
         self._text: Final = text
         self._rests: Final = {
             usage: tuple(_delta(b'{"content":%b}' % token) + end for token in text.tokens_json)
-            for usage, end in _END.items()
+            for usage, end in ENDS.items()
         }
 
     def whole(self, job: Job) -> bytes:
@@ -50,20 +50,16 @@ class ChatWriter:
                 "choices": [choice],
                 "usage": usage(job),
                 "service_tier": "default",
-                "system_fingerprint": _FINGERPRINT,
+                "system_fingerprint": FINGERPRINT,
             }
         )
 
     def stream(self, job: Job) -> TokenStream:
         """Return the answer in chunks: role, one a token, finish, usage if asked for, and the [DONE] mark."""
-        lead = (
-            b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,'
-            b'"service_tier":"default","system_fingerprint":"%b","choices":['
-            % (job.key.encode(), job.created, orjson.dumps(job.model), _FINGERPRINT.encode())
-        )
-        end = _END[job.include_usage]
+        lead = chat_lead(job)
+        end = ENDS[job.include_usage]
         opening = lead + _delta(b'{"role":"assistant","content":"","refusal":null}') + end
-        closing = lead + _delta(b"{}", b'"%b"' % _finish(job).encode()) + end + _last(lead, job)
+        closing = lead + _delta(b"{}", b'"%b"' % _finish(job).encode()) + end + last_events(lead, job)
         return TokenStream(opening, lead, self._rests[job.include_usage], job.n_tokens, closing)
 
 
@@ -73,7 +69,7 @@ class CompletionWriter:
     def __init__(self, text: Text) -> None:
         self._text: Final = text
         self._rests: Final = {
-            usage: tuple(_text_choice(token) + end for token in text.tokens_json) for usage, end in _END.items()
+            usage: tuple(_text_choice(token) + end for token in text.tokens_json) for usage, end in ENDS.items()
         }
 
     def whole(self, job: Job) -> bytes:
@@ -87,7 +83,7 @@ class CompletionWriter:
                 "model": job.model,
                 "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": _finish(job)}],
                 "usage": usage(job),
-                "system_fingerprint": _FINGERPRINT,
+                "system_fingerprint": FINGERPRINT,
             }
         )
 
@@ -98,9 +94,18 @@ class CompletionWriter:
             job.created,
             orjson.dumps(job.model),
         )
-        finish = _text_choice(b'""', b'"%b"' % _finish(job).encode()) + _END[job.include_usage]
+        finish = _text_choice(b'""', b'"%b"' % _finish(job).encode()) + ENDS[job.include_usage]
         rests = self._rests[job.include_usage]
-        return TokenStream(b"", lead, rests, job.n_tokens, lead + finish + _last(lead, job))
+        return TokenStream(b"", lead, rests, job.n_tokens, lead + finish + last_events(lead, job))
+
+
+def chat_lead(job: Job) -> bytes:
+    """Return what all chunks of a chat completion begin with, up to their choices."""
+    return (
+        b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":%d,"model":%b,'
+        b'"service_tier":"default","system_fingerprint":"%b","choices":['
+        % (job.key.encode(), job.created, orjson.dumps(job.model), FINGERPRINT.encode())
+    )
 
 
 def usage(job: Job) -> dict[str, object]:
@@ -131,7 +136,8 @@ def _text_choice(text: bytes, finish: bytes = b"null") -> bytes:
     return b'{"text":%b,"index":0,"logprobs":null,"finish_reason":%b}' % (text, finish)
 
 
-def _last(lead: bytes, job: Job) -> bytes:
+def last_events(lead: bytes, job: Job) -> bytes:
+    """Return what ends a stream: usage if asked for, and the [DONE] mark."""
     if not job.include_usage:
         return _DONE
     return lead + b'],"usage":%b}\n\n' % orjson.dumps(usage(job)) + _DONE

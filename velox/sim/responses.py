@@ -15,7 +15,7 @@ import orjson
 
 from velox.sim.shapes import Job, Text, TokenStream
 
-__all__ = ["ResponseWriter"]
+__all__ = ["ResponseWriter", "event", "response", "status_of", "usage_of"]
 
 _N_OPENING: Final = 4  # events before the first delta
 _DELTA: Final = "response.output_text.delta"
@@ -38,14 +38,14 @@ class ResponseWriter:
     def stream(self, job: Job) -> TokenStream:
         """Return the answer as events."""
         item_id = f"msg_{job.key}"
-        started = _response(job, "in_progress", [], None)
+        started = response(job, "in_progress", [], None)
         item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         place = {"item_id": item_id, "output_index": 0, "content_index": 0}
         opening = (
-            _event("response.created", 0, {"response": started}),
-            _event("response.in_progress", 1, {"response": started}),
-            _event("response.output_item.added", 2, {"output_index": 0, "item": item}),
-            _event("response.content_part.added", 3, {**place, "part": _part("")}),
+            event("response.created", 0, {"response": started}),
+            event("response.in_progress", 1, {"response": started}),
+            event("response.output_item.added", 2, {"output_index": 0, "item": item}),
+            event("response.content_part.added", 3, {**place, "part": _part("")}),
         )
         lead = b'event: %b\ndata: {"type":"%b","item_id":"%b","output_index":0,"content_index":0,"delta":' % (
             _DELTA.encode(),
@@ -60,20 +60,22 @@ class ResponseWriter:
         number = _N_OPENING + job.n_tokens
         finished = _finished(job, text)
         closing = (
-            _event("response.output_text.done", number, {**place, "text": text, "logprobs": []}),
-            _event("response.content_part.done", number + 1, {**place, "part": _part(text)}),
-            _event("response.output_item.done", number + 2, {"output_index": 0, "item": _message(job, text)}),
-            _event(f"response.{_status(job)}", number + 3, {"response": finished}),
+            event("response.output_text.done", number, {**place, "text": text, "logprobs": []}),
+            event("response.content_part.done", number + 1, {**place, "part": _part(text)}),
+            event("response.output_item.done", number + 2, {"output_index": 0, "item": _message(job, text)}),
+            event(f"response.{status_of(job)}", number + 3, {"response": finished}),
         )
         return b"".join(closing)
 
 
-def _event(name: str, number: int, fields: dict[str, object]) -> bytes:
+def event(name: str, number: int, fields: dict[str, object]) -> bytes:
+    """Return one event of a stream."""
     body = orjson.dumps({"type": name, **fields, "sequence_number": number})
     return b"event: %b\ndata: %b\n\n" % (name.encode(), body)
 
 
-def _status(job: Job) -> str:
+def status_of(job: Job) -> str:
+    """Return how a response ended."""
     return "incomplete" if job.is_cut else "completed"
 
 
@@ -85,26 +87,31 @@ def _message(job: Job, text: str) -> dict[str, object]:
     return {
         "id": f"msg_{job.key}",
         "type": "message",
-        "status": _status(job),
+        "status": status_of(job),
         "role": "assistant",
         "content": [_part(text)],
     }
 
 
 def _finished(job: Job, text: str) -> dict[str, object]:
-    usage: dict[str, object] = {
+    return response(job, status_of(job), [_message(job, text)], usage_of(job))
+
+
+def usage_of(job: Job) -> dict[str, object]:
+    """Return the token counts of an answer."""
+    return {
         "input_tokens": job.n_prompt,
         "input_tokens_details": {"cached_tokens": job.n_cached, "cache_write_tokens": 0},
         "output_tokens": job.n_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": job.n_prompt + job.n_tokens,
     }
-    return _response(job, _status(job), [_message(job, text)], usage)
 
 
-def _response(
+def response(
     job: Job, status: str, output: list[dict[str, object]], usage: dict[str, object] | None
 ) -> dict[str, object]:
+    """Return a response as an object."""
     return {
         "id": f"resp_{job.key}",
         "object": "response",

@@ -134,6 +134,10 @@ class Text:
         self.tokens_json: Final = tuple(orjson.dumps(token) for token in self._tokens)
         self._whole: Final = "".join(self._tokens)
 
+    def tokens(self) -> tuple[str, ...]:
+        """Return the tokens of the longest answer."""
+        return self._tokens
+
     def first(self, n_tokens: int) -> str:
         """Return the first n tokens as one text."""
         return self._whole if n_tokens == len(self._tokens) else "".join(self._tokens[:n_tokens])

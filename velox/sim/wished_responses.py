@@ -1,0 +1,108 @@
+"""Responses that are more than one plain text: function calls, JSON, log probabilities.
+
+Knows: their objects and the order of their events. Does not know: HTTP, pace, how a wish was read. Beside responses.py,
+which writes the usual answers at less cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from velox.sim.request import Fields
+from velox.sim.responses import event, response, status_of, usage_of
+from velox.sim.shapes import Job, TokenStream
+from velox.sim.wishes import Wish, response_wish, token_logprobs
+
+__all__ = ["WishedResponses"]
+
+
+class WishedResponses:
+    """Writes such responses."""
+
+    def read(self, fields: Fields) -> Wish | None:
+        """Return what a request asks for; None: nothing special. Raises RefusalError (400)."""
+        return response_wish(fields)
+
+    def whole(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> bytes:
+        """Return the answer as one object. fields: of the request, some of which come back."""
+        return orjson.dumps(_finished(job, wish, pieces, fields))
+
+    def stream(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> TokenStream:
+        """Return the answer as events, numbered from 0."""
+        return _stream(job, wish, pieces, fields)
+
+
+def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> TokenStream:
+    started = {**response(job, "in_progress", [], None), **_asked(fields)}
+    item = _item(job, wish, [], "in_progress")
+    opening: list[tuple[str, dict[str, object]]] = [
+        ("response.created", {"response": started}),
+        ("response.in_progress", {"response": started}),
+        ("response.output_item.added", {"output_index": 0, "item": item}),
+    ]
+    deltas: list[dict[str, object]]
+    place: dict[str, object] = {"item_id": item["id"], "output_index": 0}
+    text, finished = "".join(pieces), _finished(job, wish, pieces, fields)
+    if wish.tool is not None:
+        kind = "response.function_call_arguments"
+        deltas = [{**place, "delta": piece} for piece in pieces]
+        closing: list[tuple[str, dict[str, object]]] = [
+            (f"{kind}.done", {**place, "name": wish.tool.name, "arguments": text})
+        ]
+    else:
+        kind = "response.output_text"
+        place["content_index"] = 0
+        opening.append(("response.content_part.added", {**place, "part": _part(wish, [])}))
+        deltas = [{**place, "delta": piece, "logprobs": _logprobs(wish, [piece])} for piece in pieces]
+        closing = [
+            (f"{kind}.done", {**place, "text": text, "logprobs": _logprobs(wish, pieces)}),
+            ("response.content_part.done", {**place, "part": _part(wish, pieces)}),
+        ]
+    done = _item(job, wish, pieces, status_of(job))
+    closing += [
+        ("response.output_item.done", {"output_index": 0, "item": done}),
+        (f"response.{status_of(job)}", {"response": finished}),
+    ]
+    n_opening = len(opening)
+    rests = tuple(event(f"{kind}.delta", n, delta) for n, delta in enumerate(deltas, n_opening))
+    return TokenStream(
+        b"".join(event(name, n, each) for n, (name, each) in enumerate(opening)),
+        b"",
+        rests,
+        len(rests),
+        b"".join(event(name, n, each) for n, (name, each) in enumerate(closing, n_opening + len(rests))),
+    )
+
+
+def _finished(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> dict[str, object]:
+    output = [_item(job, wish, pieces, status_of(job))]
+    return {**response(job, status_of(job), output, usage_of(job)), **_asked(fields)}
+
+
+def _asked(fields: Fields) -> dict[str, object]:
+    """Return what comes back of a request."""
+    return {name: fields[name] for name in ("tools", "tool_choice", "text") if fields.get(name) is not None}
+
+
+def _item(job: Job, wish: Wish, pieces: Sequence[str], status: str) -> dict[str, object]:
+    if wish.tool is None:
+        content = [_part(wish, pieces)] if status != "in_progress" else []
+        return {"id": f"msg_{job.key}", "type": "message", "status": status, "role": "assistant", "content": content}
+    return {
+        "id": f"fc_{job.key}",
+        "type": "function_call",
+        "status": status,
+        "call_id": f"call_{job.key}",
+        "name": wish.tool.name,
+        "arguments": "".join(pieces),
+    }
+
+
+def _part(wish: Wish, pieces: Sequence[str]) -> dict[str, object]:
+    return {"type": "output_text", "annotations": [], "logprobs": _logprobs(wish, pieces), "text": "".join(pieces)}
+
+
+def _logprobs(wish: Wish, pieces: Sequence[str]) -> list[dict[str, object]]:
+    return [] if wish.logprobs is None else [token_logprobs(piece, wish.logprobs) for piece in pieces]

@@ -1,0 +1,132 @@
+"""What a request asks for beside a plain text: a tool's call, an answer in JSON, several answers, log probabilities.
+
+Knows: the fields of chat completions and of responses that ask for it. Does not know: how an answer is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from velox.sim.request import Fields
+from velox.sim.schema import sample
+from velox.sim.shapes import RefusalError
+
+__all__ = ["ToolCall", "Wish", "chat_wish", "response_wish", "token_logprobs"]
+
+_MOST_CHOICES: Final = 128
+_MOST_ALTERNATIVES: Final = 20
+_RESULTS: Final = frozenset({"tool", "function"})
+_PIECE: Final = re.compile(r".{1,8}", re.DOTALL)
+_LOGPROB: Final = -0.0625  # of every token; exact in binary
+_IN_RESPONSES: Final = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call. arguments: JSON."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """n: answers. tool: the call that is the answer. text: the answer; None: the usual one.
+
+    logprobs: how many alternatives each token tells; None: no log probabilities.
+    """
+
+    n: int = 1
+    tool: ToolCall | None = None
+    text: str | None = None
+    logprobs: int | None = None
+
+    def pieces(self, usual: Sequence[str]) -> Sequence[str]:
+        """Return the tokens of the answer."""
+        text = self.tool.arguments if self.tool is not None else self.text
+        return usual if text is None else _PIECE.findall(text)
+
+
+def chat_wish(fields: Fields) -> Wish | None:
+    """Return what a chat completion asks for; None: nothing special. Raises RefusalError (400)."""
+    n = _count(fields, "n", 1, _MOST_CHOICES)
+    messages, tools = fields.get("messages"), fields.get("tools")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    has_result = isinstance(last, dict) and last.get("role") in _RESULTS
+    functions = [function for each in _functions(tools) if isinstance(function := each.get("function"), dict)]
+    choice = fields.get("tool_choice")
+    named = choice.get("function") if isinstance(choice, dict) else None
+    tool = None if has_result else _call(functions, choice, named)
+    wanted = fields.get("response_format")
+    form = wanted.get("json_schema") if isinstance(wanted, dict) else None
+    text = None if tool is not None else _json_text(wanted, form.get("schema") if isinstance(form, dict) else None)
+    logprobs = None
+    if fields.get("logprobs") is True:
+        logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
+    wish = Wish(n, tool, text, logprobs)
+    return None if wish == Wish() else wish
+
+
+def response_wish(fields: Fields) -> Wish | None:
+    """Return what a response asks for; None: nothing special. Raises RefusalError (400)."""
+    given, include = fields.get("input"), fields.get("include")
+    last = given[-1] if isinstance(given, list) and given else None
+    has_result = isinstance(last, dict) and last.get("type") == "function_call_output"
+    choice = fields.get("tool_choice")
+    tool = None if has_result else _call(_functions(fields.get("tools")), choice, choice)
+    form = fields.get("text")
+    wanted = form.get("format") if isinstance(form, dict) else None
+    text = None if tool is not None else _json_text(wanted, wanted.get("schema") if isinstance(wanted, dict) else None)
+    logprobs = None
+    if isinstance(include, list) and _IN_RESPONSES in include:
+        logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
+    wish = Wish(1, tool, text, logprobs)
+    return None if wish == Wish() else wish
+
+
+def token_logprobs(piece: str, n_alternatives: int) -> dict[str, object]:
+    """Return the log probabilities of one token."""
+    entry: dict[str, object] = {"token": piece, "logprob": _LOGPROB, "bytes": list(piece.encode())}
+    others = [{**entry, "logprob": _LOGPROB - n} for n in range(n_alternatives)]
+    return {**entry, "top_logprobs": others}
+
+
+def _functions(tools: object) -> list[dict[str, object]]:
+    given = tools if isinstance(tools, list) else []
+    return [each for each in given if isinstance(each, dict) and each.get("type") == "function"]
+
+
+def _call(functions: Sequence[dict[str, object]], choice: object, named: object) -> ToolCall | None:
+    """Return the call of the function that is named, else of the first one; None where none may be called."""
+    if choice == "none" or not functions:
+        return None
+    name = named.get("name") if isinstance(named, dict) else None
+    chosen = next((each for each in functions if each.get("name") == name), None) if name else functions[0]
+    if chosen is None:
+        raise RefusalError(400, "tool_choice names a function that is not among the tools", param="tool_choice")
+    schema = chosen.get("parameters")
+    arguments = sample(schema) if isinstance(schema, dict) else {}
+    return ToolCall(str(chosen.get("name")), orjson.dumps(arguments).decode())
+
+
+def _json_text(wanted: object, schema: object) -> str | None:
+    """Return the answer that a format asks for; None where it is plain text."""
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_schema":
+        return orjson.dumps(sample(schema)).decode()
+    return orjson.dumps({"answer": "simulated"}).decode() if kind == "json_object" else None
+
+
+def _count(fields: Fields, name: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if value is None:
+        return least
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        message = f"{name} is a whole number from {least} to {most}"
+        raise RefusalError(400, message, param=name, code="invalid_value")
+    return value
