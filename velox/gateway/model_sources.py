@@ -97,7 +97,7 @@ class _Source:
 
 
 class ModelSources:
-    """The answers of one worker. fetch, fetch_model: query an upstream. on_problem, on_bug: called with what went wrong."""
+    """The answers of one worker. fetch, fetch_model: query an upstream. on_problem, on_bug: called with what failed."""
 
     def __init__(
         self,
