@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.settings import keys
@@ -119,6 +119,7 @@ PARTS = [
 PARTS += ["'", '"', ":", " ", "null", "&", "*", "|", "-", "\\", "    - "]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PARTS) | st.sampled_from(PLAIN), max_size=14))
 def test_any_text_is_read_as_yaml_reads_it(parts: list[str]) -> None:
     """Of what is taken as plain; the rest goes to the parser anyway."""

@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.protocol.body import BodyReader
@@ -228,6 +228,7 @@ def counts_of(usage: object) -> tuple[int | None, int | None]:
     return scan(json.dumps({"usage": usage}).encode())
 
 
+@settings(deadline=None)
 @given(document=DOCUMENTS, indent=st.sampled_from([None, 1]), is_ascii=st.booleans(), cuts=CUTS)
 def test_body_has_the_usage_that_a_parser_finds_at_its_top(
     document: dict[str, object], indent: int | None, is_ascii: bool, cuts: list[int]
@@ -238,6 +239,7 @@ def test_body_has_the_usage_that_a_parser_finds_at_its_top(
     assert scan(*pieces_of(text, cuts)) == counts_of(document.get("usage"))
 
 
+@settings(deadline=None)
 @given(document=DOCUMENTS, kind=KINDS, n_padding=st.sampled_from([0, 0, 70_000]), cuts=CUTS, at_end=st.booleans())
 def test_event_has_the_usage_that_a_parser_finds_at_its_place(
     document: dict[str, object], kind: str | None, n_padding: int, cuts: list[int], at_end: bool

@@ -24,7 +24,8 @@ from velox.net.client.tls_context import ServerCertificate, renewed_context, ser
 from velox.policy.settled import Settled
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file
+from velox.settings.key_file import KeyFile
+from velox.settings.keys import key_file_end, merged, read_key_file
 from velox.settings.problems import Problem
 from velox.settings.tree import FileEnd
 from velox.shm.snapshot import SharedSnapshot
@@ -115,6 +116,7 @@ class KeyWatch:
         self._log: list[KeyChange] = []
         self._snapshot: Final[SharedSnapshot[tuple[KeyChange, ...]]] = SharedSnapshot(_KEYS_BYTES)
         self._path: Final = settings.api_keys_file
+        self._file: Final = KeyFile(self._path or "")
         self._end = settings.key_file_end
         self._status: Final = status
         self._logger: Final = logger
@@ -139,7 +141,7 @@ class KeyWatch:
         self._hashed = (state, mark) if is_still else None
         if self._content.see(mark, now_s):
             self._content.take(mark)
-            self._judge(self._path, content, why)
+            self._judge(content, why)
 
     def replace_fixed(self, entries: Iterable[KeyEntry]) -> None:
         """Let these take the place of the keys that are not of the file. Of `entries`, those of the file don't count.
@@ -160,14 +162,14 @@ class KeyWatch:
         self._number += len(new)
         return new
 
-    def _judge(self, path: str, content: bytes, why: str | None) -> None:
+    def _judge(self, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
         keys: tuple[KeyEntry, ...] = ()
         end = key_file_end(content)
         if why is None:
             why = _looks_cut_off(self._end, end)
         if why is None:
-            found, problems = parse_key_file(content, path)
+            found, problems = self._file.read(content)
             keys, doubtful = merged((*(key for key in self.keys if not key.in_file), *found))
             problems = problems or doubtful
             why = str(problems[0]) if problems else None
@@ -197,7 +199,7 @@ class KeyWatch:
     def _publish(self, keys: tuple[KeyEntry, ...]) -> None:
         before = {key.digest: key for key in self.keys}
         gone = before.keys() - {key.digest for key in keys}
-        come = [key for key in keys if before.get(key.digest) != key]
+        come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
         self.keys = keys
         self.auth.change(gone, come)
         self._number += 1

@@ -34,6 +34,7 @@ __all__ = [
     "parse_items",
     "parse_key",
     "parse_key_file",
+    "parse_plain_items",
     "read_key_file",
 ]
 
@@ -158,7 +159,7 @@ def _list(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem
     """Return the keys of a YAML list. A long one must be written plainly."""
     items = plain_items(content)
     if items is not None:
-        return _PlainList(path).read(items)
+        return parse_plain_items(items, path)
     if len(content) > _YAML_BYTES:
         expected = (
             f"expected keys as in docs/keys.md, without anchors, escapes and texts over several lines, in a file of "
@@ -167,6 +168,11 @@ def _list(content: bytes, path: str) -> tuple[tuple[KeyEntry, ...], list[Problem
         return (), [Problem(_FILE, quoted(path), expected)]
     entries, problems = _yaml(content, path)
     return tuple(replace(entry, in_file=True) for entry in entries), problems
+
+
+def parse_plain_items(items: Iterable[PlainItem], path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return the keys of items of a file, and everything that is wrong with them."""
+    return _PlainList(path).read(items)
 
 
 class _PlainList:
