@@ -106,9 +106,10 @@ class RequestDecoder:
         self._skipped_crlf = False
         # What follows an opening handshake is the WebSocket's (RFC 6455 §4.1 asks a client to wait, some don't).
         self._spent = not head.keep_alive and head.offer is None
-        self._chunked = ChunkedDecoder(self._limits.body_bytes) if head.chunked else None
+        is_chunked = head.shape.chunked
+        self._chunked = ChunkedDecoder(self._limits.body_bytes) if is_chunked else None
         self._left = head.content_length or 0
-        if head.chunked or self._left:
+        if is_chunked or self._left:
             self.body_complete = False
         elif self._spent:
             self._drop()

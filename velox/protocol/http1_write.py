@@ -20,6 +20,7 @@ __all__ = [
     "reply_lines",
     "request_head",
     "sized_reply",
+    "split_error",
 ]
 
 CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -35,7 +36,7 @@ def request_head(method: bytes, target: bytes, host: bytes, lines: bytes, conten
     """
     start = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)
     if start.count(b"\n") != 2 or start.count(b"\r") != 2 or b"\0" in start:
-        raise _split()
+        raise split_error()
     if content_length is None:
         return b"%b%b\r\n" % (start, lines)
     return b"%b%bcontent-length: %d\r\n\r\n" % (start, lines, content_length)
@@ -94,9 +95,10 @@ def _joined(lines: list[bytes]) -> bytes:
     head = b"\r\n".join(lines)
     n_ends = len(lines) - 1
     if head.count(b"\n") != n_ends or head.count(b"\r") != n_ends or b"\0" in head:
-        raise _split()
+        raise split_error()
     return head + b"\r\n\r\n"
 
 
-def _split() -> ValueError:
+def split_error() -> ValueError:
+    """Return what refuses a head whose fields would be more lines than they are."""
     return ValueError("a field of this head holds CR, LF or NUL")

@@ -78,7 +78,9 @@ def _by_plan(plan: Plan[Header, ReplyShape], fields: Sequence[Header]) -> ReplyH
     if not plan.has_length:
         return ReplyHead(plan.shape, values, None)
     digits = values[-1]
-    return ReplyHead(plan.shape, values[:-1], int(digits)) if _is_length(digits) else None
+    if not digits.isdigit() or len(digits) > LENGTH_DIGITS:
+        return None
+    return ReplyHead(plan.shape, values[:-1], int(digits))
 
 
 def _read(fields: Sequence[Header]) -> ReplyHead | None:
@@ -91,16 +93,12 @@ def _read(fields: Sequence[Header]) -> ReplyHead | None:
         if name == b":status":
             status = int(value) if value.isdigit() and len(value) == 3 else 0
         elif name == _LENGTH:
-            if not _is_length(value):
+            if not value.isdigit() or len(value) > LENGTH_DIGITS:
                 return None
             content_length = int(value)
         elif name not in _CONNECTION_FIELDS:
             kept.append(field)
     return ReplyHead.of(status, kept, content_length) if 200 <= status <= 599 else None
-
-
-def _is_length(digits: bytes) -> bool:
-    return digits.isdigit() and len(digits) <= LENGTH_DIGITS
 
 
 def _start(line: Header, _: Header) -> bytes | None:
