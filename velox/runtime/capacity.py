@@ -150,14 +150,15 @@ _STREAMS_UPSTREAM: Final = 100  # fewer than most upstreams allow
 # A key: as an entry, and as who has it; 560 bytes measured. All processes share them, and each counts them as its own.
 _KEY: Final = 768
 # The table of quotas: its rows (shm/quota_table.py), all of which count in each worker that touched them. A worker
-# keeps the limits of callers and models at hand (gateway/limiter.py); a limit of one takes 0.9 KiB, measured.
+# keeps the limits of callers and models at hand (gateway/limiter.py); one with a limit takes 3.2 KiB, with two
+# 5.0 KiB, measured; limits whose set was forgotten are kept as well.
 _LINE: Final = 64
-_KEPT: Final = 4096
+_KEPT: Final = 8192
 # What a worker counts for itself, where the table has no room (shm/quota_table.py).
 _ALONE: Final = 1 * _KIB
 _MOST_ALONE: Final = 4096
-_KEPT_EACH: Final = 1 * _KIB
-_KEPT_LIMIT: Final = 3 * _KIB // 2
+_KEPT_EACH: Final = 3 * _KIB // 2
+_KEPT_LIMIT: Final = 2 * _KIB
 # Copies for mirrors (gateway/mirror.py): so many, and so many bytes of bodies, each perhaps with another model in it.
 _MIRRORED: Final = 256
 _MIRRORED_BODIES: Final = 2 * 64 * _MIB
@@ -265,7 +266,7 @@ def _of_limits(settings: Settings) -> list[MemoryRow]:
     return [
         MemoryRow("the table of limits", row_bytes, n_rows),
         MemoryRow("limits without a bucket", _ALONE, _MOST_ALONE),
-        MemoryRow("cached limits of callers and models", _KEPT_EACH + n_limits * _KEPT_LIMIT, _KEPT),
+        MemoryRow("cached limits of callers and models", _KEPT_EACH + (n_limits + 1) * _KEPT_LIMIT, _KEPT),
     ]
 
 
