@@ -41,7 +41,8 @@ MEANING: Final = {
     Reason.UNSUPPORTED_MEDIA: "this path takes JSON (or a multipart form), in UTF-8",
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
     Reason.AUTH_INVALID: "missing or unknown key, with the same answer for both",
-    Reason.FORBIDDEN: "the key is limited to other models ([keys.md](keys.md#models))",
+    Reason.FORBIDDEN: "the key may not use this model, or this endpoint ([models](keys.md#models),"
+    " [endpoints](keys.md#endpoints))",
     Reason.RATE_LIMITED: "a limit is reached ([limits](limits.md)); `retry-after-ms` says when all have capacity;"
     " without it the request is larger than a limit",
     Reason.CLIENT_CLOSED: "the client disconnected before the end of its reply; only in log and metric",

@@ -340,6 +340,7 @@ class Caller:
     id: the first 8 bytes of the key's digest, b"" where no key is required. Two keys of one name differ in it.
     rates: of this key; they stand over those that all keys have (`Rates.over`).
     priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
+    endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
     """
 
     name: str
@@ -347,6 +348,7 @@ class Caller:
     id: bytes = b""
     rates: Rates = NO_RATES
     priority: Priority | None = None
+    endpoints: tuple[str, ...] = ()
 
 
 # The caller of a gateway that asks for no key.
@@ -376,7 +378,7 @@ class Endpoint(enum.IntEnum):
 class KeyEntry:
     """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
 
-    rates: of this key alone, bursts filled in. priority: None: not said.
+    rates: of this key alone, bursts filled in. priority: None: not said. endpoints: none: the default.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
     """
 
@@ -385,6 +387,7 @@ class KeyEntry:
     models: tuple[str, ...] = ()
     rates: Rates = NO_RATES
     priority: Priority | None = None
+    endpoints: tuple[str, ...] = ()
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)
 

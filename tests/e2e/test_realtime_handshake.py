@@ -424,8 +424,8 @@ def test_limited_key_opens_its_models_only(echo: WebSocketUpstream, tmp_path) ->
     with VeloxProcess({**echo.env(), "VELOX_API_KEYS_FILE": str(keys)}) as velox:
         bearer = f"Bearer {ALICE}"
         with connect(velox, "/v1/realtime?model=gpt-realtime-mini", authorization=bearer) as ws:
-            ws.send("hi")
-            assert ws.recv() == "hi"
+            ws.send("{}")  # each message of such a key is read: it is a JSON object
+            assert ws.recv() == "{}"
         other = ("/v1/responses?model=gpt-realtime", "/v1/live/sessions?model=gpt-realtime")
         for target in ("/v1/realtime?model=other", "/v1/realtime", "/v1/realtime?intent=transcription", *other):
             with pytest.raises(InvalidStatus) as refused, connect(velox, target, authorization=bearer):

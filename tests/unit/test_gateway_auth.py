@@ -9,7 +9,6 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
-from velox.gateway.permission import check_model
 from velox.policy.patterns import matches
 from velox.types import ANYONE, Caller, Headers, KeyEntry, Priority, Rates
 
@@ -186,49 +185,3 @@ def test_pattern_of_many_stars_costs_no_more_than_its_length() -> None:
     """A matcher that tries every way would not end: 30 stars in a name of 256 characters."""
     assert matches("*a" * 30 + "b", "a" * 256) is False
     assert matches("*a" * 30 + "*", "a" * 256) is True
-
-
-LIMITED = Caller("team-a", ("gpt-4o*", "o1"))
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "model"),
-    [
-        (b"POST", b"/v1/chat/completions", "gpt-4o-mini"),
-        (b"POST", b"/v1/responses", "o1"),
-        (b"GET", b"/v1/models", None),
-        (b"HEAD", b"/v1/models", None),
-        (b"GET", b"/v1/responses/r1", None),
-    ],
-)
-def test_limited_key_may_use_its_models_and_ask_for_what_there_is(
-    method: bytes, path: bytes, model: str | None
-) -> None:
-    """A list or a stored reply runs no model."""
-    check_model(LIMITED, head(method, path), model)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "model"),
-    [
-        (b"POST", b"/v1/chat/completions", "gpt-4"),
-        (b"POST", b"/v1/chat/completions", "o1-pro"),
-        (b"POST", b"/v1/chat/completions", None),
-        (b"POST", b"/v1/responses", None),  # a stored prompt names its own model
-        (b"POST", b"/v1/files", None),  # a file of a batch names any
-        (b"POST", b"/v1/batches", None),
-        (b"POST", b"/v1/audio/transcriptions", None),  # a form is not read
-        (b"DELETE", b"/v1/models/gpt-4o", None),
-        (b"POST", b"/openai/deployments/gpt-4/chat/completions", "gpt-4o"),  # the path counts there
-        (b"POST", b"/openai/deploymen%74s/gpt-4/chat/completions", "gpt-4o"),
-    ],
-)
-def test_limited_key_is_refused_what_may_be_another_model(method: bytes, path: bytes, model: str | None) -> None:
-    """403 forbidden, which names neither the model nor those that the key may use. Another key may do it all."""
-    with pytest.raises(VeloxError) as refused:
-        check_model(LIMITED, head(method, path), model)
-
-    assert (refused.value.reason, refused.value.status) == (Reason.FORBIDDEN, 403)
-    assert "gpt" not in refused.value.message and "o1" not in refused.value.message
-    check_model(Caller("free"), head(method, path), model)
-    check_model(ANYONE, head(method, path), model)

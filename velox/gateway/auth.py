@@ -81,7 +81,7 @@ class Authenticator:
 
 def caller_of(key: KeyEntry) -> Caller:
     """Return who calls with a key."""
-    return Caller(key.caller_name, key.models, key.digest[:_ID_BYTES], key.rates, key.priority)
+    return Caller(key.caller_name, key.models, key.digest[:_ID_BYTES], key.rates, key.priority, key.endpoints)
 
 
 def _presented(head: RequestHead) -> bytes:

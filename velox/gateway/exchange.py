@@ -34,7 +34,6 @@ from velox.gateway.member import Member
 from velox.gateway.metering import metered
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
-from velox.gateway.permission import check_model
 from velox.gateway.plan import RequestPlan
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
@@ -42,6 +41,7 @@ from velox.gateway.reply_fields import NO_ATTEMPTS, AttemptFields, HeaderRuleFil
 from velox.gateway.respond import crash
 from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
+from velox.gateway.steps import finished, in_steps
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
@@ -190,8 +190,8 @@ class Exchange:
         plan = self.plan
         if plan.reads_body:
             self.fields = self.gateway.parts.reader.read(self.body or b"")
-        if plan.caller.models:
-            check_model(plan.caller, self.head, self.fields.model)
+        if plan.guard is not None:
+            self._filters = finished(plan.guard.steps(self.head, self.body or b""))
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
@@ -212,7 +212,6 @@ class Exchange:
                 raise asyncio.CancelledError
             if not is_read:
                 await self._read_in_steps()
-                check_model(self.plan.caller, self.head, self.fields.model)
             if self._grant is NO_GRANT:
                 self.phase = "limit"
                 await wait_for_permits(self.pass_gate, self.gateway.parts.leases, self.loop)
@@ -249,17 +248,12 @@ class Exchange:
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
-        if not self.plan.reads_body:
-            return
+        plan, body = self.plan, self.body or b""
         self.phase = "parse"
-        steps = self.gateway.parts.reader.read_in_steps(self.body or b"")
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                self.fields = done.value
-                return
-            await asyncio.sleep(0)
+        if plan.reads_body:
+            self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
+        if plan.guard is not None:
+            self._filters = await in_steps(plan.guard.steps(self.head, body))
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"
@@ -291,7 +285,8 @@ class Exchange:
         routing.n_open += 1
         self._routing = routing
         if self._grant.estimate is not NO_TOKENS:
-            self._grant.meter, self._filters, self.body = metered(self.body, self.fields, self.plan.endpoint)
+            self._grant.meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint)
+            self._filters = (*filters, *self._filters)
         if way.only is None:
             cursor = self._cursor = self._make_cursor(way)
             if cursor.is_canary:
@@ -376,7 +371,7 @@ class Exchange:
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return what an attempt sends."""
-        return attempt.build(self.head, self.fields, self.body, to_be_read=self._grant.meter is not None)
+        return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
 
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""

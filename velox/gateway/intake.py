@@ -101,7 +101,7 @@ class Gateway:
         if caller is None:
             caller = parts.auth.check(head)
             parts.endpoints.check(head)
-        plan = plan_of(head, caller, parts.endpoints, parts.estimator, asks_for_keys=parts.auth.asks)
+        plan = plan_of(head, caller, parts.endpoints, parts.estimator, parts.access, asks_for_keys=parts.auth.asks)
         return self._keep(key, plan) if shape.is_shared else plan
 
     def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> RequestPlan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.endpoints import Routes
 from velox.gateway.lease_wait import LeaseWait
@@ -51,6 +52,7 @@ class Parts:
     recorder: Recorder
     limits: GatewayLimits
     estimator: Estimator = field(default_factory=Estimator)
+    access: Access = field(default_factory=Access)
     tunnels: Tunnels = field(default_factory=Tunnels)
     reply_fields: ReplyFields = field(default_factory=ReplyFields)
     leases: LeaseWait | None = None  # none: limits are this gateway's alone

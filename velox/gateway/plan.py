@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
+from velox.gateway.access import Access, Guard
 from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
@@ -27,7 +28,8 @@ class RequestPlan(NamedTuple):
     forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. has_body: the
     head was checked as one that a body follows, of which more is asked. forbids_body: no body may follow. terms: what
     the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
-    class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read.
+    class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read. guard:
+    looks at what its caller's key may not send; None: nothing is looked at.
     """
 
     caller: Caller
@@ -42,12 +44,13 @@ class RequestPlan(NamedTuple):
     timeout_ns: int
     priority: Priority
     least_cost: int
+    guard: Guard | None = None
 
 
 def plan_of(
-    head: RequestHead, caller: Caller, endpoints: Routes, estimator: Estimator, *, asks_for_keys: bool
+    head: RequestHead, caller: Caller, endpoints: Routes, estimator: Estimator, access: Access, *, asks_for_keys: bool
 ) -> RequestPlan:
-    """Read a head. Raises VeloxError(BAD_REQUEST) as client_terms() does.
+    """Read a head. Raises VeloxError: BAD_REQUEST as client_terms() does, FORBIDDEN as Access.guard() does.
 
     asks_for_keys: callers present keys; without, there is nobody to be fair to but oneself.
     """
@@ -66,6 +69,7 @@ def plan_of(
         _NEVER_NS if terms.timeout_s == math.inf else round(terms.timeout_s * _NS_PER_S),
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
+        access.guard(head, caller) if asks_for_keys else None,
     )
 
 

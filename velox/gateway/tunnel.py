@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.access import Guard
 from velox.gateway.exchange import Exchange
 from velox.gateway.group import Attempt
 from velox.gateway.member import Member
 from velox.gateway.parts import GatewayLimits
-from velox.gateway.permission import check_model
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import DROPPED, HeaderRuleFilter, ReplyFields, changed
@@ -71,14 +72,6 @@ class TunnelExchange(Exchange):
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
         self.fields = BodyFields(model=model_of(self.head.query), stream=True)
-        if self.plan.caller.models and self.fields.model is None:
-            # What a session without a model runs is the upstream's choice, or another session's.
-            message = "this key is limited to some models, and this request names none (model=...)"
-            raise VeloxError(Reason.FORBIDDEN, message, param="model")
-        if self.plan.caller.models and not parts.endpoints.facts(self.head.path).query_binds:
-            message = "this key is limited to some models; the messages of this WebSocket name theirs, and are not read"
-            raise VeloxError(Reason.FORBIDDEN, message, param="model")
-        check_model(self.plan.caller, self.head, self.fields.model)
         if not parts.auth.asks:
             _check_page(self.head)
         parts.tunnels.take(self)
@@ -107,11 +100,14 @@ class TunnelExchange(Exchange):
         parts = self.gateway.parts
         more = (parts.reply_fields, self._grant.limits.headers)
         rules = self._way.parts.entry.response_headers or None
-        return TunnelReply(self.client, self.head, self.id, self.loop, *more, tunnels=parts.tunnels, rules=rules)
+        return TunnelReply(
+            self.client, self.head, self.id, self.loop, *more, tunnels=parts.tunnels, rules=rules, guard=self.plan.guard
+        )
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        request = attempt.build_upgrade(self.head)
+        head = self.head if self.plan.guard is None else _without_extensions(self.head)
+        request = attempt.build_upgrade(head)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request
@@ -132,7 +128,7 @@ class TunnelReply(Reply):
     offer: what went up, which is less than what came where a browser's key was taken out. tunnel: None up to the 101.
     """
 
-    __slots__ = ("_rules", "_tunnels", "offer", "tunnel")
+    __slots__ = ("_guard", "_rules", "_tunnels", "offer", "tunnel")
 
     def __init__(
         self,
@@ -145,9 +141,11 @@ class TunnelReply(Reply):
         *,
         tunnels: Tunnels,
         rules: HeaderRules | None = None,
+        guard: Guard | None = None,
     ) -> None:
         filters = () if rules is None else (HeaderRuleFilter(rules),)
         super().__init__(client, request, request_id, loop, fields, rates, filters=filters)
+        self._guard: Final = guard
         self._rules: Final = rules
         self.offer: WebSocketOffer | None = None
         self.tunnel: Tunnel | None = None
@@ -172,6 +170,8 @@ class TunnelReply(Reply):
         try:
             headers = self._check(fields)
             tunnel = Tunnel(self._tunnels.buffer, self._tunnels.limits, self._loop, self._on_end)
+            if self._guard is not None:
+                tunnel.client.gate = self._guard.gate()
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL
@@ -236,6 +236,16 @@ class TunnelReply(Reply):
             self.done.set_result(None)
         else:
             self.done.set_exception(error)
+
+
+def _without_extensions(head: RequestHead) -> RequestHead:
+    """Return a head that offers none: messages that are compressed could not be looked at."""
+    offer = head.offer
+    assert offer is not None, "asked for heads that offer one"
+    shape = replace(
+        head.shape, fields=tuple(head.headers), offer=replace(offer, extensions=b""), is_shared=False, credential_at=-1
+    )
+    return RequestHead(shape, (), head.content_length)
 
 
 def model_of(query: bytes) -> str | None:

@@ -20,7 +20,8 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
-from velox.protocol.websocket import GOING_AWAY, FrameScanner, close_frame
+from velox.protocol.websocket import GOING_AWAY, POLICY, FrameScanner, close_frame
+from velox.protocol.websocket_messages import MessageError, MessageGate
 
 __all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Tunnel", "TunnelEnd", "TunnelLimits"]
 
@@ -32,6 +33,7 @@ READ_BYTES: Final = 64 * 1024
 CLOSE_S: Final = 0.4
 # When one side has ended, how long the other one may take for it, after it has taken all bytes.
 _HALF_CLOSED_S: Final = 2.0
+_TEXT_BYTES: Final = 120  # RFC 6455 §5.5: of a Close frame
 
 
 class _TlsTransport(Protocol):
@@ -73,6 +75,7 @@ class Tunnel:
         self.upstream: Final = TunnelEnd(self, buffer.view, is_server=True)
         self.client.peer, self.upstream.peer = self.upstream, self.client
         self.goodbye = ""  # the text of our Close frames, from close() on
+        self.goodbye_code = GOING_AWAY
         self.close_code: int | None = None  # of the first Close frame, whoever sent it
         self.moved_s = loop.time()  # when the last byte came, from either side
         self._began_s: Final = self.moved_s
@@ -111,14 +114,14 @@ class Tunnel:
             message = f"no byte went through the tunnel for {limits.idle_s:g} s"
             self.close(VeloxError(Reason.TUNNEL_TIMEOUT, message), "no byte came from either side for too long")
 
-    def close(self, error: VeloxError, text: str) -> None:
-        """End both sides with a Close frame (1001) each. text: what it tells. No effect on a tunnel that has ended."""
+    def close(self, error: VeloxError, text: str, code: int = GOING_AWAY) -> None:
+        """End both sides with a Close frame each. text: what it tells. No effect on a tunnel that has ended."""
         if self._error is not None or (self.client.is_closed and self.upstream.is_closed):
             return
         self._error = error
-        self.goodbye = text
+        self.goodbye, self.goodbye_code = text, code
         if self.close_code is None:
-            self.close_code = GOING_AWAY
+            self.close_code = code
         self._timer = self.loop.call_later(CLOSE_S, self.abort)
         self.client.say_goodbye()
         self.upstream.say_goodbye()
@@ -158,12 +161,13 @@ class TunnelEnd(asyncio.BufferedProtocol):
     """One of the two connections: what it reads goes to its peer.
 
     is_server: it leads to the server, which takes masked frames only (RFC 6455 §5.1). n_bytes: how many have come from
-    it. scan: where its frames end.
+    it. scan: where its frames end. gate: looks at its messages before they pass; None: they pass unread.
     """
 
     def __init__(self, tunnel: Tunnel, view: memoryview, *, is_server: bool) -> None:
         self.peer: TunnelEnd
         self.scan: Final = FrameScanner()
+        self.gate: MessageGate | None = None
         self.n_bytes = 0
         self._tunnel: Final = tunnel
         self._view: Final = view
@@ -282,7 +286,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._said_goodbye = True
         if scan.close_code is None:  # its own Close has gone ahead, and nothing may follow that
             mask = os.urandom(4) if self._is_server else b""
-            self.send(close_frame(GOING_AWAY, self._tunnel.goodbye, mask))
+            self.send(close_frame(self._tunnel.goodbye_code, self._tunnel.goodbye, mask))
         # What the peer says now is read for its Close frame and goes nowhere: it need not wait.
         self.peer._resume()
         self._end_if_closed()
@@ -310,8 +314,21 @@ class TunnelEnd(asyncio.BufferedProtocol):
         if tunnel.goodbye:
             self._received_late(data)
         else:
+            if self.gate is not None:
+                data = self._checked(self.gate, data)
             self._scan(data)
             peer.send(data)
+
+    def _checked(self, gate: MessageGate, data: bytes) -> bytes:
+        """Return what may pass; the first message that may not closes both sides."""
+        try:
+            return gate.feed(data)
+        except MessageError as exc:
+            refusal = VeloxError(Reason.FORBIDDEN, str(exc))
+        except VeloxError as error:
+            refusal = error
+        self._tunnel.close(refusal, refusal.message.encode("ascii", "replace")[:_TEXT_BYTES].decode(), POLICY)
+        return b""
 
     def _received_late(self, data: bytes) -> None:
         """Our own Close frame goes to the peer: the open frame is ended before, and what comes after is dropped."""

@@ -21,11 +21,13 @@ from velox.types import Headers, WebSocketOffer
 __all__ = [
     "GOING_AWAY",
     "NO_CODE",
+    "POLICY",
     "FrameScanner",
     "HandshakeError",
     "accept_value",
     "check_accepted",
     "close_frame",
+    "head_bytes",
     "offer_fields",
     "read_offer",
 ]
@@ -45,6 +47,7 @@ _OURS: Final = HOP_BY_HOP | {b"content-length"}
 
 # RFC 6455 §7.4.1.
 GOING_AWAY: Final = 1001
+POLICY: Final = 1008  # a message that may not pass
 NO_CODE: Final = 1005  # stands for a Close frame that gives none; never on a wire
 
 _CLOSE: Final = 0x8
@@ -206,7 +209,7 @@ class FrameScanner:
     def _read_head(self, data: bytes, at: int) -> int:
         n_known = len(self._head)
         head = self._head + data[at : at + _MAX_HEAD_BYTES - n_known]
-        n_bytes = _head_bytes(head)
+        n_bytes = head_bytes(head)
         if len(head) < n_bytes:
             self._head = head
             return len(data)
@@ -239,7 +242,7 @@ def close_frame(code: int, text: str, mask: bytes = b"") -> bytes:
     return head + mask + _masked(payload, mask)
 
 
-def _head_bytes(head: bytes) -> int:
+def head_bytes(head: bytes) -> int:
     """Return how long a frame's head is, as far as what has come of it tells."""
     if len(head) < 2:
         return 2

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.access import check_model
 from velox.gateway.auth import caller_of
 from velox.gateway.endpoints import Routes
-from velox.gateway.permission import check_model, limited_model
+from velox.gateway.permission import limited_model
 from velox.policy.limit_rules import rules_of
 from velox.policy.patterns import matches
 from velox.policy.route_match import Explanation, Passed, RouteTable

@@ -8,6 +8,7 @@ An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping in
     - name: team-a
       key: sha256:9f86d0...
       models: [gpt-4o*, text-embedding-3-small]
+      endpoints: [inference, files]
       rpm: 600
       priority: high
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
@@ -55,7 +57,10 @@ _YAML_BYTES: Final = 2**20
 _MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
-_FIELDS: Final = ("key", "name", "models", "priority", *RATE_FIELDS)
+_FIELDS: Final = ("key", "name", "models", "endpoints", "priority", *RATE_FIELDS)
+_ENDPOINTS: Final = frozenset({ALL_ENDPOINTS, *GROUPS})
+_PATH: Final = re.compile(r"/[A-Za-z0-9_.:@~/*-]*")
+_ENDPOINT_CHARS: Final = 256
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
@@ -264,6 +269,7 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
         expected = "expected 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
         problems.append(Problem("name", "", expected, where=given["name"].where))
     models = parse_names(given["models"], parse.model_pattern, problems) if "models" in given else ()
+    endpoints = parse_names(given["endpoints"], _endpoint, problems) if "endpoints" in given else ()
     rates = parse_rates(given, problems, secret=True)
     priority = _PRIORITIES.get(texts.get("priority") or "")
     if "priority" in given and priority is None:
@@ -271,7 +277,15 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     key = texts.get("key")
     if key is None:
         raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
-    return KeyEntry(_digest(key, spaced=True), name or "", models, rates, priority, item.where)
+    return KeyEntry(_digest(key, spaced=True), name or "", models, rates, priority, endpoints, item.where)
+
+
+def _endpoint(text: str) -> str:
+    """Check the name of a group, or a pattern of paths. Raises ValueError."""
+    if text not in _ENDPOINTS and not (_PATH.fullmatch(text) and len(text) <= _ENDPOINT_CHARS):
+        groups = ", ".join((ALL_ENDPOINTS, *GROUPS))
+        raise ValueError(f"expected groups of endpoints ({groups}), or paths with * for any text, as /v1/files*")
+    return text
 
 
 def _digest(text: str, *, spaced: bool) -> bytes:

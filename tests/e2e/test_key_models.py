@@ -1,0 +1,88 @@
+"""A key that may use one model, on a running gateway: no other spelling of another one reaches the upstream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect as open_websocket
+
+from tests.e2e.harness import RawReply, VeloxProcess
+from tests.e2e.recording import RecordingUpstream, healthy
+from tests.e2e.tools import reason
+from tests.e2e.websocket_upstreams import WebSocketUpstream
+from tests.lenient_server import models_run
+
+KEY = "vk-limited"
+KEYS = f"- {{name: shop, key: {KEY}, models: [gpt-4o-mini]}}\n- {{name: free, key: vk-free}}\n"
+MINI = json.dumps({"model": "gpt-4o-mini", "messages": []}).encode()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file of keys."""
+    file = tmp_path / "keys.yaml"
+    file.write_text(KEYS)
+    return file
+
+
+@pytest.fixture
+def upstream() -> Iterator[RecordingUpstream]:
+    """An upstream that records; healthy."""
+    with RecordingUpstream() as running:
+        yield running
+
+
+def test_no_spelling_of_another_model_reaches_the_upstream(upstream: RecordingUpstream, keys: Path) -> None:
+    """The issue's examples: a deployment in upper case, an engine, a `;` in the query, a second field in upper case."""
+    env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "1"}
+    with VeloxProcess(env) as velox, upstream.playing(healthy):
+
+        def post(path: str, body: bytes = MINI, key: str = KEY) -> RawReply:
+            return velox.request("POST", path, body, {"authorization": f"Bearer {key}"})
+
+        tried = [
+            ("/openai/Deployments/gpt-4o/chat/completions", MINI),
+            ("/v1/engines/davinci/completions", MINI),
+            ("/v1/chat/completions?x=1;model=gpt-4o&model=gpt-4o-mini", MINI),
+            ("/v1/chat/completions", b'{"model":"gpt-4o-mini","Model":"gpt-4o"}'),
+        ]
+        for path, body in tried:
+            assert "gpt-4o" in models_run(b"POST", path.encode(), [(b"content-type", b"application/json")], body) or (
+                "davinci" in path
+            ), "the reference would run another model"
+            reply = post(path, body)
+            assert (reply.status, reason(reply), reply.error()["type"]) == (403, "forbidden", "permission_error")
+            assert b"gpt-4o" not in reply.body
+        assert upstream.calls == []
+        assert [post(path, body, "vk-free").status for path, body in tried] == [200] * len(tried)
+        assert post("/v1/chat/completions").status == 200
+        assert post("/openai/deployments/gpt-4o-mini/chat/completions?api-version=1").status == 200
+        assert velox.request("GET", "/v1/models", headers={"authorization": f"Bearer {KEY}"}).status == 200
+
+
+def test_no_websocket_runs_another_model(keys: Path) -> None:
+    """Not by its URL, and not by a message that changes its session: that closes both sides with 1008."""
+    with WebSocketUpstream() as echo, VeloxProcess({**echo.env(), "VELOX_API_KEYS_FILE": str(keys)}) as velox:
+        headers = {"authorization": f"Bearer {KEY}"}
+        for query in ("deployment=gpt-4o&model=gpt-4o-mini", "x=1;model=gpt-4o&model=gpt-4o-mini", "Model=gpt-4o-mini"):
+            url = f"ws://127.0.0.1:{velox.port}/openai/realtime?{query}"
+            with pytest.raises(InvalidStatus) as refused, open_websocket(url, additional_headers=headers, proxy=None):
+                pass
+            response = refused.value.response
+            assert (response.status_code, response.headers["x-velox-reason"]) == (403, "forbidden")
+        url = f"ws://127.0.0.1:{velox.port}/v1/realtime?model=gpt-4o-mini"
+        with open_websocket(url, additional_headers=headers, proxy=None) as ws:
+            plain = json.dumps({"type": "session.update", "session": {"model": "gpt-4o-mini"}})
+            ws.send(plain)
+            assert ws.recv() == plain
+            ws.send([plain[:5], plain[5:]])
+            assert ws.recv() == plain
+            ws.send(json.dumps({"type": "session.update", "session": {"model": "gpt-4o"}}))
+            with pytest.raises(ConnectionClosed) as closed:
+                ws.recv()
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "this key may not use this model")

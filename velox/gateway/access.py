@@ -1,0 +1,258 @@
+"""What a caller's key may ask for: its endpoints, and for a key with `models` everything that could run a model.
+
+Knows: which requests a key may send, by the table of the API (policy/api_table.py), and where each names a model
+(protocol/named_models.py). Does not know: who called (auth.py), or who owns an object (ownership.py).
+
+A key that is limited to some models may use the endpoints that the table knows. At each of them every place is read at
+which some server could find a model; what names another model, or could be read in two ways, is refused. A guard is
+made once for all requests that are alike (plan.py); a request without one is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Final
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.filters import ReplyFilter
+from velox.gateway.permission import may_use
+from velox.policy.api_table import ALL_ENDPOINTS, ApiCall, Group, ModelPlace, call_of, is_organizations, plain_words
+from velox.policy.patterns import matches
+from velox.protocol.body import LARGE_BYTES
+from velox.protocol.body_skim import skim
+from velox.protocol.named_models import (
+    DoubtError,
+    FormField,
+    JsonScan,
+    form_fields,
+    form_models,
+    form_text,
+    line_models,
+    lines_of,
+    message_models,
+    query_models,
+)
+from velox.protocol.websocket_messages import MessageGate
+from velox.types import Caller, RequestHead
+
+__all__ = ["Access", "Guard", "check_model"]
+
+_DEFAULT: Final = (ALL_ENDPOINTS,)
+_OF_LIMITED: Final = (Group.INFERENCE.value,)
+_READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+# By these some server takes another model, path or method than those that were looked at.
+_CHOOSING: Final = ("model", "deployment", "engine")
+_OVERRIDING: Final = frozenset(
+    {b"x-original-url", b"x-rewrite-url", b"x-http-method-override", b"x-http-method", b"x-method-override"}
+)
+_LINE_BYTES: Final = 64 * 1024  # of a file's lines between two turns of the loop
+_BATCH: Final = "batch"
+_TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
+_FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
+
+
+class Access:
+    """Of one worker."""
+
+    def __init__(self) -> None:
+        self._scan: Final = JsonScan()
+
+    def __repr__(self) -> str:
+        return "<Access>"
+
+    def guard(self, head: RequestHead, caller: Caller) -> Guard | None:
+        """Return what requests with this head must still show; None: nothing. Raises VeloxError(FORBIDDEN)."""
+        call = call_of(head.method, head.path, is_websocket=head.offer is not None)
+        is_named = _check_endpoint(head, caller, call)
+        if not caller.models:
+            return None
+        if call is None or (call.group is None and call.place is ModelPlace.UNKNOWN and is_named):
+            place = ModelPlace.BODY if head.method == b"POST" and head.offer is None else ModelPlace.UNKNOWN
+            place = ModelPlace.NONE if head.method in _READS and head.offer is None else place
+            call = ApiCall(None, place, call and call.path_model, (), "", "")
+        guard = Guard(caller, call, self._scan)
+        guard.check_head(head)
+        return guard
+
+
+def _check_endpoint(head: RequestHead, caller: Caller, call: ApiCall | None) -> bool:
+    """Raise VeloxError if the endpoint is not one of the key's; return True if the key names its path."""
+    endpoints = caller.endpoints or (_OF_LIMITED if caller.models else _DEFAULT)
+    patterns = [each for each in endpoints if each.startswith("/")]
+    if patterns and plain_words(head.path) is not None:
+        path = head.path.decode("ascii")
+        if any(matches(pattern, path) for pattern in patterns):
+            return True
+    groups = [each for each in endpoints if not each.startswith("/")]
+    if is_organizations(head.method, head.path) and Group.ORGANIZATION.value not in groups:
+        message = "this key may not use the organization's endpoints, or delete a shared model (endpoints)"
+        raise VeloxError(Reason.FORBIDDEN, message)
+    if ALL_ENDPOINTS in groups and not caller.models:
+        return False
+    if call is None:
+        message = (
+            "this key is limited, and this path is not written plainly: no percent-encoding, known words in lower case"
+        )
+        raise VeloxError(Reason.FORBIDDEN, message)
+    if call.group is None or (call.group.value not in groups and ALL_ENDPOINTS not in groups):
+        message = "this key may not use this endpoint (endpoints)"
+        raise VeloxError(Reason.FORBIDDEN, message)
+    return False
+
+
+def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
+    """Raise VeloxError if a caller may not send a request with this head and a body that names this model."""
+    if not caller.id:
+        return  # no key is asked for
+    guard = Access().guard(head, caller)
+    if guard is None:
+        return
+    if model is None and guard.needs_model:
+        raise _unread()
+    if model is not None and not may_use(caller, model):
+        raise _other_model()
+
+
+class Guard:
+    """Looks at requests of one kind, of a caller whose key is limited to some models. call: what they ask."""
+
+    __slots__ = ("_call", "_caller", "_scan")
+
+    def __init__(self, caller: Caller, call: ApiCall, scan: JsonScan) -> None:
+        self._caller: Final = caller
+        self._call: Final = call
+        self._scan: Final = scan
+
+    def __repr__(self) -> str:
+        return f"<Guard {self._caller.name} {self._call.place.name}>"
+
+    @property
+    def needs_model(self) -> bool:
+        """True when the body must name a model, because the path does not."""
+        return self._call.place not in (ModelPlace.NONE, ModelPlace.QUERY) and self._call.path_model is None
+
+    def check_head(self, head: RequestHead) -> None:
+        """Look at all places of a head that can name a model. Raises VeloxError(FORBIDDEN)."""
+        call = self._call
+        for name, _ in head.headers:
+            if name in _OVERRIDING or any(word in name.decode("latin-1") for word in _CHOOSING):
+                raise _doubtful("a header by which some servers choose the model or the path is not allowed", "headers")
+        if call.place is ModelPlace.UNKNOWN:
+            raise _unread()
+        models = [] if call.path_model is None else [call.path_model]
+        try:
+            models += query_models(head.query)
+        except DoubtError as exc:
+            raise _doubtful(str(exc), "model") from None
+        self._allow(models)
+        if call.place is ModelPlace.QUERY and not models:
+            message = "this key is limited to some models, and this request names none (model=...)"
+            raise VeloxError(Reason.FORBIDDEN, message, param="model")
+
+    def steps(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, Sequence[ReplyFilter]]:
+        """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply."""
+        try:
+            yield from self._look(head, body)
+        except DoubtError as exc:
+            raise _doubtful(str(exc), "model") from None
+        return ()
+
+    def gate(self) -> MessageGate:
+        """Return what looks at the messages of a client's WebSocket."""
+        return MessageGate(self._check_message)
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _look(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
+        place = self._call.place
+        if head.method in _READS or (place is ModelPlace.NONE and not body):
+            return
+        types = [value for name, value in head.headers if name == b"content-type"]
+        if len(types) > 1:
+            raise DoubtError("the request has two Content-Types")
+        media = types[0] if types else b"application/json"
+        kind = media.partition(b";")[0].strip().lower()
+        if kind == b"multipart/form-data":
+            if place not in (ModelPlace.FORM, ModelPlace.BODY_OR_FORM, ModelPlace.FILE):
+                raise _unread()
+            yield from self._look_at_form(media, body)
+        elif kind == b"application/json" and place not in (ModelPlace.FORM, ModelPlace.FILE):
+            if len(body) >= LARGE_BYTES:
+                skimmed = yield from skim(body, _passes)
+                body = skimmed.data
+            self._look_at_json(body)
+        else:
+            raise _unread()
+
+    def _look_at_json(self, body: bytes | bytearray) -> None:
+        models = self._scan.models(body)
+        self._allow(models)
+        if self._call.place is ModelPlace.BATCH:
+            raise _unread()
+        if not models and self._call.place is not ModelPlace.NONE and self._call.path_model is None:
+            raise _unread()
+
+    def _look_at_form(self, media: bytes, body: bytes | bytearray) -> Generator[None, None, None]:
+        parts = form_fields(media, body)
+        models = form_models(parts, body)
+        self._allow(models)
+        if self._call.place is ModelPlace.FILE:
+            yield from self._look_at_file(parts, body)
+        elif not models and self._call.path_model is None:
+            raise _unread()
+
+    def _look_at_file(self, parts: Sequence[FormField], body: bytes | bytearray) -> Generator[None, None, None]:
+        """Look at each line of a file that is about to be run or learnt from."""
+        purpose = form_text(parts, body, "purpose")
+        if purpose in _FILES:
+            return
+        if purpose != _BATCH and purpose not in _TUNES:
+            raise DoubtError("the file's purpose is not one that is known")
+        n_bytes = 0
+        for part in parts:
+            if not part.is_file:
+                continue
+            for line in lines_of(body, part):
+                path, models = line_models(line, is_batch=purpose == _BATCH)
+                self._allow(models)
+                if path:
+                    self._allow_line(path)
+                n_bytes += len(line)
+                if n_bytes >= _LINE_BYTES:
+                    n_bytes = 0
+                    yield
+
+    def _allow_line(self, path: str) -> None:
+        call = call_of(b"POST", path.encode("utf-8", "replace"))
+        if call is None or call.place is not ModelPlace.BODY or call.group is not Group.INFERENCE:
+            raise DoubtError("a line of the file asks for an endpoint that this key may not use")
+        self._allow([] if call.path_model is None else [call.path_model])
+
+    def _check_message(self, message: bytes) -> None:
+        try:
+            self._allow(message_models(message))
+        except DoubtError as exc:
+            raise _doubtful(str(exc), "model") from None
+
+    def _allow(self, models: Sequence[str]) -> None:
+        for model in models:
+            if not may_use(self._caller, model):
+                raise _other_model()
+
+
+def _passes(_data: bytes, _offset: int) -> None:
+    """Check nothing: the body was checked when it was read."""
+
+
+def _other_model() -> VeloxError:
+    return VeloxError(Reason.FORBIDDEN, "this key may not use this model", param="model")
+
+
+def _unread() -> VeloxError:
+    message = "this key is limited to some models, and no model can be read from this request"
+    return VeloxError(Reason.FORBIDDEN, message)
+
+
+def _doubtful(what: str, param: str) -> VeloxError:
+    message = f"this key is limited to some models, and the model could be read in two ways: {what}"
+    return VeloxError(Reason.FORBIDDEN, message, param=param)

@@ -1,0 +1,320 @@
+"""The table of the API: for each endpoint its group, what may be made there, and where the model stands.
+
+Knows: paths as bytes, written plainly or in any other way that some server takes. Does not know: keys, bodies,
+upstreams. Endpoints that stand in the table are known; all others are not allowed to a key that is limited.
+
+Two readings of a path. `call_of` is strict: a path in its plain spelling (no percent-encoding, no empty or dot segment,
+known words in lower case) is one row of the table. `loose_words` is lenient: the words that any server could read in
+it. A limited key may use what the strict reading knows; what is refused to a key is refused by the lenient one.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+__all__ = [
+    "ALL_ENDPOINTS",
+    "GROUPS",
+    "ApiCall",
+    "Group",
+    "ModelPlace",
+    "call_of",
+    "is_organizations",
+    "loose_words",
+    "may_name_objects",
+    "plain_words",
+]
+
+
+class Group(enum.Enum):
+    """What the `endpoints` of a key may name. The value is the name."""
+
+    INFERENCE = "inference"
+    FILES = "files"
+    BATCHES = "batches"
+    FINE_TUNING = "fine_tuning"
+    VECTOR_STORES = "vector_stores"
+    ASSISTANTS = "assistants"
+    CONVERSATIONS = "conversations"
+    CONTAINERS = "containers"
+    EVALS = "evals"
+    VIDEOS = "videos"
+    ORGANIZATION = "organization"
+
+
+GROUPS: Final = tuple(group.value for group in Group)
+# Stands for every group but the organization's.
+ALL_ENDPOINTS: Final = "all"
+
+
+class ModelPlace(enum.IntEnum):
+    """Where an endpoint's model stands.
+
+    NONE: nothing runs, or what a caller made before. BODY: the field `model` of a JSON body. FORM: that of a multipart
+    form. BODY_OR_FORM: of either. QUERY: the parameter `model` of a WebSocket's URL, and each of its messages.
+    FILE: the lines of an uploaded file. BATCH: the lines of a file that was uploaded before.
+    UNKNOWN: it can't be told from the request.
+    """
+
+    NONE = 0
+    BODY = 1
+    FORM = 2
+    BODY_OR_FORM = 3
+    QUERY = 4
+    FILE = 5
+    BATCH = 6
+    UNKNOWN = 7
+
+
+class ApiCall(NamedTuple):
+    """One request, as its method and its plainly written path tell.
+
+    path_model: the model that the path itself names (Azure's deployment, an engine). words: below the base.
+    collection: where the object stands that the path names, or that is made or listed; "" for none. object_id: of that
+    object; "" where the path names the collection itself.
+    """
+
+    group: Group | None
+    place: ModelPlace
+    path_model: str | None
+    words: tuple[str, ...]
+    collection: str
+    object_id: str
+
+
+# What the path of the API begins with at the providers. NAME stands for a model.
+_NAME: Final = "NAME"
+_BASES: Final = tuple(
+    sorted(
+        (
+            tuple(base.split("/")[1:])
+            for base in (
+                "",
+                "/v1",
+                "/openai",
+                "/openai/v1",
+                "/api/v1",
+                "/api/openai/v1",
+                "/inference/v1",
+                "/compatible-mode/v1",
+                "/v1beta/openai",
+                "/anthropic/v1",
+                "/openai/deployments/NAME",
+                "/deployments/NAME",
+                "/openai/deployments/NAME/v1",
+                "/v1/engines/NAME",
+                "/engines/NAME",
+            )
+        ),
+        key=len,
+        reverse=True,
+    )
+)
+# Endpoints at which a model works: what is posted there, and where it says which one. `*` is any one word.
+_RUNS: Final = {
+    "chat/completions": ModelPlace.BODY,
+    "completions": ModelPlace.BODY,
+    "embeddings": ModelPlace.BODY,
+    "moderations": ModelPlace.BODY,
+    "responses": ModelPlace.BODY,
+    "responses/compact": ModelPlace.BODY,
+    "responses/input_tokens": ModelPlace.BODY,
+    "messages": ModelPlace.BODY,
+    "messages/count_tokens": ModelPlace.BODY,
+    "images/generations": ModelPlace.BODY,
+    "images/edits": ModelPlace.BODY_OR_FORM,
+    "images/variations": ModelPlace.FORM,
+    "audio/speech": ModelPlace.BODY,
+    "audio/transcriptions": ModelPlace.FORM,
+    "audio/translations": ModelPlace.FORM,
+    "rerank": ModelPlace.BODY,
+    "score": ModelPlace.BODY,
+    "classify": ModelPlace.BODY,
+    "pooling": ModelPlace.BODY,
+    "tokenize": ModelPlace.BODY,
+    "detokenize": ModelPlace.BODY,
+    "files": ModelPlace.FILE,
+    "batches": ModelPlace.BATCH,
+    "fine_tuning/jobs": ModelPlace.BODY,
+    "assistants": ModelPlace.BODY,
+    "threads": ModelPlace.NONE,
+    "threads/*": ModelPlace.NONE,
+    "threads/*/messages": ModelPlace.NONE,
+    "threads/*/messages/*": ModelPlace.NONE,
+    "threads/runs": ModelPlace.BODY,
+    "threads/*/runs": ModelPlace.BODY,
+    "threads/*/runs/*/cancel": ModelPlace.NONE,
+    "vector_stores": ModelPlace.NONE,
+    "vector_stores/*": ModelPlace.NONE,
+    "vector_stores/*/search": ModelPlace.NONE,
+    "vector_stores/*/files": ModelPlace.NONE,
+    "vector_stores/*/files/*": ModelPlace.NONE,
+    "vector_stores/*/file_batches": ModelPlace.NONE,
+    "vector_stores/*/file_batches/*/cancel": ModelPlace.NONE,
+    "conversations": ModelPlace.NONE,
+    "conversations/*": ModelPlace.NONE,
+    "conversations/*/items": ModelPlace.NONE,
+    "chat/completions/*": ModelPlace.NONE,
+    "responses/*/cancel": ModelPlace.NONE,
+    "batches/*/cancel": ModelPlace.NONE,
+    "fine_tuning/jobs/*/cancel": ModelPlace.NONE,
+    "fine_tuning/jobs/*/pause": ModelPlace.NONE,
+    "containers": ModelPlace.NONE,
+    "containers/*/files": ModelPlace.NONE,
+    "videos": ModelPlace.BODY_OR_FORM,
+}
+_ROWS: Final = tuple((tuple(path.split("/")), place) for path, place in _RUNS.items())
+_SOCKETS: Final = {
+    ("realtime",): ModelPlace.QUERY,
+    ("realtime", "translations"): ModelPlace.QUERY,
+}
+# Where objects stand that outlive their request: the group, and the first words of their path. Longest first.
+_COLLECTIONS: Final = (
+    (("fine_tuning", "jobs"), Group.FINE_TUNING),
+    (("chat", "completions"), Group.INFERENCE),
+    (("messages", "batches"), Group.BATCHES),
+    (("responses",), Group.INFERENCE),
+    (("files",), Group.FILES),
+    (("uploads",), Group.FILES),
+    (("batches",), Group.BATCHES),
+    (("vector_stores",), Group.VECTOR_STORES),
+    (("assistants",), Group.ASSISTANTS),
+    (("threads",), Group.ASSISTANTS),
+    (("conversations",), Group.CONVERSATIONS),
+    (("containers",), Group.CONTAINERS),
+    (("evals",), Group.EVALS),
+    (("videos",), Group.VIDEOS),
+)
+# Words that stand where an id may stand, and are none.
+_NO_IDS: Final = frozenset({"compact", "input_tokens", "runs"})
+_FIRST_WORDS: Final = {
+    "chat": Group.INFERENCE,
+    "completions": Group.INFERENCE,
+    "embeddings": Group.INFERENCE,
+    "moderations": Group.INFERENCE,
+    "messages": Group.INFERENCE,
+    "images": Group.INFERENCE,
+    "audio": Group.INFERENCE,
+    "models": Group.INFERENCE,
+    "realtime": Group.INFERENCE,
+    "rerank": Group.INFERENCE,
+    "score": Group.INFERENCE,
+    "classify": Group.INFERENCE,
+    "pooling": Group.INFERENCE,
+    "tokenize": Group.INFERENCE,
+    "detokenize": Group.INFERENCE,
+    "fine_tuning": Group.FINE_TUNING,
+    "fine-tunes": Group.FINE_TUNING,
+}
+_OF_ORGANIZATION: Final = frozenset({"organization", "organizations", "dashboard", "billing", "usage", "certificates"})
+# Words of which a server may know another spelling: in a plain path they are in lower case.
+_KNOWN: Final = frozenset(
+    {word for row, _ in _ROWS for word in row}
+    | {word for words, _ in _COLLECTIONS for word in words}
+    | {word for base in _BASES for word in base}
+    | _FIRST_WORDS.keys()
+    | _OF_ORGANIZATION
+) - {"*", _NAME}
+_PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9_.:@~-]+)+/?")
+_READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_MODELS: Final = "models"
+_DECODINGS: Final = 4
+_SEPARATORS: Final = re.compile(rb"[/\\]+")
+
+
+def plain_words(path: bytes) -> tuple[str, ...] | None:
+    """Return the words of a path that all servers read alike; None if it is written in another way."""
+    if not _PLAIN.fullmatch(path):
+        return None
+    words = tuple(path.decode("ascii").strip("/").split("/"))
+    for word in words:
+        if word in (".", "..") or (word not in _KNOWN and word.lower() in _KNOWN):
+            return None
+    return words
+
+
+def loose_words(path: bytes) -> frozenset[str]:
+    """Return every word, in lower case, that some server may read in a path."""
+    found: set[bytes] = set()
+    for _ in range(_DECODINGS):
+        for word in _SEPARATORS.split(path.lower()):
+            found |= {word.strip(), *(part.strip() for part in word.split(b";"))}
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            break
+        path = decoded
+    return frozenset(word.decode("latin-1") for word in found)
+
+
+def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCall | None:
+    """Look a request up, strictly; None for a path that is not written plainly."""
+    words = plain_words(path)
+    if words is None:
+        words = _model_words(path)
+        if words is None:
+            return None
+    model, rest = _below_base(words)
+    collection, object_id, group = _object_in(rest)
+    if not _OF_ORGANIZATION.isdisjoint(words) or (method not in _READS and rest[:1] == (_MODELS,)):
+        group = Group.ORGANIZATION
+    elif group is None and rest:
+        group = _FIRST_WORDS.get(rest[0])
+    return ApiCall(group, _place(method, rest, group, is_websocket=is_websocket), model, rest, collection, object_id)
+
+
+def is_organizations(method: bytes, path: bytes) -> bool:
+    """Say whether some server may read a path as one of the organisation's, or the deletion of a shared model."""
+    words = loose_words(path)
+    return not words.isdisjoint(_OF_ORGANIZATION) or (method == b"DELETE" and _MODELS in words)
+
+
+def may_name_objects(path: bytes) -> bool:
+    """Say whether some server may read a path as one of objects that outlive their request."""
+    words = loose_words(path)
+    return any(words.issuperset(each) for each, _ in _COLLECTIONS)
+
+
+def _model_words(path: bytes) -> tuple[str, ...] | None:
+    """Return the words of a question for one model, whose name may be percent-encoded once: `/v1/models/ORG%2FNAME`."""
+    head, found, name = path.partition(b"/models/")
+    words = plain_words(head + b"/models") if found else None
+    if words is None or _below_base(words)[1] != (_MODELS,):
+        return None
+    decoded = unquote_to_bytes(name)
+    plain = plain_words(b"/" + decoded)
+    return None if plain is None or b"%" in decoded else (*words, *plain)
+
+
+def _below_base(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the model that the base names, and the words below it."""
+    for base in _BASES:
+        n = len(base)
+        if len(words) > n and all(known in (_NAME, word) for known, word in zip(base, words, strict=False)):
+            return words[base.index(_NAME)] if _NAME in base else None, words[n:]
+    return None, words
+
+
+def _object_in(words: tuple[str, ...]) -> tuple[str, str, Group | None]:
+    """Return the collection, the id of an object of it, and their group. The base may be one that is not known."""
+    for at in range(len(words)):
+        for known, group in _COLLECTIONS:
+            n = at + len(known)
+            if words[at:n] == known:
+                object_id = words[n] if len(words) > n and words[n] not in _NO_IDS else ""
+                return "/".join(known), object_id, group
+    return "", "", None
+
+
+def _place(method: bytes, words: tuple[str, ...], group: Group | None, *, is_websocket: bool) -> ModelPlace:
+    if is_websocket:
+        return _SOCKETS.get(words, ModelPlace.UNKNOWN)
+    if method in _READS or (method == b"DELETE" and group not in (None, Group.ORGANIZATION)):
+        return ModelPlace.NONE
+    if method == b"POST":
+        for row, place in _ROWS:
+            if len(row) == len(words) and all(known in ("*", word) for known, word in zip(row, words, strict=True)):
+                return place
+    return ModelPlace.UNKNOWN

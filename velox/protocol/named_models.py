@@ -1,0 +1,383 @@
+"""Every place of a request at which some server may read a model: bodies, forms, queries, messages, lines of files.
+
+Knows: which names are a model's to a server that is lenient (with letter case, separators, width, duplicates), and what
+stands there. Does not know: which models are allowed, or endpoints. What can't be told is a `DoubtError`.
+
+A body is read strictly: each field whose name comes near to `model` is found, and one that is not exactly `model` is
+doubtful, because some server reads it and another one does not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import simdjson
+
+__all__ = [
+    "DoubtError",
+    "FormField",
+    "JsonScan",
+    "folded",
+    "form_fields",
+    "form_models",
+    "form_text",
+    "is_models",
+    "line_models",
+    "lines_of",
+    "message_models",
+    "query_models",
+]
+
+# Parts of a name by which providers let a request choose what runs.
+_OF_MODELS: Final = ("model", "engine", "deployment", "fallback")
+# Fields of the API whose names have such a part and that choose nothing.
+_HARMLESS: Final = frozenset({"modelcontextprotocol"})
+_MODEL: Final = "model"
+_TOOLS: Final = "tools"
+_SCHEMAS: Final = frozenset({"parameters", "inputschema", "outputschema", "schema", "jsonschema"})
+_DEEPEST: Final = 32
+_MOST_FIELDS: Final = 100
+_WORD: Final = re.compile(r"[^a-z0-9]+")
+_PLAIN_NAME: Final = re.compile(rb"[A-Za-z0-9_.\[\]-]*")
+_PLAIN_VALUE: Final = re.compile(r"[!-~]*")
+_BOUNDARY: Final = re.compile(
+    rb'multipart/form-data; ?boundary=(?:"([!#-\[\]-~]{1,70})"|([0-9A-Za-z\'()+_./:=?-]{1,70}))', re.I
+)
+_DISPOSITION: Final = re.compile(
+    rb'content-disposition: ?form-data; ?name="([A-Za-z0-9_.\[\]-]{1,128})"(?:; ?filename="([^"\r\n\\]*)")?', re.I
+)
+_MOST_PARTS: Final = 1000
+_DECODINGS: Final = 3
+_BRACKET: Final = re.compile(rb"%5[bBdD]")
+_SPLITS: Final = re.compile(rb"[&;]")
+# As in body.py.
+_KEPT_BYTES: Final = 8 * 1024 * 1024
+_TOLERANT_BYTES: Final = 1024 * 1024
+_MODEL_BYTES: Final = 1024
+
+
+class DoubtError(Exception):
+    """Some server may read a model here that another one does not. The text says where."""
+
+
+class _Pairs(list[tuple[str, object]]):
+    """An object with every field, the second one of a name too."""
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Pairs)
+
+
+def folded(name: str) -> str:
+    """Return a name as the most lenient server compares it."""
+    if name.isascii():
+        return _WORD.sub("", name.lower())
+    return _WORD.sub("", unicodedata.normalize("NFKC", name).casefold())
+
+
+def is_models(name: str) -> bool:
+    """Say whether a server may take a model from a field of this name (folded)."""
+    return any(part in name for part in _OF_MODELS) and name not in _HARMLESS
+
+
+class JsonScan:
+    """Reads the fields of JSON bodies; one per worker, whose parser's buffers are used again.
+
+    As in body.py, none of the parser's objects may outlive a scan.
+    """
+
+    __slots__ = ("_parser",)
+
+    def __init__(self) -> None:
+        self._parser = simdjson.Parser()
+
+    def models(self, data: bytes | bytearray) -> list[str]:
+        """Return every model that a JSON body names. Raises DoubtError."""
+        return body_models(self.fields(data, _may_choose))
+
+    def fields(self, data: bytes | bytearray, wants: Callable[[str], bool]) -> list[tuple[str, object]]:
+        """Return the top-level fields whose folded names are wanted. Raises DoubtError, also if one is there twice."""
+        parser = self._parser if len(data) <= _KEPT_BYTES else simdjson.Parser()
+        try:
+            found = _scan(parser, data, wants)
+        except KeyError:  # a NUL in a name
+            raise DoubtError("the body has a field whose name can't be read") from None
+        except (ValueError, RuntimeError):  # as most upstreams read it (body.py)
+            if len(data) > _TOLERANT_BYTES:
+                raise DoubtError("the body is no strict JSON") from None
+            found = [(name, value) for name, value in body_fields(data) if wants(folded(name))]
+        if found is None:
+            raise DoubtError("the body is no JSON object")
+        names = [folded(name) for name, _ in found]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DoubtError(f"the body has the field {_shown(twice)} twice, or in two spellings")
+        return found
+
+
+def _scan(
+    parser: simdjson.Parser, data: bytes | bytearray, wants: Callable[[str], bool]
+) -> list[tuple[str, object]] | None:
+    document = parser.parse(data)
+    if type(document) is not simdjson.Object:
+        return None
+    return [(name, _plain(document[name])) for name in document if wants(folded(name))]
+
+
+def _plain(value: object) -> object:
+    """Return a value without the parser's objects."""
+    if type(value) is simdjson.Object:
+        return _Pairs((name, _plain(inner)) for name, inner in value.items())
+    return [_plain(inner) for inner in value] if type(value) is simdjson.Array else value
+
+
+def _may_choose(name: str) -> bool:
+    return name == _TOOLS or is_models(name)
+
+
+def body_fields(data: bytes | bytearray) -> _Pairs:
+    """Return the fields of a JSON object. Raises DoubtError when it is none."""
+    try:
+        document = _DECODER.decode(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        raise DoubtError("the body is no JSON that every server reads the same way") from None
+    if not isinstance(document, _Pairs):
+        raise DoubtError("the body is no JSON object")
+    return document
+
+
+def body_models(fields: Iterable[tuple[str, object]]) -> list[str]:
+    """Return every model that a JSON body names, the one of `model` included. Raises DoubtError."""
+    models: list[str] = []
+    seen = False
+    for name, value in fields:
+        word = folded(name)
+        if name == _MODEL:
+            if seen:
+                raise DoubtError("the body has the field model twice")
+            seen = True
+            models.append(_text(name, value))
+        elif is_models(word):
+            raise DoubtError(f"the body has the field {_shown(name)}, which some servers take for the model")
+        elif word == _TOOLS:
+            models += _tool_models(value)
+    return models
+
+
+def _tool_models(tools: object) -> list[str]:
+    """Return the models that tools name: an image generator's, an advisor's. Their schemas may say what they like."""
+    if not isinstance(tools, list):
+        return []
+    models = []
+    for tool in (tools,) if isinstance(tools, _Pairs) else tools:
+        if not isinstance(tool, _Pairs):
+            continue
+        for name, value in tool:
+            if is_models(folded(name)):
+                models.append(_text(name, value))
+    return models
+
+
+def message_models(data: bytes | bytearray) -> list[str]:
+    """Return every model that one message of a WebSocket names, at any depth but in a tool's schema and in content.
+
+    Raises DoubtError: it is no JSON object, or a name is not written plainly.
+    """
+    models: list[str] = []
+    _walk(body_fields(data), models, 0)
+    return models
+
+
+def _walk(value: object, models: list[str], depth: int) -> None:
+    if depth > _DEEPEST:
+        raise DoubtError("the message is nested too deeply")
+    if isinstance(value, _Pairs):
+        for name, inner in value:
+            word = folded(name)
+            if is_models(word):
+                if name != word:
+                    raise DoubtError(f"the message has the field {_shown(name)}, which some servers take for the model")
+                if inner is not None:
+                    models.append(_text(name, inner))
+            elif word not in _SCHEMAS:
+                _walk(inner, models, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _walk(inner, models, depth + 1)
+
+
+def line_models(line: bytes, *, is_batch: bool) -> tuple[str, list[str]]:
+    """Return the path that a line of a file asks ("" unless is_batch), and every model that it names.
+
+    Raises DoubtError. Of a batch each line is a request: its `body` is one of the API. Other files hold examples.
+    """
+    fields = body_fields(line)
+    if not is_batch:
+        return "", body_models(fields)
+    named: dict[str, object] = {}
+    for name, value in fields:
+        word = folded(name)
+        if word in ("url", "method", "body"):
+            if name != word or word in named:
+                raise DoubtError(f"a line has the field {_shown(name)} twice, or not written plainly")
+            named[word] = value
+        elif is_models(word):
+            raise DoubtError(f"a line has the field {_shown(name)} beside its body")
+    url, body = named.get("url"), named.get("body")
+    if not isinstance(url, str) or not isinstance(body, _Pairs) or named.get("method", "POST") != "POST":
+        raise DoubtError("a line is no request with method POST, url and body")
+    models = body_models(body)
+    if not models:
+        raise DoubtError("a line names no model")
+    return url, models
+
+
+def query_models(query: bytes) -> list[str]:
+    """Return every model that a query names. Raises DoubtError for one that servers read in different ways."""
+    if not query:
+        return []
+    fields = query.split(b"&")
+    if b";" in query or len(fields) > _MOST_FIELDS:
+        raise DoubtError("the query has a `;`, which some servers take for `&`, or too many fields")
+    models: list[str] = []
+    names: set[str] = set()
+    for field in fields:
+        raw, _, value = field.partition(b"=")
+        raw = _BRACKET.sub(lambda found: unquote_to_bytes(found[0]), raw)  # `include[]`, as SDKs write it
+        if not _PLAIN_NAME.fullmatch(raw):
+            raise DoubtError("the query has a name that is not written plainly")
+        name = raw.decode("ascii")
+        word = folded(name)
+        if not is_models(word):
+            continue
+        if name not in (_MODEL, "deployment") or name in names:
+            raise DoubtError(f"the query has {_shown(name)} twice, or in another spelling")
+        names.add(name)
+        models.append(_decoded(value))
+    for _ in range(_DECODINGS):
+        # A server that decodes a query before it splits it finds more fields.
+        decoded = unquote_to_bytes(query)
+        if decoded == query:
+            break
+        query = decoded
+        found = (field.partition(b"=")[0].decode("latin-1") for field in _SPLITS.split(query))
+        if sum(is_models(folded(name)) for name in found) != len(models):
+            raise DoubtError("the query names a model behind a separator that is percent-encoded")
+    return models
+
+
+def _decoded(value: bytes) -> str:
+    text = unquote_to_bytes(value).decode("latin-1")
+    if b"+" in value or "%" in text or "+" in text or not _PLAIN_VALUE.fullmatch(text):
+        raise DoubtError("the query's model is not written plainly")
+    return text
+
+
+class FormField(NamedTuple):
+    """One part of a form: where its content stands. is_file: it has a file's name."""
+
+    name: str
+    is_file: bool
+    start: int
+    end: int
+
+
+def form_fields(content_type: bytes, body: bytes | bytearray) -> list[FormField]:
+    """Return the parts of a multipart form that every server reads the same way. Raises DoubtError for any other."""
+    found = _BOUNDARY.fullmatch(content_type)
+    if found is None:
+        raise DoubtError("the form's boundary is not written plainly in Content-Type")
+    line = b"--" + (found[1] or found[2])
+    if not body.startswith(line + b"\r\n"):
+        raise DoubtError("the form does not begin with its boundary")
+    parts: list[FormField] = []
+    at = len(line) + 2
+    while True:
+        head_end = body.find(b"\r\n\r\n", at, at + 4096)
+        if head_end < 0 or len(parts) >= _MOST_PARTS:
+            raise DoubtError("the form has a part without a head, or too many parts")
+        name, is_file = _part_head(bytes(body[at:head_end]))
+        start = head_end + 4
+        # A reader that takes a lone line feed, or any boundary that it sees, finds the same end.
+        end = body.find(line, start)
+        if end < start + 2 or body[end - 2 : end] != b"\r\n":
+            raise DoubtError("the form has its boundary at a place where no part ends")
+        parts.append(FormField(name, is_file, start, end - 2))
+        at = end + len(line)
+        rest = bytes(body[at : at + 5])
+        if rest in (b"--", b"--\r\n"):
+            return parts
+        if rest[:2] != b"\r\n":
+            raise DoubtError("the form has its boundary at a place where no part ends")
+        at += 2
+
+
+def _part_head(head: bytes) -> tuple[str, bool]:
+    """Return the name of a part, and whether it is a file."""
+    found: list[tuple[str, bool]] = []
+    for field in head.split(b"\r\n"):
+        name = field.partition(b":")[0].lower()
+        if name == b"content-disposition":
+            match = _DISPOSITION.fullmatch(field)
+            if match is None:
+                raise DoubtError("the form has a part whose Content-Disposition is not written plainly")
+            found.append((match[1].decode("ascii"), match[2] is not None))
+        elif name != b"content-type" or b"\n" in field or b"\r" in field:
+            raise DoubtError("the form has a part with a field that is not Content-Disposition or Content-Type")
+    if len(found) != 1:
+        raise DoubtError("the form has a part without a name, or with two")
+    return found[0]
+
+
+def form_models(parts: Sequence[FormField], body: bytes | bytearray) -> list[str]:
+    """Return every model that a form names. Raises DoubtError."""
+    models: list[str] = []
+    for part in parts:
+        if part.name != _MODEL and not is_models(folded(part.name)):
+            continue
+        if part.name != _MODEL or part.is_file or models or part.end - part.start > _MODEL_BYTES:
+            raise DoubtError(f"the form has the field {_shown(part.name)} twice, or in another spelling")
+        text = bytes(body[part.start : part.end]).decode("utf-8", "replace")
+        if not _PLAIN_VALUE.fullmatch(text):
+            raise DoubtError("the form's model is not written plainly")
+        models.append(text)
+    return models
+
+
+def form_text(parts: Sequence[FormField], body: bytes | bytearray, wanted: str) -> str:
+    """Return the one field of this name, "" if there is none. Raises DoubtError for a second one, however written."""
+    found = [part for part in parts if folded(part.name) == wanted]
+    if not found:
+        return ""
+    if len(found) > 1 or found[0].name != wanted or found[0].is_file:
+        raise DoubtError(f"the form has the field {wanted} twice, or in another spelling")
+    return bytes(body[found[0].start : found[0].end]).decode("utf-8", "replace")
+
+
+def lines_of(body: bytes | bytearray, part: FormField) -> Generator[bytes, None, None]:
+    """Return the lines of a file that are not empty. Raises DoubtError for what some readers take for a line's end."""
+    at = part.start
+    while at < part.end:
+        end = body.find(b"\n", at, part.end)
+        end = part.end if end < 0 else end
+        line = bytes(body[at:end]).strip(b" \t\r")
+        if b"\r" in line:
+            raise DoubtError("a line of the file has a carriage return in it")
+        if line:
+            yield line
+        at = end + 1
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise DoubtError(f"the field {_shown(name)} is no string")
+    return value
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message: short, and without what a client may have hidden in it."""
+    return name if name.isidentifier() and name.isascii() and len(name) <= 32 else "(a spelling of it)"
