@@ -205,6 +205,7 @@ def test_asked_again_while_it_reads_it_reads_again(gateway: ReloadingGateway) ->
 
 def test_reading_that_takes_too_long_is_ended(gateway: ReloadingGateway) -> None:
     """A file system that hangs must not end reloads for ever."""
+    gateway.hangs = True
     gateway.reload.ask()
     gateway.now_s += 1
     assert gateway.reload.is_due(gateway.now_s)
@@ -215,12 +216,14 @@ def test_reading_that_takes_too_long_is_ended(gateway: ReloadingGateway) -> None
     gateway.end_reading(pid)
     assert gateway.lines[1:] == ["it could not be read within 120 s (status 9)"]
     assert gateway.status.configuration_is_bad
+    gateway.hangs = False
     gateway.ask()
     assert not gateway.status.configuration_is_bad
 
 
 def test_reading_that_dies_changes_nothing(gateway: ReloadingGateway) -> None:
     """Whatever it was killed by."""
+    gateway.hangs = True
     gateway.reload.ask()
     gateway.now_s += 1
     assert gateway.reload.is_due(gateway.now_s)
@@ -233,6 +236,7 @@ def test_reading_that_dies_changes_nothing(gateway: ReloadingGateway) -> None:
 
 def test_reading_ends_with_the_gateway(gateway: ReloadingGateway) -> None:
     """Nothing is judged any more."""
+    gateway.hangs = True
     gateway.reload.ask()
     gateway.now_s += 1
     assert gateway.reload.is_due(gateway.now_s)
