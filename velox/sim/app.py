@@ -13,12 +13,14 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from typing import Final, Protocol
 
 import orjson
 
 from velox.sim import load
 from velox.sim.chat import ChatWriter, CompletionWriter
+from velox.sim.conversations import Conversation, RealtimeConversation, ResponsesConversation
 from velox.sim.embeddings import EmbeddingWriter
 from velox.sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
 from velox.sim.options import SimOptions
@@ -112,6 +114,17 @@ class Simulator:
             return self._route(method, path, body, now)
         except RefusalError as refusal:
             return self.refuse(refusal)
+
+    def conversation(self, target: bytes) -> Conversation | None:
+        """Return what is said over a WebSocket; None where there is none. target: as for answer()."""
+        path, _, query = target.partition(b"?")
+        ask = partial(self.answer, b"POST", b"/v1/responses")
+        if path.endswith(b"/responses"):
+            return ResponsesConversation(ask)
+        if path.endswith(b"/realtime"):
+            model = dict(urllib.parse.parse_qsl(_shown(query))).get("model", self._options.models[0])
+            return RealtimeConversation(ask, model, self._key())
+        return None
 
     def refuse(self, refusal: RefusalError) -> Whole:
         """Return a refusal as a reply."""

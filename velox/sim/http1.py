@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
-from velox.errors import VeloxError
+from velox.errors import Reason, VeloxError
 from velox.net.resets import reset
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
+from velox.protocol.websocket import accept_value
 from velox.sim.backend import Backend, Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.types import RequestHead
+from velox.sim.websocket import SocketSession
+from velox.types import RequestHead, WebSocketOffer
 
 __all__ = ["Http1Connection"]
 
 # A client that pipelines further than this waits until its running answer has ended.
 _MAX_AHEAD_BYTES: Final = 65_536
+_PROTOCOL: Final = b"realtime"
 
 
 class Http1Connection(asyncio.Protocol):
@@ -35,6 +38,7 @@ class Http1Connection(asyncio.Protocol):
         self._is_full = False
         self._is_advancing = False
         self._is_leaving = False
+        self._session: SocketSession | None = None  # once it is a WebSocket
         self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
@@ -43,7 +47,7 @@ class Http1Connection(asyncio.Protocol):
     @property
     def n_running(self) -> int:
         """Return 1 while an answer is being played, else 0."""
-        return int(self._player is not None)
+        return int(self._player is not None or (self._session is not None and self._session.is_playing))
 
     @property
     def n_queued_bytes(self) -> int:
@@ -55,6 +59,9 @@ class Http1Connection(asyncio.Protocol):
         self._backend.enter(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._session is not None:
+            self._session.feed(data)
+            return
         try:
             self._decoder.feed(data)
         except VeloxError as error:
@@ -71,16 +78,22 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        if self._session is not None:
+            self._session.is_full = True
 
     def resume_writing(self) -> None:
         self._is_full = False
+        if self._session is not None:
+            self._session.resume()
         if self._player is not None:
             self._player.resume()
 
     def leave(self) -> None:
         """Close as soon as no answer is running."""
         self._is_leaving = True
-        if self._player is None:
+        if self._session is not None:
+            self._session.leave()
+        elif self._player is None:
             self._transport.close()
 
     def abort(self) -> None:
@@ -130,6 +143,9 @@ class Http1Connection(asyncio.Protocol):
         self._is_advancing = True
         try:
             while self._player is None and not self._transport.is_closing() and self._read_request():
+                if self._head is not None and self._head.offer is not None:
+                    self._switch(self._head, self._head.offer)
+                    return
                 self._answer()
         except VeloxError as error:
             self._refuse(error)
@@ -160,7 +176,26 @@ class Http1Connection(asyncio.Protocol):
         self._player = player
         player.start()
 
+    def _switch(self, head: RequestHead, offer: WebSocketOffer) -> None:
+        """Become a WebSocket. Raises VeloxError where there is none."""
+        conversation = self._backend.app.conversation(head.target)
+        if conversation is None:
+            raise VeloxError(Reason.UNKNOWN_ROUTE, "no WebSocket begins at this path")
+        fields = [
+            (b"upgrade", b"websocket"),
+            (b"connection", b"Upgrade"),
+            (b"sec-websocket-accept", accept_value(offer.key)),
+        ]
+        if _PROTOCOL in offer.protocols:
+            fields.append((b"sec-websocket-protocol", _PROTOCOL))
+        self._transport.write(http1_write.reply_head(101, fields, content_length=None, chunked=False, close=False))
+        loop = asyncio.get_running_loop()
+        self._session = SocketSession(self._transport, conversation, self._backend.player, loop)
+        self._session.begin(self._decoder.take_rest())
+
     def _stop(self) -> None:
+        if self._session is not None:
+            self._session.stop()
         if self._player is not None:
             self._player.stop()
             self._player = None
