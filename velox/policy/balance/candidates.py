@@ -153,7 +153,7 @@ def load_per_weight(candidates: Candidates, weights: Sequence[float], factor: fl
     weight: float
     if min(weights, default=0.0) > 0.0:  # no loop in Python while all are well
         n = len(weights)
-        total = sum(candidates.inflight) + sum(candidates.extra)
+        total = float(sum(candidates.inflight)) + float(sum(candidates.extra))
         weight = sum(weights)
     else:
         n = 0
