@@ -48,16 +48,16 @@ WRONG: list[tuple[Mapping[str, str], list[str]]] = [
     ),
     (
         {"VELOX_API_KEYS": f"{SECRET},,b"},
-        ["VELOX_API_KEYS is hidden: expected 1 to 512 visible ASCII characters in key 2"],
+        ["VELOX_API_KEYS is hidden: in key 2 of those between commas, expected 1 to 512 visible ASCII characters"],
     ),
-    ({"VELOX_API_KEYS": f"{SECRET} x"}, ["VELOX_API_KEYS is hidden: expected"]),
+    ({"VELOX_API_KEYS": f"{SECRET} x"}, ["VELOX_API_KEYS is hidden: in key 1 of those between commas, expected"]),
     (
         {"VELOX_API_KEYS": "sha256:12"},
-        ["VELOX_API_KEYS is hidden: expected 64 hexadecimal digits after sha256: in key 1"],
+        ["VELOX_API_KEYS is hidden: in key 1 of those between commas, expected 64 hexadecimal digits after sha256:"],
     ),
     (
         {"VELOX_API_KEYS": f"sha256:{hashlib.sha256(b'').hexdigest()}"},
-        ["VELOX_API_KEYS is hidden: expected the digest of a key; this one is of nothing in key 1"],
+        ["VELOX_API_KEYS is hidden: in key 1 of those between commas, expected the digest of a key"],
     ),
     ({"VELOX_AUTH": "none", "VELOX_API_KEYS": SECRET}, ["VELOX_AUTH is 'none': expected keys, or no VELOX_API_KEYS"]),
     ({"VELOX_AUTH": "off"}, ["VELOX_AUTH is 'off': expected keys or none"]),

@@ -463,7 +463,10 @@ VARIABLES: dict[str, tuple[str, list[str]]] = {
     "VELOX_REDIS_URL": ("redis://:very-secret@h:99999", ["VELOX_REDIS_URL is hidden: expected a port from 1 to 65535"]),
     "VELOX_API_KEYS": (
         "good,two words,x",
-        [("VELOX_API_KEYS is hidden: expected 1 to 512 visible ASCII characters in key 2, commas between keys")],
+        [
+            "VELOX_API_KEYS is hidden: in key 2 of those between commas, expected 1 to 512 visible ASCII"
+            " characters; in a YAML list a key may have spaces inside"
+        ],
     ),
     "VELOX_ADMIN_LISTEN": (
         "0.0.0.0:1",

@@ -336,8 +336,8 @@ def test_check_says_what_the_gateway_would_do(tmp_path: Path, capsys: pytest.Cap
             "404 unknown_route: this path is not served here",
         ),
         (
-            ["--path", "/v1/batches", "--model", "", "--key", "team"],
-            "403 forbidden: this key may not use this model",
+            ["--path", "/v1/batches", "--model", "gpt-4o", "--key", "team"],
+            "403 forbidden: this key may not use this endpoint",
         ),
     ],
 )

@@ -76,7 +76,7 @@ def parse_entries(text: str) -> tuple[KeyEntry, ...]:
         try:
             entries.append(parse_key(item.strip(), "VELOX_API_KEYS"))
         except ValueError as exc:
-            raise ValueError(f"{exc} in key {n}, commas between keys") from None
+            raise ValueError(f"in key {n} of those between commas, {exc}") from None
     return tuple(entries)
 
 
