@@ -114,7 +114,7 @@ def test_request_is_built_from_what_may_pass() -> None:
 
     with (
         RawUpstream(script) as upstream,
-        VeloxProcess({**upstream.env(), "OPENAI_API_KEY": OURS}) as velox,
+        VeloxProcess({**upstream.env(), "OPENAI_API_KEY": OURS, "VELOX_RATE_LIMIT_RPM": "600"}) as velox,
         velox.connect() as sock,
     ):
         more = {"x_api_key": "sk-client-1", "cookie": "a=b", "x_forwarded_for": "1.2.3.4"}

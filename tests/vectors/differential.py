@@ -45,7 +45,7 @@ _TIMEOUT_S: Final = 10.0
 _CODES: Final = range(200, 400)
 # Names that servers may drop: neither a letter, a digit nor `-`.
 _PLAIN_NAME: Final = re.compile(rb"[a-z0-9-]+")
-_ORIGIN: Final = re.compile(r"[a-z]+://[^/]*", re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"\A[a-z]+:(?://[^/]*)?", re.IGNORECASE)
 # What ASGI can't tell an application: a query that is empty from none.
 _NOT_FOR: Final = {"uvicorn": ("B-18-EMPTY-QUERY",), "uvicorn-h11": ("B-18-EMPTY-QUERY",)}
 
