@@ -444,8 +444,6 @@ class _State(enum.IntEnum):
 class ClientHttp2Connection(ClientConnection):
     """The connection; also the handler of its engine's events."""
 
-    __deletable__ = ("engine",)  # for a compiler: see _drop_engine
-
     def __init__(self, ingress: IngressState, make_engine: EngineFactory) -> None:
         super().__init__(ingress)
         self.engine: Engine = make_engine(self, http2.INGRESS_SETTINGS, False)

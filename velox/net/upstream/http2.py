@@ -58,8 +58,6 @@ _STALE_WINDOW_S: Final = 0.1
 class Http2Connection(asyncio.BufferedProtocol):
     """The connection; also the handler of its engine's events."""
 
-    __deletable__ = ("_engine",)  # for a compiler: see _drop_engine
-
     def __init__(
         self,
         owner: ConnectionOwner,
