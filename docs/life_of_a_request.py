@@ -66,7 +66,7 @@ STEPS: Final = (
         "parse",
         ("Model, stream, token limit, user.", "From 1 MiB on: in slices, in the coroutine."),
         "Exchange.read(), protocol/body.py",
-        ("400 invalid_json, duplicate_key, bad_request", "403 forbidden"),
+        ("400 invalid_json, duplicate_key, bad_request", "403 forbidden, 404 unknown_object"),
     ),
     Step(
         "limits",

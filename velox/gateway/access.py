@@ -14,9 +14,20 @@ from collections.abc import Generator, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.ownership import OwnedCall, owned_call
 from velox.gateway.permission import may_use
-from velox.policy.api_table import ALL_ENDPOINTS, ApiCall, Group, ModelPlace, call_of, is_organizations, plain_words
+from velox.policy.api_table import (
+    ALL_ENDPOINTS,
+    ApiCall,
+    Group,
+    ModelPlace,
+    call_of,
+    is_organizations,
+    may_name_objects,
+    plain_words,
+)
 from velox.policy.patterns import matches
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
@@ -33,6 +44,7 @@ from velox.protocol.named_models import (
     query_models,
 )
 from velox.protocol.websocket_messages import MessageGate
+from velox.shm.object_table import ObjectTable
 from velox.types import Caller, RequestHead
 
 __all__ = ["Access", "Guard", "check_model"]
@@ -54,14 +66,32 @@ _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
 class Access:
     """Of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: ObjectTable | None = None, auth: Authenticator | None = None) -> None:
+        """table: of the objects that callers have made; None: nobody asks whose they are. auth: who calls."""
         self._scan: Final = JsonScan()
+        self._table: Final = table
+        self._auth: Final = auth
 
     def __repr__(self) -> str:
         return "<Access>"
 
     def guard(self, head: RequestHead, caller: Caller) -> Guard | None:
         """Return what requests with this head must still show; None: nothing. Raises VeloxError(FORBIDDEN)."""
+        guard = self._of_models(head, caller)
+        table = self._table
+        is_shared = self._auth is not None and self._auth.has_several
+        if table is None or not is_shared or Group.ORGANIZATION.value in caller.endpoints:
+            return guard
+        call = call_of(head.method, head.path)
+        if call is None and may_name_objects(head.path):
+            message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
+            raise VeloxError(Reason.FORBIDDEN, message)
+        owned = owned_call(head, call, table.number(caller.name), table, self._scan)
+        if owned is None:
+            return guard
+        return Guard(caller, None if guard is None else guard.call, self._scan, owned)
+
+    def _of_models(self, head: RequestHead, caller: Caller) -> Guard | None:
         call = call_of(head.method, head.path, is_websocket=head.offer is not None)
         is_named = _check_endpoint(head, caller, call)
         if not caller.models:
@@ -114,26 +144,31 @@ def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
 
 
 class Guard:
-    """Looks at requests of one kind, of a caller whose key is limited to some models. call: what they ask."""
+    """Looks at requests of one kind. call: what they ask, of a caller whose key is limited to some models; None: it is
+    not. owned: looks whose objects they name; None: they name none.
+    """
 
-    __slots__ = ("_call", "_caller", "_scan")
+    __slots__ = ("_caller", "_owned", "_scan", "call")
 
-    def __init__(self, caller: Caller, call: ApiCall, scan: JsonScan) -> None:
+    def __init__(self, caller: Caller, call: ApiCall | None, scan: JsonScan, owned: OwnedCall | None = None) -> None:
         self._caller: Final = caller
-        self._call: Final = call
+        self.call: Final = call
+        self._owned: Final = owned
         self._scan: Final = scan
 
     def __repr__(self) -> str:
-        return f"<Guard {self._caller.name} {self._call.place.name}>"
+        return f"<Guard {self._caller.name} {self.call and self.call.place.name}>"
 
     @property
     def needs_model(self) -> bool:
         """True when the body must name a model, because the path does not."""
-        return self._call.place not in (ModelPlace.NONE, ModelPlace.QUERY) and self._call.path_model is None
+        call = self.call
+        return call is not None and call.place not in (ModelPlace.NONE, ModelPlace.QUERY) and call.path_model is None
 
     def check_head(self, head: RequestHead) -> None:
         """Look at all places of a head that can name a model. Raises VeloxError(FORBIDDEN)."""
-        call = self._call
+        call = self.call
+        assert call is not None, "of a key that is limited"
         for name, _ in head.headers:
             if name in _OVERRIDING or any(word in name.decode("latin-1") for word in _CHOOSING):
                 raise _doubtful("a header by which some servers choose the model or the path is not allowed", "headers")
@@ -151,11 +186,15 @@ class Guard:
 
     def steps(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, Sequence[ReplyFilter]]:
         """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply."""
-        try:
-            yield from self._look(head, body)
-        except DoubtError as exc:
-            raise _doubtful(str(exc), "model") from None
-        return ()
+        if self.call is not None:
+            try:
+                yield from self._look(self.call, head, body)
+            except DoubtError as exc:
+                raise _doubtful(str(exc), "model") from None
+        if self._owned is None:
+            return ()
+        self._owned.check(head, body)
+        return self._owned.filters(head)
 
     def gate(self) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket."""
@@ -163,8 +202,8 @@ class Guard:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _look(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
-        place = self._call.place
+    def _look(self, call: ApiCall, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
+        place = call.place
         if head.method in _READS or (place is ModelPlace.NONE and not body):
             return
         types = [value for name, value in head.headers if name == b"content-type"]
@@ -175,30 +214,30 @@ class Guard:
         if kind == b"multipart/form-data":
             if place not in (ModelPlace.FORM, ModelPlace.BODY_OR_FORM, ModelPlace.FILE):
                 raise _unread()
-            yield from self._look_at_form(media, body)
+            yield from self._look_at_form(call, media, body)
         elif kind == b"application/json" and place not in (ModelPlace.FORM, ModelPlace.FILE):
             if len(body) >= LARGE_BYTES:
                 skimmed = yield from skim(body, _passes)
                 body = skimmed.data
-            self._look_at_json(body)
+            self._look_at_json(call, body)
         else:
             raise _unread()
 
-    def _look_at_json(self, body: bytes | bytearray) -> None:
+    def _look_at_json(self, call: ApiCall, body: bytes | bytearray) -> None:
         models = self._scan.models(body)
         self._allow(models)
-        if self._call.place is ModelPlace.BATCH:
+        if call.place is ModelPlace.BATCH:
             raise _unread()
-        if not models and self._call.place is not ModelPlace.NONE and self._call.path_model is None:
+        if not models and call.place is not ModelPlace.NONE and call.path_model is None:
             raise _unread()
 
-    def _look_at_form(self, media: bytes, body: bytes | bytearray) -> Generator[None, None, None]:
+    def _look_at_form(self, call: ApiCall, media: bytes, body: bytes | bytearray) -> Generator[None, None, None]:
         parts = form_fields(media, body)
         models = form_models(parts, body)
         self._allow(models)
-        if self._call.place is ModelPlace.FILE:
+        if call.place is ModelPlace.FILE:
             yield from self._look_at_file(parts, body)
-        elif not models and self._call.path_model is None:
+        elif not models and call.path_model is None:
             raise _unread()
 
     def _look_at_file(self, parts: Sequence[FormField], body: bytes | bytearray) -> Generator[None, None, None]:

@@ -188,6 +188,8 @@ _COLLECTIONS: Final = (
     (("evals",), Group.EVALS),
     (("videos",), Group.VIDEOS),
 )
+# Whose objects are not recorded: a path of them in another spelling names nobody's.
+_UNSEEN: Final = ("chat", "completions")
 # Words that stand where an id may stand, and are none.
 _NO_IDS: Final = frozenset({"compact", "input_tokens", "runs"})
 _FIRST_WORDS: Final = {
@@ -274,7 +276,7 @@ def is_organizations(method: bytes, path: bytes) -> bool:
 def may_name_objects(path: bytes) -> bool:
     """Say whether some server may read a path as one of objects that outlive their request."""
     words = loose_words(path)
-    return any(words.issuperset(each) for each, _ in _COLLECTIONS)
+    return any(words.issuperset(each) for each, _ in _COLLECTIONS if each != _UNSEEN)
 
 
 def _model_words(path: bytes) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from typing import Final
 import uvloop
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
@@ -62,6 +63,7 @@ from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.leased import LeasedTable
+from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
@@ -81,6 +83,7 @@ def gateway_parts(
     leases: LeaseWait | None,
     max_tunnels: int,
     metrics: WorkerMetrics,
+    objects: ObjectTable | None = None,
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
@@ -89,6 +92,7 @@ def gateway_parts(
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,
+        access=Access(objects, auth),
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
         retry_rules=RetryRules(
@@ -183,6 +187,7 @@ class WorkerContext:
     segment: Segment
     quotas: QuotaMemory
     upstreams: UpstreamTable
+    objects: ObjectMemory
     leases: LeasePipes | None
     keys: KeyWatch
     configuration: ConfigSnapshot
@@ -261,6 +266,7 @@ class Worker:
             leases=leases,
             max_tunnels=self._descriptors.upstream,
             metrics=self._metrics,
+            objects=ObjectTable(context.objects, context.block),
             log=self._log,
             logger=self._logger,
         )

@@ -1,0 +1,97 @@
+"""Which caller made which object of the shared account: a table over all workers.
+
+Knows: ids and owners as numbers, where each stands, which row gives way when a set is full. Does not know: requests.
+
+Each process writes only its own block and reads all of them, so no lock is needed. A row is taken out before it is
+changed: who reads it meanwhile finds nothing, and the owner of another id never. The memory is bounded: of a full set
+of rows the oldest one of the caller that has most of them gives way, so that nobody can drive out others' rows alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from typing import Final
+
+from atomicshm import fence
+
+from velox.shm.segment import CELL_BYTES, shared_memory
+
+__all__ = ["ObjectMemory", "ObjectTable"]
+
+_WAYS: Final = 16  # rows of a set
+_ROW: Final = 3  # cells: the id, its owner, when it was written
+UNKNOWN: Final = 0
+
+
+class ObjectMemory:
+    """Made by the supervisor before it forks. rows: over all blocks; untouched pages take no memory."""
+
+    __slots__ = ("blocks", "cells", "key", "sets")
+
+    def __init__(self, rows: int, blocks: int) -> None:
+        self.blocks: Final = blocks
+        self.sets: Final = max(1, rows // (blocks * _WAYS))
+        self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
+        size = self.sets * _WAYS * _ROW * blocks * CELL_BYTES
+        self.cells: Final[memoryview[int]] = memoryview(shared_memory("velox-objects", size)).cast("Q")
+
+    def __repr__(self) -> str:
+        return f"<ObjectMemory sets={self.sets} blocks={self.blocks}>"
+
+
+class ObjectTable:
+    """The table as one process sees it, which writes `block`."""
+
+    __slots__ = ("_block", "_memory")
+
+    def __init__(self, memory: ObjectMemory, block: int) -> None:
+        self._memory: Final = memory
+        self._block: Final = block
+
+    def __repr__(self) -> str:
+        return f"<ObjectTable block={self._block} {self._memory!r}>"
+
+    def number(self, text: str) -> int:
+        """Return what stands for an id or an owner: never 0."""
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), key=self._memory.key, digest_size=8).digest()
+        return int.from_bytes(digest) | 1
+
+    def owner_of(self, object_id: str) -> int:
+        """Return the number of the owner; 0: not known."""
+        tag, cells = self.number(object_id), self._memory.cells
+        fence()
+        for block in range(self._memory.blocks):
+            for at in self._rows(tag, block):
+                if cells[at] == tag:
+                    owner = cells[at + 1]
+                    fence()
+                    if cells[at] == tag:
+                        return owner
+        return UNKNOWN
+
+    def remember(self, object_id: str, owner: int) -> None:
+        """Note who made an object. Who is known as its owner stays it."""
+        if self.owner_of(object_id):
+            return
+        tag, cells = self.number(object_id), self._memory.cells
+        rows = self._rows(tag, self._block)
+        at = next((at for at in rows if not cells[at]), None)
+        if at is None:
+            counts = Counter(cells[at + 1] for at in rows)
+            counts[owner] += 1
+            most = max(counts.values())
+            at = min(
+                (at for at in rows if counts[cells[at + 1]] == most), key=lambda at: cells[at + 2], default=rows[0]
+            )
+        cells[at] = 0
+        fence()
+        cells[at + 1], cells[at + 2] = owner, time.monotonic_ns()
+        fence()
+        cells[at] = tag
+
+    def _rows(self, tag: int, block: int) -> range:
+        first = (block * self._memory.sets + (tag >> 8) % self._memory.sets) * _WAYS * _ROW
+        return range(first, first + _WAYS * _ROW, _ROW)
