@@ -46,6 +46,7 @@ from velox.runtime.process import return_large_blocks
 from velox.runtime.supervisor import SPARES
 from velox.runtime.worker import Worker, WorkerContext
 from velox.settings import Settings, load
+from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
@@ -122,6 +123,7 @@ class Rig:
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
             upstreams=table,
+            objects=ObjectMemory(1024, segment.blocks),
             leases=None,
             keys=KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench")),
             configuration=ConfigSnapshot(),
