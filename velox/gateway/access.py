@@ -11,13 +11,14 @@ made once for all requests that are alike (plan.py); a request without one is no
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import OwnedCall, owned_call
 from velox.gateway.permission import may_use
+from velox.memo import Memo
 from velox.policy.api_table import (
     ALL_ENDPOINTS,
     ApiCall,
@@ -57,10 +58,21 @@ _CHOOSING: Final = ("model", "deployment", "engine")
 _OVERRIDING: Final = frozenset(
     {b"x-original-url", b"x-rewrite-url", b"x-http-method-override", b"x-http-method", b"x-method-override"}
 )
+# Paths that are remembered, twice at most. A longer one is looked up again.
+_KEPT_PLACES: Final = 256
+_KEPT_PATH_BYTES: Final = 256
 _LINE_BYTES: Final = 64 * 1024  # of a file's lines between two turns of the loop
 _BATCH: Final = "batch"
 _TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
 _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
+
+
+class _Place(NamedTuple):
+    """What the table of the API says of a method and a path. call: None for a path that is not written plainly."""
+
+    call: ApiCall | None
+    is_organizations: bool
+    names_objects: bool  # asked only where the path is not written plainly
 
 
 class Access:
@@ -69,6 +81,7 @@ class Access:
     def __init__(self, table: ObjectTable | None = None, auth: Authenticator | None = None) -> None:
         """table: of the objects that callers have made; None: nobody asks whose they are. auth: who calls."""
         self._scan: Final = JsonScan()
+        self._places: Final[Memo[tuple[bytes, bytes, bool], _Place]] = Memo(_KEPT_PLACES)
         self._table: Final = table
         self._auth: Final = auth
 
@@ -77,35 +90,44 @@ class Access:
 
     def guard(self, head: RequestHead, caller: Caller) -> Guard | None:
         """Return what requests with this head must still show; None: nothing. Raises VeloxError(FORBIDDEN)."""
-        guard = self._of_models(head, caller)
+        place = self._place(head)
+        guard = self._of_models(head, caller, place)
         table = self._table
         is_shared = self._auth is not None and self._auth.has_several
         if table is None or not is_shared or Group.ORGANIZATION.value in caller.endpoints:
             return guard
-        call = call_of(head.method, head.path)
-        if call is None and may_name_objects(head.path):
+        if place.names_objects:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
-        owned = owned_call(head, call, table.number(caller.name), table, self._scan)
+        owned = owned_call(head, place.call, table.number(caller.name), table, self._scan)
         if owned is None:
             return guard
         return Guard(caller, None if guard is None else guard.call, self._scan, owned)
 
-    def _of_models(self, head: RequestHead, caller: Caller) -> Guard | None:
-        call = call_of(head.method, head.path, is_websocket=head.offer is not None)
-        is_named = _check_endpoint(head, caller, call)
+    def _place(self, head: RequestHead) -> _Place:
+        method, path, is_websocket = key = head.method, head.path, head.offer is not None
+        place = self._places.get(key) or self._places.find(key)
+        if place is not None:
+            return place
+        call = call_of(method, path, is_websocket=is_websocket)
+        place = _Place(call, is_organizations(method, path), call is None and may_name_objects(path))
+        return self._places.put(key, place) if len(path) <= _KEPT_PATH_BYTES else place
+
+    def _of_models(self, head: RequestHead, caller: Caller, place: _Place) -> Guard | None:
+        call = place.call
+        is_named = _check_endpoint(head, caller, place)
         if not caller.models:
             return None
         if call is None or (call.group is None and call.place is ModelPlace.UNKNOWN and is_named):
-            place = ModelPlace.BODY if head.method == b"POST" and head.offer is None else ModelPlace.UNKNOWN
-            place = ModelPlace.NONE if head.method in _READS and head.offer is None else place
-            call = ApiCall(None, place, call and call.path_model, (), "", "")
+            where = ModelPlace.BODY if head.method == b"POST" and head.offer is None else ModelPlace.UNKNOWN
+            where = ModelPlace.NONE if head.method in _READS and head.offer is None else where
+            call = ApiCall(None, where, call and call.path_model, (), "", "")
         guard = Guard(caller, call, self._scan)
         guard.check_head(head)
         return guard
 
 
-def _check_endpoint(head: RequestHead, caller: Caller, call: ApiCall | None) -> bool:
+def _check_endpoint(head: RequestHead, caller: Caller, place: _Place) -> bool:
     """Raise VeloxError if the endpoint is not one of the key's; return True if the key names its path."""
     endpoints = caller.endpoints or (_OF_LIMITED if caller.models else _DEFAULT)
     patterns = [each for each in endpoints if each.startswith("/")]
@@ -114,11 +136,12 @@ def _check_endpoint(head: RequestHead, caller: Caller, call: ApiCall | None) -> 
         if any(matches(pattern, path) for pattern in patterns):
             return True
     groups = [each for each in endpoints if not each.startswith("/")]
-    if is_organizations(head.method, head.path) and Group.ORGANIZATION.value not in groups:
+    if place.is_organizations and Group.ORGANIZATION.value not in groups:
         message = "this key may not use the organization's endpoints, or delete a shared model (endpoints)"
         raise VeloxError(Reason.FORBIDDEN, message)
     if ALL_ENDPOINTS in groups and not caller.models:
         return False
+    call = place.call
     if call is None:
         message = (
             "this key is limited, and this path is not written plainly: no percent-encoding, known words in lower case"

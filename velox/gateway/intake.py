@@ -57,6 +57,8 @@ class Gateway:
         # Of heads that passed, by shape and credential.
         self._plans: Final[Memo[tuple[HeadShape, bytes | None], RequestPlan]] = Memo(_KEPT_PLANS)
         self._shapes: Final[set[HeadShape]] = set()  # of these plans, at least
+        # Of the last head that is like no other: it is asked for when the head has come, and again with the body.
+        self._latest: tuple[RequestHead, RequestPlan] | None = None
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
         self._max_inflight: Final = parts.limits.max_inflight
@@ -94,6 +96,8 @@ class Gateway:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
         shape = head.shape
         key = (shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None)
+        if not shape.is_shared and self._latest is not None and self._latest[0] is head:
+            return self._latest[1]
         plan = (self._plans.get(key) or self._plans.find(key)) if shape.is_shared else None
         if plan is not None and (plan.has_body or not head.has_body):
             return plan
@@ -102,7 +106,10 @@ class Gateway:
             caller = parts.auth.check(head)
             parts.endpoints.check(head)
         plan = plan_of(head, caller, parts.endpoints, parts.estimator, parts.access, asks_for_keys=parts.auth.asks)
-        return self._keep(key, plan) if shape.is_shared else plan
+        if shape.is_shared:
+            return self._keep(key, plan)
+        self._latest = head, plan
+        return plan
 
     def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> RequestPlan:
         """Keep a plan: of few shapes for many callers, so that clients that change their heads fill no memory."""
