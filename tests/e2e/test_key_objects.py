@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream
+from tests.e2e.tools import covers
 
 _JSON = [("content-type", "application/json")]
 
@@ -52,3 +55,20 @@ def test_objects_belong_to_the_caller_that_made_them(tmp_path: Path) -> None:
                 assert ask("vk-a", "GET", "/v1/files/file-aaaaaaaa").status == 200
             assert ask("vk-b", "GET", "/v1/%66iles/file-aaaaaaaa").status == 403
             assert ask("vk-b", "GET", "/v1/Files/file-aaaaaaaa").status == 403
+
+
+@pytest.mark.parametrize(("setting", "status"), [("pass", 200), ("refuse", 404)])
+@covers("VELOX_UNKNOWN_OBJECTS")
+def test_object_that_nobody_is_known_to_have_made_passes_unless_refused(
+    setting: str, status: int, tmp_path: Path
+) -> None:
+    """It was made before the gateway started, or elsewhere; what a caller makes now is its own all the same."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    with RecordingUpstream() as upstream:
+        env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_UNKNOWN_OBJECTS": setting}
+        with VeloxProcess({**env, "VELOX_WORKERS": "1"}) as velox, upstream.playing(account):
+            key = {"authorization": "Bearer vk-a"}
+            assert velox.request("GET", "/v1/files/file-of-yesterday", b"", key).status == status
+            assert velox.request("POST", "/v1/files", b"{}", key).status == 200
+            assert velox.request("GET", "/v1/files/file-aaaaaaaa", b"", key).status == 200

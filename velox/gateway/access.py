@@ -78,8 +78,18 @@ class _Place(NamedTuple):
 class Access:
     """Of one worker."""
 
-    def __init__(self, table: ObjectTable | None = None, auth: Authenticator | None = None) -> None:
-        """table: of the objects that callers have made; None: nobody asks whose they are. auth: who calls."""
+    def __init__(
+        self,
+        table: ObjectTable | None = None,
+        auth: Authenticator | None = None,
+        *,
+        refuses_unknown: bool = False,
+    ) -> None:
+        """table: of the objects that callers have made; None: nobody asks whose they are. auth: who calls.
+
+        refuses_unknown: of objects that are not in the table.
+        """
+        self._refuses_unknown: Final = refuses_unknown
         self._scan: Final = JsonScan()
         self._places: Final[Memo[tuple[bytes, bytes, bool], _Place]] = Memo(_KEPT_PLACES)
         self._table: Final = table
@@ -99,7 +109,8 @@ class Access:
         if place.names_objects:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
-        owned = owned_call(head, place.call, table.number(caller.name), table, self._scan)
+        owner = table.number(caller.name)
+        owned = owned_call(head, place.call, owner, table, self._scan, refuses_unknown=self._refuses_unknown)
         if owned is None:
             return guard
         return Guard(caller, None if guard is None else guard.call, self._scan, owned)

@@ -4,7 +4,7 @@ Knows: where a request names an object, and where a reply tells the id of a new 
 
 What was made through a key belongs to its caller. Another caller gets 404, as for an object that is not there; lists
 show a caller its own objects only. An object that the table does not know (it is older than the gateway's start, or
-its row gave way) can be used by who knows its id, and is in no list.
+its row gave way) is in no list. Who knows its id can use it, unless such objects are refused (VELOX_UNKNOWN_OBJECTS).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from velox.gateway.filters import ReplyFilter
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall
 from velox.protocol.named_models import DoubtError, JsonScan, folded
-from velox.shm.object_table import ObjectTable
+from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import ReplyHead, RequestHead
 
 __all__ = ["OwnedCall", "owned_call"]
@@ -38,13 +38,17 @@ _MORE_IDS: Final = ("output_file_id", "error_file_id", "thread_id")
 
 
 class OwnedCall:
-    """One kind of request of one caller. owner: its number in the table."""
+    """One kind of request of one caller, by its number in the table."""
 
-    __slots__ = ("_call", "_owner", "_scan", "_table")
+    __slots__ = ("_allowed", "_call", "_owner", "_scan", "_table")
 
-    def __init__(self, call: ApiCall, owner: int, table: ObjectTable, scan: JsonScan) -> None:
+    def __init__(
+        self, call: ApiCall, owner: int, table: ObjectTable, scan: JsonScan, *, refuses_unknown: bool = False
+    ) -> None:
         self._call: Final = call
         self._owner: Final = owner
+        # The owners whose objects it may name.
+        self._allowed: Final = (owner,) if refuses_unknown else (owner, UNKNOWN)
         self._table: Final = table
         self._scan: Final = scan
 
@@ -72,20 +76,29 @@ class OwnedCall:
         return (Recording(self._table, self._owner),) if head.method == b"POST" and call.collection != _UNSEEN else ()
 
     def _check(self, object_id: str, param: str | None = None) -> None:
-        if self._table.owner_of(object_id) not in (0, self._owner):
+        if self._table.owner_of(object_id) not in self._allowed:
             message = "there is no such object, or it was made by another caller"
             raise VeloxError(Reason.UNKNOWN_OBJECT, message, param=param)
 
 
 def owned_call(
-    head: RequestHead, call: ApiCall | None, owner: int, table: ObjectTable, scan: JsonScan
+    head: RequestHead,
+    call: ApiCall | None,
+    owner: int,
+    table: ObjectTable,
+    scan: JsonScan,
+    *,
+    refuses_unknown: bool = False,
 ) -> OwnedCall | None:
-    """Return what looks at requests of this kind; None: they make and name no objects."""
+    """Return what looks at requests of this kind; None: they make and name no objects.
+
+    refuses_unknown: an object whose owner the table does not know is nobody's.
+    """
     if call is None or not call.collection or head.offer is not None:
         return None
     if call.collection == _UNSEEN and not call.object_id and head.method == b"POST":
         return None
-    return OwnedCall(call, owner, table, scan)
+    return OwnedCall(call, owner, table, scan, refuses_unknown=refuses_unknown)
 
 
 def _ids_in(value: object) -> Iterator[str]:

@@ -92,7 +92,7 @@ def gateway_parts(
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
         auth=auth,
-        access=Access(objects, auth),
+        access=Access(objects, auth, refuses_unknown=settings.unknown_objects == "refuse"),
         reader=BodyReader(),
         limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
         retry_rules=RetryRules(

@@ -225,6 +225,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "drop",
         "the client's `OpenAI-Organization` and `OpenAI-Project` if its key is replaced: `drop` or `pass`",
     )
+    unknown_objects: Literal["pass", "refuse"] = setting(
+        "pass",
+        "files, responses, batches and other [objects](docs/keys.md#objects) whose owner is not known: `pass` to who"
+        " knows the id, or `refuse` with 404",
+    )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
         "*", "allowed path prefixes, separated by commas; others get 404 `unknown_route`", parse.prefixes

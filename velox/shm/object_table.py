@@ -19,11 +19,17 @@ from atomicshm import fence
 
 from velox.shm.segment import CELL_BYTES, shared_memory
 
-__all__ = ["ObjectMemory", "ObjectTable"]
+__all__ = ["OBJECT_ROWS", "UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
 _WAYS: Final = 16  # rows of a set
 _ROW: Final = 3  # cells: the id, its owner, when it was written
-UNKNOWN: Final = 0
+UNKNOWN: Final = 0  # the owner of an object that is not in the table
+OBJECT_ROWS: Final = 2**20
+
+
+def object_bytes(rows: int) -> int:
+    """Return what a table of so many rows takes, once all of them were written."""
+    return rows * _ROW * CELL_BYTES
 
 
 class ObjectMemory:
@@ -60,7 +66,7 @@ class ObjectTable:
         return int.from_bytes(digest) | 1
 
     def owner_of(self, object_id: str) -> int:
-        """Return the number of the owner; 0: not known."""
+        """Return the number of the owner, or UNKNOWN."""
         tag, cells = self.number(object_id), self._memory.cells
         fence()
         for block in range(self._memory.blocks):
