@@ -61,19 +61,27 @@ def test_key_shown_has_the_entry_shown() -> None:
 
 def test_files_shown_are_taken(tmp_path: Path) -> None:
     """Both forms of a file of keys, and the list in VELOX_CONFIG."""
-    lines, listed, config, limited = blocks(KEYS, "text")[1], *blocks(KEYS, "yaml")
+    lines, listed, config, limited, endpoints = blocks(KEYS, "text")[1], *blocks(KEYS, "yaml")
     found = []
     for content, variable in (
         (lines, "VELOX_API_KEYS_FILE"),
         (listed, "VELOX_API_KEYS_FILE"),
         (config, "VELOX_CONFIG"),
         (limited, "VELOX_API_KEYS_FILE"),
+        (endpoints, "VELOX_API_KEYS_FILE"),
     ):
         (tmp_path / "file").write_text(content)
         settings = load({variable: str(tmp_path / "file")}, cores=1)
         found.append([(key.name, len(key.models)) for key in settings.api_keys])
 
-    assert found == [[("", 0)] * 2, [("web-shop", 2), ("web-shop", 2), ("", 0)], [("nightly", 0)], [("web-shop", 0)]]
+    assert found == [
+        [("", 0)] * 2,
+        [("web-shop", 2), ("web-shop", 2), ("", 0)],
+        [("nightly", 0)],
+        [("web-shop", 0)],
+        [("reports", 0)],
+    ]
+    assert settings.api_keys[0].endpoints == ("inference", "files", "/v1/batches*")
 
 
 def test_admin_commands_work_with_the_token(tmp_path: Path) -> None:

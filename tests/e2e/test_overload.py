@@ -134,7 +134,8 @@ def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request
     """F-59: the successor serves before the old one is told to leave, and that one ends what it has begun."""
     with RecordingUpstream() as upstream, upstream.playing(hold_chat):
         settings = {**upstream.env(), "VELOX_WORKERS": "1", "VELOX_BODY_TIMEOUT": "30s"}
-        with VeloxProcess({**settings, "VELOX_MEMORY_HARD": "120MiB"}) as velox, Client(velox) as running:
+        limits = {"VELOX_MEMORY_HARD": "120MiB", "VELOX_RATE_LIMIT_RPM": "10000"}
+        with VeloxProcess({**settings, **limits}) as velox, Client(velox) as running:
             (old,) = velox.worker_pids()
             running.send_chat()
             upstream.wait_call(1)

@@ -151,6 +151,19 @@ def test_websocket_paths_allow_more() -> None:
                     assert read_head(other).startswith(b"HTTP/1.1 400 ")
 
 
+@covers("VELOX_HOSTS")
+def test_url_with_a_name_of_ours_is_a_target() -> None:
+    """RFC 9112 §3.2.2: absolute-form is understood where its host is us; another one is refused, and never goes up."""
+    with RecordingUpstream() as upstream, upstream.playing(healthy):
+        settings = {"VELOX_HOSTS": "llm.example.com", "VELOX_WORKERS": "1"}
+        with VeloxProcess({**upstream.env(), **settings}) as velox:
+            for host, status in (("llm.example.com", 200), ("other.example.com", 400)):
+                with velox.connect() as sock:
+                    sock.sendall(b"GET http://%b/v1/models HTTP/1.1\r\nHost: x\r\n\r\n" % host.encode())
+                    assert read_head(sock).startswith(b"HTTP/1.1 %d " % status), host
+            assert [call.target for call in upstream.calls] == ["/v1/models"]
+
+
 # -- logs and files -----------------------------------------------------------------------------------------
 
 

@@ -604,7 +604,7 @@ def test_request_that_would_wait_too_long_is_refused_at_once() -> None:
             assert made.submit(client, head, BODY, ANYONE) is None
             assert status_of(client) == 503 and b"queue_timeout" in client.written
             assert int(headers_of(client)["retry-after-ms"]) > 5
-            assert re.search(rb"about [0-9.]+ s would pass", client.written)
+            assert re.search(rb"would wait about [0-9.]+ s in the queue", client.written)
             made.fail_all(VeloxError(Reason.DRAINING, "leaving"))
             await until(lambda: made.n_active == 0)
 

@@ -187,8 +187,9 @@ class LeaseRows:
 
     def take_over(self, now_ns: int) -> None:
         """Find the rows that a keeper before this one looked after."""
-        memory = self._memory
-        for index, tag in enumerate(memory.tags().tolist()):
+        memory, tags = self._memory, self._memory.tags()
+        for index in (index for first, end in memory.parts() for index in range(first, end)):
+            tag = tags[index]
             if tag and memory.row(index)[3]:
                 lease = Lease(memory, index)
                 interval_ns, burst = unpack_rate(lease.rate.load())
