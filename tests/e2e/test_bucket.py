@@ -150,8 +150,9 @@ def test_bucket_refusal_says_exactly_when_to_come_back() -> None:
 def test_bucket_refusal_carries_the_headers_that_sdks_read() -> None:
     """x-ratelimit-*: the burst, what is left of it, when it is whole again."""
     with limited(rpm=6, burst=3, max_wait="0s") as (velox, upstream):
-        assert [chat(velox).status for _ in range(4)] == [200, 200, 200, 429]
-        refused = chat(velox)
+        assert [chat(velox).status for _ in range(3)] == [200, 200, 200]
+        refused = chat(velox)  # the only one: of several at the same moment each has a time of its own
+        assert refused.status == 429
         assert refused.header("x-ratelimit-limit-requests") == "3"
         assert refused.header("x-ratelimit-remaining-requests") == "0"
         reset = refused.header("x-ratelimit-reset-requests") or ""
