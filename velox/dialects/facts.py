@@ -1,0 +1,52 @@
+"""What is known of a model, as far as a writer needs it. The table of all models is data (providers/), not here.
+
+Knows: which facts there are. Does not know: any model's name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["UNKNOWN_MODEL", "ModelFacts"]
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """Facts of one model at one provider. The defaults are those of a model that nobody knows: a current, capable one.
+
+    max_output: what max_tokens is where the client names none and the dialect needs one.
+    sampling: it takes temperature, top_p and top_k.
+    thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
+    "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "none".
+    forced_choice: a tool may be forced while it reasons.
+    cache_marks: it takes them.
+    prefill: the last message may be the assistant's.
+    max_tokens_name: how Chat Completions calls it there: "max_completion_tokens" or "max_tokens".
+    developer: the role is known there.
+    json_schema: structured output by schema; else a JSON object at most.
+    images_in_results: tool results may hold pictures.
+    schema_keywords: Gemini's `parametersJsonSchema` is taken; else the subset.
+    call_ids: "any", "mistral" (nine letters and digits), "bedrock" (up to 64 of a-zA-Z0-9_.:-), "none" (Vertex).
+    reasoning_field: how Chat Completions calls the text of reasoning there.
+    refused: fields that get a 400 there. renamed: fields of Chat Completions that are called otherwise there.
+    """
+
+    max_output: int = 4096
+    sampling: bool = True
+    thinking: str = "effort"
+    forced_choice: bool = True
+    cache_marks: bool = True
+    prefill: bool = True
+    max_tokens_name: str = "max_completion_tokens"
+    developer: bool = True
+    json_schema: bool = True
+    images_in_results: bool = True
+    schema_keywords: bool = True
+    call_ids: str = "any"
+    reasoning_field: str = "reasoning_content"
+    refused: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+
+UNKNOWN_MODEL: Final = ModelFacts()

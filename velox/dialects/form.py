@@ -1,0 +1,538 @@
+"""The form between dialects: requests, answers and streams as lists of blocks; a superset of what each can say.
+
+    client's bytes -> ClientSide.read()  -> Request -> ModelSide.write()  -> the upstream's bytes
+    upstream's     -> ModelSide.answer() -> Answer  -> ClientSide.answer() -> the client's
+    upstream's     -> StreamReader.feed() -> events -> StreamWriter.write() -> the client's
+
+It is built like Anthropic's Messages, the richest of the dialects, and never like Chat Completions, the poorest: the
+place of a system message, cache marks and signed reasoning keep where they stand.
+
+Text is never decoded on the way: a `JsonText` is a JSON string as it stood in the body, with its quotes and escapes,
+and a `JsonValue` is any JSON value so. They are spliced between constants: what caches see does not change.
+
+Knows: what can be said. Does not know: how any dialect says it, or what a model can do (facts.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "Answer",
+    "ApiError",
+    "Audio",
+    "Block",
+    "CacheMark",
+    "Call",
+    "Choice",
+    "ClientSide",
+    "Close",
+    "Content",
+    "Delta",
+    "Document",
+    "End",
+    "ErrorKind",
+    "Event",
+    "Failed",
+    "Finish",
+    "Format",
+    "Image",
+    "JsonText",
+    "JsonValue",
+    "Kind",
+    "Media",
+    "MediaKind",
+    "Message",
+    "ModelSide",
+    "Open",
+    "Reasoning",
+    "Refusal",
+    "Request",
+    "Role",
+    "Sign",
+    "Signature",
+    "Start",
+    "Stop",
+    "StopReason",
+    "StreamReader",
+    "StreamWriter",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolChoice",
+    "ToolResult",
+    "ToolUse",
+    "Usage",
+    "Used",
+    "Written",
+]
+
+# A JSON string with its quotes, as it stood in a body: b'"Hi \\u00fc"'. See text.py.
+JsonText: TypeAlias = bytes
+# Any JSON value, as it stood in a body; where it says so, an object.
+JsonValue: TypeAlias = bytes
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+class CacheMark(msgspec.Struct, frozen=True):
+    """The prompt up to here is worth caching. ttl: "5m", "1h"; None: the provider's default."""
+
+    ttl: str | None = None
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a provider signed its reasoning with. It goes back unchanged, and only to who made it.
+
+    provider: "anthropic", "google", "openai"; Claude signs the same on every platform. value: as it came. item_id: of
+    OpenAI's reasoning item, which the value is bound to.
+    """
+
+    provider: str
+    value: str
+    item_id: str | None = None
+
+
+class MediaKind(enum.Enum):
+    """How a picture, a sound or a document is given. ID: a file at one provider, which no other one has."""
+
+    DATA = "data"
+    URL = "url"
+    ID = "id"
+    TEXT = "text"
+
+
+class Media(msgspec.Struct, frozen=True):
+    """value: base64 without a prefix, a URL (https:, gs:, s3:), an id, or plain text (as str). type: "image/png"."""
+
+    kind: MediaKind
+    value: str
+    type: str | None = None
+
+
+class Text(msgspec.Struct):
+    """Some text. citations: Anthropic's, as they came; other dialects have none."""
+
+    text: JsonText
+    cache: CacheMark | None = None
+    signature: Signature | None = None
+    citations: JsonValue | None = None
+
+
+class Image(msgspec.Struct):
+    """A picture. detail: OpenAI's "low", "high", "auto"."""
+
+    source: Media
+    detail: str | None = None
+    cache: CacheMark | None = None
+
+
+class Audio(msgspec.Struct):
+    """A sound. format: "wav", "mp3"."""
+
+    source: Media
+    format: str | None = None
+
+
+class Document(msgspec.Struct):
+    """A file. name: its name or title."""
+
+    source: Media
+    name: str | None = None
+    context: JsonText | None = None
+    citations: bool | None = None
+    cache: CacheMark | None = None
+
+
+class ToolUse(msgspec.Struct):
+    """The model calls a tool. arguments: a JSON object. id: "" where the dialect gives none."""
+
+    id: str
+    name: str
+    arguments: JsonValue
+    signature: Signature | None = None
+    cache: CacheMark | None = None
+
+
+class ToolResult(msgspec.Struct):
+    """What a tool answered. name: of the tool, where the dialect says it; other writers look the id up."""
+
+    id: str
+    parts: list[Text | Image | Document]
+    name: str | None = None
+    is_error: bool = False
+    cache: CacheMark | None = None
+
+
+class Thinking(msgspec.Struct):
+    """Reasoning. text: b'""' beside a valid signature is usual. is_redacted: its signature's value is all there is."""
+
+    text: JsonText
+    signature: Signature | None = None
+    is_redacted: bool = False
+
+
+class Refusal(msgspec.Struct):
+    """The model's own words for why it does not answer (OpenAI)."""
+
+    text: JsonText
+
+
+Content: TypeAlias = Text | Image | Audio | Document
+Block: TypeAlias = Text | Image | Audio | Document | ToolUse | ToolResult | Thinking | Refusal
+
+
+class Role(enum.Enum):
+    """Who says a message. Tool results are the user's. OpenAI's `developer` is a newer name for SYSTEM."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Message(msgspec.Struct):
+    """One message, where it stood. Two of one role may follow each other: a writer merges them where it has to.
+
+    name: of who says it (Chat Completions).
+    """
+
+    role: Role
+    blocks: list[Block]
+    name: str | None = None
+
+
+class Tool(msgspec.Struct):
+    """A function that the model may call. parameters: a JSON schema; None: it takes nothing.
+
+    Tools that a provider runs itself are none: a reader drops them (losses.py).
+    """
+
+    name: str
+    description: JsonText | None = None
+    parameters: JsonValue | None = None
+    strict: bool | None = None
+    cache: CacheMark | None = None
+
+
+class Choice(enum.Enum):
+    """Which tools the model may or must call."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    TOOL = "tool"
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """name: of the one tool, for Choice.TOOL. allowed: those among which AUTO or REQUIRED chooses; empty: all."""
+
+    choice: Choice
+    name: str | None = None
+    allowed: tuple[str, ...] = ()
+
+
+class Format(msgspec.Struct, frozen=True):
+    """The form of the answer. schema: None: any JSON object (`json_object`)."""
+
+    schema: JsonValue | None = None
+    name: str | None = None
+    description: JsonText | None = None
+    strict: bool | None = None
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """How much the model is to reason.
+
+    effort: "none", "minimal", "low", "medium", "high", "xhigh", "max". budget_tokens: in its place. enabled: False:
+    none at all; True: as the model likes (Anthropic's adaptive, Gemini's dynamic). summary: how much of it is shown:
+    OpenAI's "auto", "concise", "detailed"; Anthropic's display "summarized", "omitted"; None: not said.
+    """
+
+    effort: str | None = None
+    budget_tokens: int | None = None
+    enabled: bool | None = None
+    summary: str | None = None
+
+
+class Request(msgspec.Struct):
+    """A request to generate text.
+
+    model: as the client named it; the writer is given the one to ask for. cache: a mark on all of it (Anthropic's
+    top-level one). tier: OpenAI's names: "auto", "default", "flex", "scale", "priority". cache_key: OpenAI's
+    prompt_cache_key.
+    """
+
+    model: str
+    messages: list[Message]
+    stream: bool = False
+    tools: list[Tool] = []
+    tool_choice: ToolChoice | None = None
+    parallel_tools: bool | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: list[str] = []
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    format: Format | None = None
+    reasoning: Reasoning | None = None
+    user: str | None = None
+    tier: str | None = None
+    cache: CacheMark | None = None
+    cache_key: str | None = None
+
+
+# -- answers ----------------------------------------------------------------------------------------
+
+
+class StopReason(enum.Enum):
+    """Why the model stopped. PAUSE: it may be asked to go on. CONTEXT: its context is full, a kind of LENGTH."""
+
+    END = "end"
+    STOP_STRING = "stop_string"
+    LENGTH = "length"
+    CONTEXT = "context"
+    TOOLS = "tools"
+    FILTER = "filter"
+    PAUSE = "pause"
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The end of an answer. sequence: the string that it stopped at. explanation: of a filter or a refusal.
+
+    unknown: the upstream's own word, where it is none of the known ones: then the reason is END.
+    """
+
+    reason: StopReason
+    sequence: str | None = None
+    explanation: JsonText | None = None
+    unknown: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens; None: not said. Each is a total so far, never an addition.
+
+    input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
+    among it. cache_written_1h: of cache_written, those for an hour.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    cache_written: int | None = None
+    cache_written_1h: int | None = None
+    reasoning: int | None = None
+
+    def over(self, before: Usage) -> Usage:
+        """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
+        return Usage(*(new if new is not None else old for new, old in pairs))
+
+
+class Answer(msgspec.Struct):
+    """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal. id: the upstream's, "" for none.
+
+    model: as the upstream called it. tier: that it was served in.
+    """
+
+    id: str
+    model: str
+    blocks: list[Block]
+    stop: Stop
+    usage: Usage = Usage()
+    tier: str | None = None
+
+
+# -- streams ----------------------------------------------------------------------------------------
+
+
+class Kind(enum.Enum):
+    """What kind of block a stream opens."""
+
+    TEXT = "text"
+    THINKING = "thinking"
+    REDACTED = "redacted"
+    TOOL = "tool"
+    REFUSAL = "refusal"
+
+
+class Start(msgspec.Struct):
+    """The stream begins. It may come before the model has begun to work: an error may still take its place."""
+
+    id: str
+    model: str
+
+
+class Open(msgspec.Struct):
+    """A block begins. n: its number, from 0, new for each block. id, name: of a tool's call; id "" for none.
+
+    Blocks may overlap (parallel calls of Chat Completions): a writer whose dialect forbids that lets them wait.
+    """
+
+    n: int
+    kind: Kind
+    id: str = ""
+    name: str = ""
+
+
+class Delta(msgspec.Struct):
+    """A part of a block's text, or of the JSON text of a tool's arguments. Never before its Open.
+
+    text: as a JsonText: b'"Hel"'; for a tool a string that holds JSON: b'"{\\\\"city\\\\":"'.
+    """
+
+    n: int
+    text: JsonText
+
+
+class Sign(msgspec.Struct):
+    """The signature of a block, before its Close; of a redacted one all there is."""
+
+    n: int
+    signature: Signature
+
+
+class Close(msgspec.Struct):
+    """A block is whole."""
+
+    n: int
+
+
+class Used(msgspec.Struct):
+    """What was used so far. Totals: the last one of each field counts."""
+
+    usage: Usage
+
+
+class Finish(msgspec.Struct):
+    """The model has stopped. All blocks are closed. Usage may follow."""
+
+    stop: Stop
+
+
+class End(msgspec.Struct):
+    """The stream is whole, which only the dialect's own end says. Nothing follows. Without it a stream was cut."""
+
+
+class ErrorKind(enum.Enum):
+    """What an error is about, with the HTTP status that it usually has."""
+
+    INVALID = 400
+    AUTHENTICATION = 401
+    BILLING = 402
+    PERMISSION = 403
+    NOT_FOUND = 404
+    CONFLICT = 409
+    TOO_LARGE = 413
+    RATE_LIMIT = 429
+    API = 500
+    UNAVAILABLE = 503
+    TIMEOUT = 504
+    OVERLOADED = 529
+
+
+class ApiError(msgspec.Struct):
+    """An error of an upstream. status: as it came; in a stream the usual one of its kind. message: plain text.
+
+    code, param: OpenAI's, or what says the same: code "content_filter", "context_length_exceeded", ...
+    """
+
+    kind: ErrorKind
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+class Failed(msgspec.Struct):
+    """The upstream said in its stream that it failed. Nothing follows; never a finish."""
+
+    error: ApiError
+
+
+Event: TypeAlias = Start | Open | Delta | Sign | Close | Used | Finish | End | Failed
+
+
+# -- what a dialect has ------------------------------------------------------------------------------
+
+
+class StreamReader(Protocol):
+    """Reads one stream of an upstream. Its state is bounded."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what came, cut anywhere. Raises BrokenReplyError: it can't be read, or is over a bound (losses.py)."""
+
+    def end(self) -> list[Event]:
+        """Nothing more comes: return what that says. No End among it: the stream was cut."""
+
+
+class StreamWriter(Protocol):
+    """Writes one stream for a client: always whole events."""
+
+    def write(self, event: Event) -> bytes:
+        """Return what the client gets, b"" for nothing yet."""
+
+
+class ClientSide(Protocol):
+    """One request of a client in its dialect, and what it gets back. Made for one attempt, by (call, losses)."""
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """Read the request. Raises BadRequestError (losses.py)."""
+
+    def answer(self, answer: Answer) -> bytes:
+        """Return the body of a plain answer."""
+
+    def stream(self) -> StreamWriter:
+        """Return what writes a streamed answer."""
+
+    def error(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What is known of a client's request beside its body.
+
+    id: ours, of letters and digits: where an id is needed that the upstream did not give. now_s: Unix time. model,
+    stream: of the path, where the dialect has them there (Gemini); elsewhere of the body, as the gateway read it.
+    """
+
+    id: str
+    now_s: int
+    model: str = ""
+    stream: bool = False
+
+
+class Written(msgspec.Struct):
+    """A request as a model's API wants it.
+
+    names: tools that are called otherwise there -> as the client calls them. ids: the same for the ids of calls.
+    """
+
+    body: bytes
+    names: dict[str, str] = {}
+    ids: dict[str, str] = {}
+
+
+class ModelSide(Protocol):
+    """One attempt at a model's API, made by (facts, losses).
+
+    An upstream's signatures are tagged with its own provider; a writer leaves out those of others.
+    """
+
+    def write(self, request: Request, model: str) -> Written:
+        """Write the request. Raises BadRequestError for what can't be said and must not be left out (losses.py)."""
+
+    def answer(self, body: bytes) -> Answer:
+        """Read a plain answer of status 2xx. Raises BrokenReplyError; or ReplyError, for an error in a 200."""
+
+    def stream(self) -> StreamReader:
+        """Return what reads a streamed answer."""
+
+    def error(self, status: int, body: bytes) -> ApiError:
+        """Read an error's body, which may be anything: HTML, empty, cut. Never raises."""

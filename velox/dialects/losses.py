@@ -1,0 +1,67 @@
+"""What a translation can't carry over: dropped and said, or refused. And the errors of dialects' code.
+
+    Refuse what changes an answer's meaning; drop what tunes it. Where the route is strict, every drop is a refusal.
+
+Knows: how a loss is told. Does not know: which field of which dialect is one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.form import ApiError
+
+__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError"]
+
+
+class BadRequestError(Exception):
+    """A client's request that can't be read, or can't be said in the model's dialect: a 400.
+
+    param: the path of the field, as its client would write it: "messages[2].content[0].text"; "" for the whole body.
+    message: for the client: what is wrong with it and what to do, without its value.
+    """
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.message: Final = message
+        self.param: Final = param
+
+
+class BrokenReplyError(Exception):
+    """An upstream's reply that is not what its dialect allows, or over a bound."""
+
+
+class ReplyError(Exception):
+    """An upstream's error in place of an answer, with a status of 2xx."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error: Final = error
+
+
+class Losses:
+    """The losses of one request or attempt. strict: a drop is a refusal."""
+
+    __slots__ = ("_dropped", "_strict")
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self._strict: Final = strict
+        self._dropped: Final[dict[str, None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Losses {' '.join(self._dropped)}>"
+
+    def drop(self, field: str, param: str = "") -> None:
+        """Leave a field out. field: its name, from a closed list, for the header and a counter: "seed".
+
+        Raises BadRequestError where the route is strict.
+        """
+        if self._strict:
+            message = f"{field} has no counterpart at the upstream of this model, and the route is strict; leave it out"
+            raise BadRequestError(message, param or field)
+        self._dropped[field] = None
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Return the fields that were left out, each once, in their order."""
+        return tuple(self._dropped)

@@ -1,0 +1,111 @@
+"""The events of an upstream's stream, one after the other, however its bytes are cut.
+
+Knows: lines, fields and comments of server-sent events. Does not know: what an event means.
+Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from velox.dialects.losses import BrokenReplyError
+
+__all__ = ["SseEvents"]
+
+_MOST_BYTES: Final = 1024 * 1024
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class SseEvents:
+    """Of one stream. most_bytes: of one event."""
+
+    __slots__ = ("_data", "_has_begun", "_held", "_held_bytes", "_most_bytes", "_n_bytes", "_name")
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes: Final = most_bytes
+        self._has_begun = False
+        self._held: list[bytes] = []  # of the last line, which has no end yet
+        self._held_bytes = 0
+        self._name = b""
+        self._data: list[bytes] = []
+        self._n_bytes = 0  # of the data
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Take what came; return the events that are whole: name (b"" for none) and data.
+
+        Raises BrokenReplyError: one is over the bound.
+        """
+        if not self._has_begun and data:
+            self._has_begun = True
+            data = data.removeprefix(_BOM)
+        is_between = not self._held and not self._data and not self._name
+        if is_between and data.endswith(b"\n\n") and b"\r" not in data:
+            return self._whole(data)
+        if b"\n" not in data and b"\r" not in data and not self._ends_with_cr:
+            self._hold(data)
+            return []
+        text = b"".join((*self._held, data))
+        # A CR at the end may be half of a CRLF.
+        cr = b"\r" if text.endswith(b"\r") else b""
+        lines = _LINE_END.split(text[: len(text) - len(cr)])
+        self._held, self._held_bytes = [], 0
+        rest = lines.pop() + cr
+        found = self._lines(lines)
+        if rest:
+            self._hold(rest)
+        return found
+
+    def _whole(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Read what is whole events, as most reads are."""
+        found: list[tuple[bytes, bytes]] = []
+        for text in data.split(b"\n\n"):
+            if text.startswith(b"data: ") and b"\n" not in text:
+                found.append((b"", text[6:]))
+            elif text:
+                found += self._lines([*text.split(b"\n"), b""])
+        return found
+
+    @property
+    def _ends_with_cr(self) -> bool:
+        return bool(self._held) and self._held[-1].endswith(b"\r")
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._check(self._held_bytes)
+
+    def end(self) -> list[tuple[bytes, bytes]]:
+        """Nothing more comes; an event without its blank line counts, as some servers leave the last one out."""
+        rest, self._held = b"".join(self._held), []
+        return self._lines([rest.removesuffix(b"\r"), b""])
+
+    @property
+    def rest(self) -> bytes:
+        """What came of the last line, which has no end yet."""
+        return b"".join(self._held)
+
+    def _lines(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+        found = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    found.append((self._name, b"\n".join(self._data)))
+                    self._data = []
+                self._name = b""
+                self._n_bytes = 0
+                continue
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                self._data.append(value)
+                self._n_bytes += len(value) + 1
+                self._check(0)
+            elif name == b"event":
+                self._name = value
+        return found
+
+    def _check(self, more: int) -> None:
+        if self._n_bytes + more > self._most_bytes:
+            raise BrokenReplyError(f"an event of the upstream's stream is over {self._most_bytes} bytes")
