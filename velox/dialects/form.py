@@ -16,6 +16,7 @@ Knows: what can be said. Does not know: how any dialect says it, or what a model
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -534,5 +535,8 @@ class ModelSide(Protocol):
     def stream(self) -> StreamReader:
         """Return what reads a streamed answer."""
 
-    def error(self, status: int, body: bytes) -> ApiError:
-        """Read an error's body, which may be anything: HTML, empty, cut. Never raises."""
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """Read an error's body, which may be anything: HTML, empty, cut. Never raises.
+
+        headers: of the reply, names in lower case: Bedrock says an error's type there.
+        """
