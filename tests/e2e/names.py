@@ -107,6 +107,11 @@ class NameServer:
         with self._changed:
             self._broken[name] = False
 
+    def asked(self) -> frozenset[str]:
+        """Return every name that was asked for."""
+        with self._changed:
+            return frozenset(self._asked)
+
     def wait_asked(self, name: str, n: int = 1) -> None:
         """Wait until the name was asked for `n` more times."""
         with self._changed:
