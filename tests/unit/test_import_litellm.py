@@ -52,7 +52,7 @@ def test_load_balancing_example_means_the_same(tmp_path: Path) -> None:
         "http://10.0.0.1:8003",
         "https://api.openai.com",
     ]
-    assert targets(made, "zephyr-beta")[1] == ["openai (gpt-4o)"]
+    assert targets(made, "zephyr-beta")[1] == ["openai (gpt-4o)", "openai (gpt-3.5-turbo-16k) for context_length"]
     assert made.routes[1].match.models == ("gpt-4o", "gpt-4")
     assert [(rule.models, rule.rates.rpm) for rule in made.limits][:2] == [
         (("zephyr-beta",), 60660),

@@ -87,9 +87,12 @@ def test_group_of_which_a_part_is_carried_over_stays(tmp_path: Path) -> None:
     assert targets(made, "gpt-4o")[1] == ["openrouter (anthropic/claude-3)"]
 
 
-@pytest.mark.parametrize("kind", ["context_window_fallbacks", "content_policy_fallbacks"])
-def test_fallbacks_for_one_kind_of_error_are_told(tmp_path: Path, kind: str) -> None:
-    """They are in no route as usual fallbacks."""
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("context_window_fallbacks", "context_length"), ("content_policy_fallbacks", "content_filter")],
+)
+def test_fallback_for_a_refusal_that_is_not_carried_over_is_left_out(tmp_path: Path, kind: str, reason: str) -> None:
+    """And told; the same name at another provider is not asked instead."""
     config = {
         "model_list": [OPENAI, HEALTHY, BEDROCK, EVERYTHING],
         "litellm_settings": {kind: [{"gpt-4o": ["claude", "llama"]}]},
@@ -97,5 +100,8 @@ def test_fallbacks_for_one_kind_of_error_are_told(tmp_path: Path, kind: str) -> 
 
     result = imported(config)
 
-    assert targets(loaded(result, tmp_path), "gpt-4o") == (["openai"], [])
-    assert f"litellm_settings.{kind}" in report(result)
+    assert targets(loaded(result, tmp_path), "gpt-4o") == (
+        ["openai"],
+        [f"hosted_vllm-10.0.0.1 (llama-3) for {reason}"],
+    )
+    assert f"{kind}: claude is no model that is carried over" in report(result)

@@ -118,6 +118,83 @@ def test_strategy_is_a_balance(strategy: str, balance: str, weights: list[int], 
     assert "routing_groups.group_name" in report(grouped) and "routing_groups.routing_strategy_args" in report(grouped)
 
 
+REFUSALS = {"context_window_fallbacks": "context_length", "content_policy_fallbacks": "content_filter"}
+
+
+@pytest.mark.parametrize("section", ["router_settings", "litellm_settings"])
+@pytest.mark.parametrize(("setting", "reason"), REFUSALS.items())
+def test_fallbacks_for_a_refusal_are_for_that_only(section: str, setting: str, reason: str, tmp_path: Path) -> None:
+    """After those for failures, each with its reason, in LiteLLM's order; they need no retries."""
+    config = chain(a=["b"])
+    config.setdefault(section, {})[setting] = [{"a": ["c", "b"]}, {"c": ["d", "a"]}]
+    config["router_settings"]["num_retries"] = 0
+
+    result = imported(config)
+    made = loaded(result, tmp_path)
+
+    wanted = ["openai (b)", *(f"openai ({name}) for {reason}" for name in "cdb")]
+    assert targets(made, "a") == (["openai"], wanted)
+    assert targets(made, "c") == (["openai"], [f"openai ({name}) for {reason}" for name in "dab"])
+    assert setting not in report(result)
+    del config["router_settings"]["fallbacks"]
+    assert loaded(imported(config), tmp_path).retries == 0
+
+
+def test_fallbacks_of_both_refusals_and_of_failures_are_one_list(tmp_path: Path) -> None:
+    """An alias has those of its group, and each tag's route has them."""
+    config = chain(a=["b"])
+    config["router_settings"] |= {setting: [{"a": ["c"]}] for setting in REFUSALS}
+    config["router_settings"] |= {"model_group_alias": {"x": "a"}, "enable_tag_filtering": True}
+    config["model_list"][0]["litellm_params"]["tags"] = ["eu"]
+
+    made = loaded(imported(config), tmp_path)
+
+    wanted = ["openai (b)", "openai (c) for context_length", "openai (c) for content_filter"]
+    assert [route.match.models for route in made.routes[:2]] == [("a", "x"), ("a", "x")]
+    assert made.routes[0].match.tags == ("eu",)
+    assert all([str(target) for target in route.fallback] == wanted for route in made.routes[:2])
+
+
+def test_fallback_for_a_refusal_may_be_of_a_name_that_a_wildcard_serves(tmp_path: Path) -> None:
+    """That name gets a route of its own."""
+    config = {
+        "model_list": [deployment("*", "openai/*"), deployment("large", "groq/large")],
+        "router_settings": {"context_window_fallbacks": [{"small": ["large"]}]},
+    }
+
+    made = loaded(imported(config), tmp_path)
+
+    assert targets(made, "small") == (["openai"], ["groq (large) for context_length"])
+    assert targets(made, "any")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([{"a": ["gone"]}], "gone is no model that is carried over"),
+        ([{"gone": ["a"]}], "of a name that no deployment here is for"),
+        ([{"*": ["b"]}], "those of `*` are not for every name here: name the models"),
+        ([{"a": ["same"]}], "a deployment of same is one of a, which refused the request"),
+        ([{"a": [{"model": "b"}]}], "a fallback is a model's name"),
+        (["a"], "it is not NAME: [OTHER, ...]"),
+    ],
+)
+@pytest.mark.parametrize("setting", REFUSALS)
+def test_fallback_for_a_refusal_that_has_no_place_is_told(
+    setting: str, given: list[object], said: str, tmp_path: Path
+) -> None:
+    """It is left out, and nothing else is."""
+    config = chain(a=["c"])
+    config["model_list"].append(deployment("same", "openai/a"))
+    config["router_settings"][setting] = given
+
+    result = imported(config)
+
+    assert targets(loaded(result, tmp_path), "a") == (["openai"], ["openai (c)"])
+    (line,) = [line for line in report(result).splitlines() if setting in line]
+    assert said in line
+
+
 def test_alias_may_be_hidden() -> None:
     """Which it is not in Velox; one that is not hidden has nothing to tell."""
     aliases = {"x": {"model": "a", "hidden": True}, "w": {"model": "a", "hidden": False}, "z": "a"}

@@ -14,6 +14,7 @@ from typing import Final
 
 from velox.importing.deployments import Deployment, Destination, is_name
 from velox.importing.notes import Notes
+from velox.outcomes import Refusal
 from velox.policy.patterns import is_exact, matches
 from velox.policy.routes import Balance
 
@@ -25,10 +26,14 @@ _MOST_TARGETS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A destination and the model that it is asked for. None: the one that the client names."""
+    """A destination and the model that it is asked for. None: the one that the client names.
+
+    refusal: of a fallback that is asked only after this one of another's model.
+    """
 
     to: Destination
     model: str | None
+    refusal: Refusal | None = None
 
 
 @dataclass(slots=True)
@@ -58,9 +63,12 @@ class Limit:
 class Fallbacks:
     """What is asked instead: names, by the name that a client asks for; and those of a name without its own.
 
-    wheres: by name. most: how many names deep, as a fallback has its own fallbacks.
+    wheres: by name. most: how many names deep, as a fallback has its own fallbacks. setting: where they stand.
+    refusal: what they are for; None: any failure.
     """
 
+    setting: str = "fallbacks"
+    refusal: Refusal | None = None
     by_name: dict[str, list[str]] = field(default_factory=dict)
     of_others: list[str] = field(default_factory=list)
     wheres: dict[str, str] = field(default_factory=dict)
@@ -134,7 +142,7 @@ class Routes:
         self,
         deployments: Iterable[Deployment],
         aliases: Mapping[str, tuple[str, str]],
-        fallbacks: Fallbacks,
+        fallbacks: Sequence[Fallbacks],
         notes: Notes,
         *,
         by_tag: bool,
@@ -160,15 +168,18 @@ class Routes:
         for name, (_, where) in self._aliases.items():
             self._join(routes, self._of_name(name, where))
         # Names that only a group with `*` has, and of which something is said.
-        for name, where in self._fallbacks.wheres.items():
-            if is_exact(name) and is_name(name) and not {name} & (self._groups.keys() | self._aliases.keys()):
+        known = {*self._groups, *self._aliases}
+        for name, where in (pair for each in self._fallbacks for pair in each.wheres.items()):
+            if is_exact(name) and is_name(name) and name not in known:
+                known.add(name)
                 routes += self._of_name(name, where)
         patterns = sorted((group for group in self._groups if not is_exact(group)), key=_literal_chars, reverse=True)
         for group in patterns:
             routes += self._of_pattern(group)
-        for name, where in self._fallbacks.wheres.items():
-            if name not in self._groups and not self._resolve(name):
-                self._notes.left_out("fallbacks", "of a name that no deployment here is for", where)
+        for fallbacks in self._fallbacks:
+            for name, where in fallbacks.wheres.items():
+                if name not in self._groups and not self._resolve(name):
+                    self._notes.left_out(fallbacks.setting, "of a name that no deployment here is for", where)
         return routes
 
     def limits(self, routes: Sequence[Route]) -> list[Limit]:
@@ -211,9 +222,8 @@ class Routes:
         to = _unique(Target(each.to, model) for each, model in pairs if _rank(each) == first)
         later = sorted((pair for pair in pairs if _rank(pair[0]) > first), key=lambda pair: _rank(pair[0]))
         fallback = [Target(each.to, model) for each, model in later]
-        fallback += [Target(each.to, model) for each, model in self._fallbacks_of(name, wheres[0])]
-        fallback = [each for each in _unique(fallback) if each not in to]
-        return self._made(name, to, fallback, wheres, tag)
+        fallback += self._fallbacks_of(name, wheres[0], to)
+        return self._made(name, to, [each for each in _unique(fallback) if each not in to], wheres, tag)
 
     def _of_pattern(self, group: str) -> list[Route]:
         """Return the route of a name with `*`: the provider is asked for what the client asks for, or for one model."""
@@ -227,20 +237,25 @@ class Routes:
             return []
         wheres = [each.where for each, _ in pairs]
         to = _unique(Target(each.to, model) for each, model in pairs)
-        others = _unique(Target(each.to, model) for each, model in self._fallbacks_of(group, wheres[0]))
-        fallback = [each for each in others if each not in to]
-        return [self._made(group, to, fallback, wheres)]
+        others = _unique(self._fallbacks_of(group, wheres[0], to))
+        return [self._made(group, to, [each for each in others if each not in to], wheres)]
 
-    def _fallbacks_of(self, name: str, where: str) -> list[tuple[Deployment, str]]:
-        """Return the deployments to ask instead of a name. What is not carried over is left out, and told."""
-        pairs = []
-        for other in self._others(name):
-            found = self._resolve(other)
-            if not found:
-                place = self._fallbacks.wheres.get(name) or self._fallbacks.others_where or where
-                self._notes.left_out("fallbacks", f"{_shown(other)} is no model that is carried over", place)
-            pairs += found
-        return pairs
+    def _fallbacks_of(self, name: str, where: str, to: Collection[Target]) -> list[Target]:
+        """Return what is asked instead of a name, those for one refusal last. What can't be is left out, and told."""
+        targets: list[Target] = []
+        for fallbacks in self._fallbacks:
+            setting, refusal = fallbacks.setting, fallbacks.refusal
+            place = fallbacks.wheres.get(name) or fallbacks.others_where or where
+            for other in self._others(name, fallbacks):
+                found = self._resolve(other)
+                if not found:
+                    self._notes.left_out(setting, f"{_shown(other)} is no model that is carried over", place)
+                if refusal is not None and any(Target(each.to, model) in to for each, model in found):
+                    text = f"a deployment of {_shown(other)} is one of {_shown(name)}, which refused the request"
+                    self._notes.left_out(setting, text, place)
+                    found = [(each, model) for each, model in found if Target(each.to, model) not in to]
+                targets += [Target(each.to, model, refusal) for each, model in found]
+        return targets
 
     def _made(self, name: str, to: list[Target], fallback: list[Target], wheres: Iterable[str], tag: str = "") -> Route:
         if len(to) > _MOST_TARGETS or len(fallback) > _MOST_TARGETS:
@@ -280,10 +295,10 @@ class Routes:
         found = [each for group in self._groups.values() for each in group if number and each.id == number]
         return [(each, each.model) for each in found if is_exact(each.model)]
 
-    def _others(self, name: str) -> list[str]:
+    def _others(self, name: str, fallbacks: Fallbacks) -> list[str]:
         """Return the names to ask instead of one. An alias of which nothing is said has those of its group."""
         group = self._aliases.get(name, (name, ""))[0]
-        return self._fallbacks.of(name if name in self._fallbacks.by_name else group)
+        return fallbacks.of(name if name in fallbacks.by_name else group)
 
     def _join(self, routes: list[Route], found: Sequence[Route]) -> None:
         """Add the routes of an alias: its name joins a route that leads to the same."""

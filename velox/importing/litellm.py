@@ -22,6 +22,7 @@ from velox.importing.notes import Notes, shown_name
 from velox.importing.providers import AZURE, PROVIDERS
 from velox.importing.source import Part, items_of, variable_of
 from velox.importing.writing import Setting, write
+from velox.outcomes import Refusal
 from velox.policy.patterns import covers
 from velox.policy.routes import Balance
 from velox.settings.problems import Problem
@@ -33,6 +34,11 @@ _STRATEGIES: Final[Mapping[str, Balance]] = {
     "simple-shuffle": "round_robin",
     "least-busy": "least_inflight",
     "latency-based-routing": "peak_ewma",
+}
+# Fallbacks that are asked after one refusal only.
+_OF_REFUSALS: Final[Mapping[str, Refusal]] = {
+    "context_window_fallbacks": Refusal.CONTEXT_LENGTH,
+    "content_policy_fallbacks": Refusal.CONTENT_FILTER,
 }
 _MOST_RETRIES: Final = 5
 _MOST_LIMITS: Final = 256
@@ -101,10 +107,12 @@ class _File:
         if not by_tag:
             self._note_unused_tags(items)
         fallbacks = Fallbacks()
-        for part in (router, library):
-            self._add_fallbacks(part, fallbacks)
+        of_refusals = [Fallbacks(setting, refusal) for setting, refusal in _OF_REFUSALS.items()]
         most = self._first(router, library, "max_fallbacks", "max_fallbacks")
-        fallbacks.most = int(most[0]) if most else fallbacks.most
+        for each in (fallbacks, *of_refusals):
+            for part in (router, library):
+                self._add_fallbacks(part, each)
+            each.most = int(most[0]) if most else each.most
         weights = with_weights(deployments, balances)
         self._add_default_fallbacks((router, library), fallbacks)
         for where in (*fallbacks.wheres.values(), fallbacks.others_where):
@@ -117,7 +125,8 @@ class _File:
                 notes.changed("fallbacks", text, where)
         aliases = self._aliases(router)
         refused = {*reader.refused, *reader.refused_ids} - {"", *(each.group for each in deployments)}
-        maker = Routes(weights, aliases, fallbacks, notes, by_tag=by_tag, balances=balances, refused=refused)
+        every = (fallbacks, *of_refusals)
+        maker = Routes(weights, aliases, every, notes, by_tag=by_tag, balances=balances, refused=refused)
         routes = maker.make()
         names = {name: where for name, (_, where) in aliases.items()}
         self._note_shadowed_names(
@@ -139,7 +148,7 @@ class _File:
         notes.keep_variables(
             {each.to.key.removeprefix("env:") for route in routes for each in route.to + route.fallback}
         )
-        self._retries(router, library, any(route.fallback for route in routes))
+        self._retries(router, library, any(each.refusal is None for route in routes for each in route.fallback))
         self._timeouts(router, library)
         self._server(server)
         for part in (router, library, server, top):
@@ -228,17 +237,20 @@ class _File:
         return found
 
     def _add_fallbacks(self, part: Part, fallbacks: Fallbacks) -> None:
-        for item in items_of(part.take("fallbacks")):
+        key = fallbacks.setting
+        for item in items_of(part.take(key)):
             if item.fields is None:
-                part.leave("fallbacks", "it is not NAME: [OTHER, ...]", item.where)
+                part.leave(key, "it is not NAME: [OTHER, ...]", item.where)
             for entry in item.fields or ():
-                names = self._names(part, "fallbacks", entry.value)
-                if entry.key == "*" and not fallbacks.of_others:
+                names = self._names(part, key, entry.value)
+                if entry.key == "*" and fallbacks.refusal is not None:
+                    part.leave(key, "those of `*` are not for every name here: name the models", entry.where)
+                elif entry.key == "*" and not fallbacks.of_others:
                     fallbacks.of_others, fallbacks.others_where = names, entry.where
                 elif entry.key == "*":
-                    part.leave("fallbacks", "there are fallbacks of `*` already: those before count", entry.where)
+                    part.leave(key, "there are fallbacks of `*` already: those before count", entry.where)
                 elif entry.key in fallbacks.by_name:
-                    part.leave("fallbacks", "this name has fallbacks already: those before count", entry.where)
+                    part.leave(key, "this name has fallbacks already: those before count", entry.where)
                     continue
                 else:
                     fallbacks.by_name[entry.key] = names

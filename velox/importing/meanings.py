@@ -22,10 +22,6 @@ _GUARD: Final = "Velox does not look into prompts and answers"
 _HEALTH: Final = "give upstreams a `probe`, such as probe: {path: /health, every: 5s}; requests that fail count anyway"
 _REST: Final = "Velox decides by the kind of failure and the upstream's Retry-After: there is no such number"
 _BUDGET: Final = "Velox limits requests, tokens and concurrency, but has no budgets"
-_BY_CONTENT: Final = (
-    "write them by hand: `{upstream: NAME, model: NAME, for: [context_length]}` in `fallback` of the route, or"
-    " `for: [content_filter]`"
-)
 _REDIS: Final = (
     "it may hold a password: set VELOX_REDIS_URL=redis://:PASSWORD@HOST:PORT/0 (pip install velox-gateway[redis])"
     " and several gateways hold their limits together; nothing else is kept there"
@@ -84,7 +80,6 @@ _MODEL_INFO: Final[Mapping[str, str]] = {
 _ROUTER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("redis_host", "redis_port", "redis_password", "redis_url", "redis_db", "cache_kwargs"), _REDIS),
     **dict.fromkeys(("allowed_fails", "cooldown_time", "disable_cooldowns", "allowed_fails_policy"), _REST),
-    **dict.fromkeys(("context_window_fallbacks", "content_policy_fallbacks"), _BY_CONTENT),
     **dict.fromkeys(("retry_policy", "model_group_retry_policy"), _STATUSES),
     "retry_after": "Velox waits for the upstream's Retry-After (VELOX_RETRY_MAX_WAIT at most)",
     "cache_responses": _CACHE,
@@ -113,7 +108,7 @@ _ROUTER: Final[Mapping[str, str]] = {
     "assistants_config": "Velox passes /v1/assistants on as any path",
 }
 _LIBRARY: Final[Mapping[str, str]] = {
-    **{key: _ROUTER[key] for key in ("context_window_fallbacks", "content_policy_fallbacks", "allowed_fails")},
+    "allowed_fails": _ROUTER["allowed_fails"],
     **dict.fromkeys(("cooldown_time", "retry_policy", "allowed_fails_policy"), _REST),
     **dict.fromkeys(("cache", "cache_params", "caching"), _CACHE),
     **dict.fromkeys(("callbacks", "success_callback", "failure_callback", "service_callbacks"), _LOGGING),

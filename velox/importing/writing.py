@@ -129,9 +129,9 @@ def _places(wheres: Sequence[str]) -> str:
 
 def _target(target: Target, upstreams: dict[Destination, str], own: str | None) -> str:
     name = _scalar(upstreams[target.to])
-    if target.model is None or target.model == own:
-        return name
-    return f"{{upstream: {name}, model: {_scalar(target.model)}}}"
+    model = "" if target.model is None or target.model == own else f", model: {_scalar(target.model)}"
+    reason = "" if target.refusal is None else f", for: [{target.refusal}]"
+    return f"{{upstream: {name}{model}{reason}}}" if model or reason else name
 
 
 def _limits(limits: Iterable[Limit]) -> Iterator[str]:
