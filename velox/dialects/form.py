@@ -441,7 +441,8 @@ class ErrorKind(enum.Enum):
 class ApiError(msgspec.Struct):
     """An error of an upstream. status: as it came; in a stream the usual one of its kind. message: plain text.
 
-    code, param: OpenAI's, or what says the same: code "content_filter", "context_length_exceeded", ...
+    code, param: OpenAI's, or what says the same: code "content_filter", "context_length_exceeded", ... retry_after_s:
+    when to try again, where the body says it (Google); a header is the gateway's.
     """
 
     kind: ErrorKind
@@ -449,6 +450,7 @@ class ApiError(msgspec.Struct):
     message: str
     code: str | None = None
     param: str | None = None
+    retry_after_s: float | None = None
 
 
 class Failed(msgspec.Struct):

@@ -1,7 +1,8 @@
 """The events of an upstream's stream, one after the other, however its bytes are cut.
 
 Knows: lines, fields and comments of server-sent events. Does not know: what an event means.
-Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept.
+Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept; lines that are no field at all
+can be looked at: Google's servers end a broken stream with an error outside of any event.
 """
 
 from __future__ import annotations
@@ -15,13 +16,26 @@ __all__ = ["SseEvents"]
 
 _MOST_BYTES: Final = 1024 * 1024
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BLANK_LINE: Final = b"\r\n\r\n"
+_MOST_STRAY_BYTES: Final = 64 * 1024
+_IGNORED: Final = (b"", b"id", b"retry")  # the first is a comment's
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 class SseEvents:
     """Of one stream. most_bytes: of one event."""
 
-    __slots__ = ("_data", "_has_begun", "_held", "_held_bytes", "_most_bytes", "_n_bytes", "_name")
+    __slots__ = (
+        "_data",
+        "_has_begun",
+        "_held",
+        "_held_bytes",
+        "_most_bytes",
+        "_n_bytes",
+        "_name",
+        "_stray",
+        "_stray_bytes",
+    )
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes: Final = most_bytes
@@ -31,6 +45,8 @@ class SseEvents:
         self._name = b""
         self._data: list[bytes] = []
         self._n_bytes = 0  # of the data
+        self._stray: list[bytes] = []
+        self._stray_bytes = 0
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Take what came; return the events that are whole: name (b"" for none) and data.
@@ -43,6 +59,10 @@ class SseEvents:
         is_between = not self._held and not self._data and not self._name
         if is_between and data.endswith(b"\n\n") and b"\r" not in data:
             return self._whole(data)
+        if is_between and data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
+            text = data[6:-4]
+            if b"\r" not in text and b"\n" not in text and len(data) <= self._most_bytes:
+                return [(b"", text)]  # one event, as Google sends them
         if b"\n" not in data and b"\r" not in data and not self._ends_with_cr:
             self._hold(data)
             return []
@@ -86,6 +106,11 @@ class SseEvents:
         """What came of the last line, which has no end yet."""
         return b"".join(self._held)
 
+    @property
+    def stray(self) -> bytes:
+        """The lines that are no field of an event, as far as they are not over a bound."""
+        return b"\n".join(self._stray)
+
     def _lines(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         found = []
         for line in lines:
@@ -104,6 +129,9 @@ class SseEvents:
                 self._check(0)
             elif name == b"event":
                 self._name = value
+            elif name not in _IGNORED and self._stray_bytes < _MOST_STRAY_BYTES:
+                self._stray.append(line)
+                self._stray_bytes += len(line)
         return found
 
     def _check(self, more: int) -> None:

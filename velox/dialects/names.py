@@ -1,0 +1,48 @@
+"""Names and ids that a dialect does not take: what they are called there, and how they are restored.
+
+The same name is always mapped to the same one, so that a conversation's calls and results fit each other over all of
+its requests, and caches see the same bytes.
+
+Knows: how a name is made to fit. Does not know: what any dialect takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+__all__ = ["FittedNames"]
+
+_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_N_DIGITS: Final = 10  # of a hash: 40 bits among the tools or calls of one request
+
+
+class FittedNames:
+    """The names of one request, or its ids.
+
+    allowed: what fits, by fullmatch. Every run of ASCII letters, digits, "_" and "-" that begins with a letter must.
+    most: characters, at least 12.
+    """
+
+    __slots__ = ("_allowed", "_most", "originals")
+
+    def __init__(self, allowed: re.Pattern[str], most: int) -> None:
+        self._allowed: Final = allowed
+        self._most: Final = most
+        self.originals: Final[dict[str, str]] = {}  # those that were mapped: theirs -> the client's
+
+    def __repr__(self) -> str:
+        return f"<FittedNames {len(self.originals)} mapped>"
+
+    def fit(self, name: str) -> str:
+        """Return the name as the dialect takes it."""
+        if len(name) <= self._most and self._allowed.fullmatch(name) is not None:
+            return name
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_N_DIGITS]
+        stem = _OTHER.sub("_", name)
+        if not stem[:1].isalpha():
+            stem = "t" + stem
+        fitted = f"{stem[: self._most - _N_DIGITS - 1]}_{digest}"
+        self.originals[fitted] = name
+        return fitted
