@@ -36,6 +36,7 @@ __all__ = [
     "Secret",
     "ShapeField",
     "SocketOwner",
+    "Surface",
     "WebSocketOffer",
     "filled",
 ]
@@ -477,3 +478,18 @@ class Dialect(enum.IntEnum):
 
     OPENAI = 0
     ANTHROPIC = 1
+
+
+class Surface(enum.IntEnum):
+    """The APIs that clients ask for or that models have. CONVERSE is Bedrock's, which no client asks for."""
+
+    CHAT = 0
+    RESPONSES = 1
+    MESSAGES = 2
+    GENERATE = 3
+    CONVERSE = 4
+    EMBEDDINGS = 5
+    EMBED_CONTENTS = 6
+    COUNT_MESSAGES = 7
+    COUNT_RESPONSES = 8
+    COUNT_GENERATE = 9

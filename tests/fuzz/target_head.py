@@ -21,7 +21,7 @@ from velox.policy.deadline import client_terms
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
 from velox.protocol.http1_write import request_head
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import BodyFields, RequestHead
 
 __all__ = ["check_forwarded", "run"]

@@ -18,7 +18,7 @@ from velox.gateway.reply_fields import DROPPED, ReplyFields
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError
 from velox.protocol.http2_response_head import Http2ReplyHeads
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
 __all__ = ["run"]

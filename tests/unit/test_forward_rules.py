@@ -7,7 +7,7 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
 from velox.policy.routes import HeaderRules
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import BodyFields, Headers, RequestHead
 
 KEY: Headers = [(b"authorization", b"Bearer sk-ours")]

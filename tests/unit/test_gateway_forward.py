@@ -8,7 +8,7 @@ from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
 from velox.net.upstream.interface import PlainFields
 from velox.protocol.head_template import HeadTemplate
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import BodyFields, Headers
 
 

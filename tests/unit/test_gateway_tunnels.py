@@ -13,7 +13,7 @@ from velox.gateway.forward import Forwarder
 from velox.gateway.tunnel import model_of
 from velox.gateway.tunnels import Tunnels
 from velox.net.tunnel import Tunnel
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.settings.keys import parse_key
 from velox.types import Endpoint, Header, RequestHead, WebSocketOffer
 

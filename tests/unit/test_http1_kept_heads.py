@@ -13,7 +13,7 @@ from velox.gateway.forward import Forwarder
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_memory import Bounds
 from velox.protocol.http1 import HeadReader, Http1Limits
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import BodyFields, RequestHead
 
 LIMITS = Http1Limits(body_bytes=1000)

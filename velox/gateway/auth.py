@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry, RequestHead
 
 __all__ = ["Authenticator", "caller_of"]

@@ -15,7 +15,7 @@ from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_query_model
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.websocket import offer_fields
-from velox.providers.openai import Provider
+from velox.providers.provider import Provider
 from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 
 __all__ = ["Forwarder"]

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from velox.outcomes import Refusal
 from velox.policy.patterns import matches
-from velox.types import Header, Origin, Secret
+from velox.types import Header, Origin, Secret, Surface
 
 __all__ = [
     "ANYTHING",
@@ -86,7 +86,9 @@ class UpstreamEntry:
 
     connections: kept warm to each member, over all workers. concurrency: requests that may run there at once; 0: off.
     models: patterns of what it serves; none: anything. headers: added to each request. where: "" for one that the
-    variables make.
+    variables make. provider: the name of its row (velox/providers/rows.py). parameters: what the row's templates need,
+    each a name and its value, such as ("region", "eu-central-1"), sorted. apis: those that it says it has; none: the
+    usual ones of its row.
     """
 
     name: str
@@ -105,6 +107,9 @@ class UpstreamEntry:
     load: LoadSource = "off"
     probe: ProbeEntry | None = None
     where: str = field(default="", compare=False)
+    provider: str = "openai-compatible"
+    parameters: tuple[tuple[str, str], ...] = ()
+    apis: tuple[Surface, ...] = ()
 
     def has_model(self, model: str) -> bool:
         """True for the name of a model that it serves."""
@@ -231,7 +236,7 @@ class RouteEntry:
     """One route. to: one of them is chosen for each request. fallback: in this order, when those can't answer.
 
     model: of every target that names none itself; the targets have it already. hash_on: with balance hash only.
-    where: "" for the one that there is without a list.
+    where: "" for the one that there is without a list. strict: a field that a translation would drop is a refusal.
     """
 
     name: str
@@ -247,6 +252,7 @@ class RouteEntry:
     request_headers: HeaderRules = NO_RULES
     response_headers: HeaderRules = NO_RULES
     where: str = field(default="", compare=False)
+    strict: bool = False
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -31,7 +31,7 @@ from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
-from velox.providers.openai import OPENAI
+from velox.providers.rows import OPENAI
 from velox.runtime.capacity import share
 from velox.settings import Settings
 from velox.settings.parse import origin as parse_origin

@@ -1,0 +1,135 @@
+"""What a provider is: where it is, how a key is presented, which APIs its models have and under which paths.
+
+    Provider                 one row of rows.py
+      .families -> Family    some of its models: the APIs that they have, and the one that others are translated into
+        .native -> CallPath  where one API is: a path with {model}, {project}, ... in it
+
+Knows: which fields a row has. Does not know: any provider (rows.py), or how a call's target is made (target.py). Data
+first: what differs between providers is a field here, never a branch in gateway/.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
+from velox.types import Header, Surface
+
+__all__ = ["CallPath", "Envelope", "Family", "Keyless", "Provider"]
+
+
+class Envelope(enum.Enum):
+    """What is done to a body in a dialect that the upstream has at another place, and to what comes back.
+
+    NONE: nothing: `model` and `stream` stand in the body as the dialect has them.
+    CLAUDE_VERTEX: no `model`, but `anthropic_version: "vertex-2023-10-16"`.
+    CLAUDE_VERTEX_COUNT: the same version, and `model` stays.
+    CLAUDE_BEDROCK: neither `model` nor `stream`, but `anthropic_version: "bedrock-2023-05-31"`, and the header
+    anthropic-beta as a list `anthropic_beta`; a stream comes in frames of base64.
+    AZURE_DATED: the path names the deployment; a `model` in the body is not looked at.
+    """
+
+    NONE = "none"
+    CLAUDE_VERTEX = "claude_vertex"
+    CLAUDE_VERTEX_COUNT = "claude_vertex_count"
+    CLAUDE_BEDROCK = "claude_bedrock"
+    AZURE_DATED = "azure_dated"
+
+
+class Keyless(enum.Enum):
+    """Where the credential comes from where the upstream has no keys.
+
+    CLIENT: the client's own passes, unless clients present keys of Velox. AWS: requests are signed (SigV4) with AWS
+    credentials. GOOGLE: a token of a Google account. ENTRA: a token of Microsoft Entra. The tokens are bearers.
+    """
+
+    CLIENT = "client"
+    AWS = "aws"
+    GOOGLE = "google"
+    ENTRA = "entra"
+
+
+@dataclass(frozen=True, slots=True)
+class CallPath:
+    """Where an API is. path: a template, under the base path of the origin: {model} is one segment of it.
+
+    stream: of a streamed answer, where that has another path. query: of each call: names and templates; what needs a
+    parameter that is not given is left out. sse: what a translated stream adds to it.
+    """
+
+    path: str
+    stream: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+    sse: tuple[tuple[str, str], ...] = ()
+    envelope: Envelope = Envelope.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Some of a provider's models. native: the APIs that they have.
+
+    crossing: of these, what a request in another dialect is translated into; None: such a request goes up as it is.
+    models: patterns; none: all. when: parameters that must match these patterns. optional: APIs that only some servers
+    of the kind have, or only newer ones: they count where an upstream names its APIs.
+    """
+
+    native: Mapping[Surface, CallPath]
+    crossing: Surface | None
+    models: tuple[str, ...] = ()
+    when: tuple[tuple[str, str], ...] = ()
+    optional: Mapping[Surface, CallPath] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What differs between providers.
+
+    title: as people call it. families: the first that a model matches counts.
+    origin: a template with {region}, {resource}, {location}; "": the upstream must name its own. origins: other
+    templates for some values of the first parameter that `origin` has. needs: parameters without which no path is
+    whole; those of the origin are needed only where the upstream names none.
+    credential_header, credential_prefix: how a key is presented. keyless: what goes up without one.
+    aws_service: what signatures are for. scope: what a token of Google or Entra is asked for.
+    account_headers: the client's headers that belong to its own key, and mean nothing beside another one.
+    key_protocol, account_protocols: how the protocols begin in which a browser's WebSocket, which can't set headers,
+    says the same.
+    headers: of each call where the client sends none of that name.
+    passes: a path that is none of its APIs goes up as it came, with `before` in front of it.
+    facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
+    model_start: what model names may begin with that its paths have already.
+    """
+
+    name: str
+    title: str
+    families: tuple[Family, ...]
+    origin: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    credential_header: bytes = b"authorization"
+    credential_prefix: bytes = b"Bearer "
+    keyless: Keyless = Keyless.CLIENT
+    aws_service: str = ""
+    scope: str = ""
+    account_headers: frozenset[bytes] = frozenset({b"openai-organization", b"openai-project"})
+    key_protocol: bytes = b"openai-insecure-api-key."
+    account_protocols: tuple[bytes, ...] = (b"openai-organization.", b"openai-project.")
+    headers: tuple[Header, ...] = ()
+    passes: bool = True
+    before: bytes = b""
+    facts: ModelFacts = UNKNOWN_MODEL
+    key_variables: tuple[str, ...] = ()
+    model_start: str = ""
+
+    def credential(self, key: str) -> tuple[bytes, bytes]:
+        """Return the header that presents `key`."""
+        return (self.credential_header, self.credential_prefix + key.encode("latin-1"))
+
+    def bearer(self, token: str) -> tuple[bytes, bytes]:
+        """Return the header that presents a token of Google or Entra."""
+        return (b"authorization", b"Bearer " + token.encode("latin-1"))
+
+    def key_in(self, protocol: bytes) -> bytes:
+        """Return the key that an offered protocol presents, b"" for every other protocol."""
+        return protocol.removeprefix(self.key_protocol) if protocol.startswith(self.key_protocol) else b""

@@ -1,0 +1,344 @@
+"""The providers, one row each: where it is, how its keys are presented, which APIs its models have.
+
+Knows: the vendors' own facts, as of November 2026. Does not know: models (model_facts.py), or settings: an upstream
+names a row and may override its origin.
+
+A path stands under the origin's: with `origin: https://proxy.example/groq` an upstream of `provider: groq` is asked at
+/groq/v1/chat/completions. So an origin has what all paths of a provider begin with, unless its APIs differ in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from velox.dialects.facts import ModelFacts
+from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
+from velox.types import Header, Surface
+
+__all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS"]
+
+_S: Final = Surface
+_GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+_ENTRA_SCOPE: Final = "https://cognitiveservices.azure.com/.default"
+_FOUNDRY_SCOPE: Final = "https://ai.azure.com/.default"
+_CLAUDE: Final = ("*claude*",)
+_ANTHROPIC_VERSION: Final = ((b"anthropic-version", b"2023-06-01"),)
+# Of OpenAI: models that only Responses has, and those whose reasoning only Responses gives back.
+_RESPONSES_ONLY: Final = (
+    *("*-codex*", "codex-*", "gpt-5-pro*", "gpt-5.*-pro*", "o1-pro*", "o3-pro*", "*-deep-research*", "computer-use-*"),
+)
+_REASONING: Final = ("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*")
+
+
+def _openai_paths(
+    before: str = "/v1", *, responses: bool = False, embeddings: bool = True, query: tuple[tuple[str, str], ...] = ()
+) -> dict[Surface, CallPath]:
+    """Return the paths of OpenAI's APIs where they are usual ones."""
+    paths = {_S.CHAT: CallPath(f"{before}/chat/completions", query=query)}
+    if responses:
+        paths[_S.RESPONSES] = CallPath(f"{before}/responses", query=query)
+    if embeddings:
+        paths[_S.EMBEDDINGS] = CallPath(f"{before}/embeddings", query=query)
+    return paths
+
+
+def _messages_paths(before: str = "", *, counts: bool = True) -> dict[Surface, CallPath]:
+    """Return the paths of Anthropic's API. before: what stands before /v1."""
+    paths = {_S.MESSAGES: CallPath(f"{before}/v1/messages")}
+    if counts:
+        paths[_S.COUNT_MESSAGES] = CallPath(f"{before}/v1/messages/count_tokens")
+    return paths
+
+
+def _generate_paths(before: str) -> dict[Surface, CallPath]:
+    """Return the paths of Gemini's API. before: what stands before the model."""
+    model = f"{before}/{{model}}"
+    sse = (("alt", "sse"),)
+    return {
+        _S.GENERATE: CallPath(f"{model}:generateContent", f"{model}:streamGenerateContent", sse=sse),
+        _S.COUNT_GENERATE: CallPath(f"{model}:countTokens"),
+    }
+
+
+def _like_openai(native: dict[Surface, CallPath], more: dict[Surface, CallPath] | None = None) -> tuple[Family, ...]:
+    """Return the families of OpenAI's models: three that differ in the API that serves them best.
+
+    more: that all of them have.
+    """
+    all_of_them = {**native, **(more or {})}
+    only_responses: dict[Surface, CallPath] = {api: path for api, path in all_of_them.items() if api is not _S.CHAT}
+    return (
+        Family(only_responses, _S.RESPONSES, _RESPONSES_ONLY),
+        Family(all_of_them, _S.RESPONSES, _REASONING),
+        Family(all_of_them, _S.CHAT),
+    )
+
+
+def _chat(
+    native: Mapping[Surface, CallPath], optional: Mapping[Surface, CallPath] = MappingProxyType({})
+) -> tuple[Family, ...]:
+    return (Family(native, _S.CHAT, optional=optional),)
+
+
+_AZURE_QUERY: Final = (("api-version", "{api_version}"),)
+_AZURE_V1: Final = _openai_paths("/openai/v1", responses=True, query=_AZURE_QUERY)
+_AZURE_DATED: Final = {
+    _S.CHAT: CallPath(
+        "/openai/deployments/{model}/chat/completions", query=_AZURE_QUERY, envelope=Envelope.AZURE_DATED
+    ),
+    _S.EMBEDDINGS: CallPath(
+        "/openai/deployments/{model}/embeddings", query=_AZURE_QUERY, envelope=Envelope.AZURE_DATED
+    ),
+    _S.RESPONSES: CallPath("/openai/responses", query=_AZURE_QUERY),
+}
+_VERTEX: Final = "/projects/{project}/locations/{location}"
+_VERTEX_CLAUDE: Final = f"/v1{_VERTEX}/publishers/anthropic/models"
+# Most servers with OpenAI's API know the older name and role only, which the newer ones take, too.
+_COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", developer=False)
+_INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
+
+OPENAI: Final = Provider(
+    name="openai",
+    title="OpenAI",
+    origin="https://api.openai.com",
+    families=_like_openai(_openai_paths(responses=True), _INPUT_TOKENS),
+    key_variables=("OPENAI_API_KEY",),
+)
+# What an upstream is that names no provider: all paths go up as they came, and nothing is translated unless it names
+# the APIs that it has.
+COMPATIBLE: Final = Provider(
+    name="openai-compatible",
+    title="Any server with OpenAI's API",
+    families=(Family({}, None, optional={**_openai_paths(responses=True), **_messages_paths(), **_INPUT_TOKENS}),),
+    facts=_COMPATIBLE_FACTS,
+)
+_AZURE: Final = Provider(
+    name="azure",
+    title="Azure OpenAI",
+    origin="https://{resource}.openai.azure.com",
+    families=(
+        # Of dated versions only some have Responses, which is why nothing is translated into it.
+        Family(_AZURE_DATED, _S.CHAT, when=(("api_version", "20*"),)),
+        *_like_openai(_AZURE_V1),
+    ),
+    credential_header=b"api-key",
+    credential_prefix=b"",
+    keyless=Keyless.ENTRA,
+    scope=_ENTRA_SCOPE,
+    before=b"/openai",
+    key_variables=("AZURE_OPENAI_API_KEY",),
+)
+_ANTHROPIC: Final = Provider(
+    name="anthropic",
+    title="Anthropic",
+    origin="https://api.anthropic.com",
+    families=(Family(_messages_paths(), _S.MESSAGES),),
+    credential_header=b"x-api-key",
+    credential_prefix=b"",
+    headers=_ANTHROPIC_VERSION,
+    key_variables=("ANTHROPIC_API_KEY",),
+)
+_VERTEX_AI: Final = Provider(
+    name="vertex",
+    title="Google Vertex AI",
+    origin="https://{location}-aiplatform.googleapis.com",
+    origins=MappingProxyType(
+        {
+            "global": "https://aiplatform.googleapis.com",
+            "us": "https://aiplatform.us.rep.googleapis.com",
+            "eu": "https://aiplatform.eu.rep.googleapis.com",
+        }
+    ),
+    needs=("project", "location"),
+    families=(
+        Family(
+            {
+                _S.MESSAGES: CallPath(
+                    f"{_VERTEX_CLAUDE}/{{model}}:rawPredict",
+                    f"{_VERTEX_CLAUDE}/{{model}}:streamRawPredict",
+                    envelope=Envelope.CLAUDE_VERTEX,
+                ),
+                _S.COUNT_MESSAGES: CallPath(
+                    f"{_VERTEX_CLAUDE}/count-tokens:rawPredict", envelope=Envelope.CLAUDE_VERTEX_COUNT
+                ),
+            },
+            _S.MESSAGES,
+            _CLAUDE,
+        ),
+        Family(_generate_paths(f"/v1beta1{_VERTEX}/publishers/google/models"), _S.GENERATE, ("gemini*", "models/*")),
+        # Models of others, which Vertex serves with OpenAI's API.
+        Family(_openai_paths(f"/v1{_VERTEX}/endpoints/openapi", embeddings=False), _S.CHAT),
+    ),
+    keyless=Keyless.GOOGLE,
+    scope=_GOOGLE_SCOPE,
+    passes=False,
+    model_start="models/",
+)
+_BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/model/{model}/converse-stream")}
+_BEDROCK: Final = Provider(
+    name="bedrock",
+    title="AWS Bedrock",
+    origin="https://bedrock-runtime.{region}.amazonaws.com",
+    needs=("region",),
+    families=(
+        Family(
+            {
+                _S.MESSAGES: CallPath(
+                    "/model/{model}/invoke",
+                    "/model/{model}/invoke-with-response-stream",
+                    envelope=Envelope.CLAUDE_BEDROCK,
+                ),
+                **_BEDROCK_CONVERSE,
+            },
+            _S.CONVERSE,
+            ("*anthropic.claude*",),
+        ),
+        Family(_BEDROCK_CONVERSE, _S.CONVERSE),
+    ),
+    keyless=Keyless.AWS,
+    aws_service="bedrock",
+    passes=False,
+    key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
+)
+_MANTLE: Final = Provider(
+    name="bedrock-mantle",
+    title="AWS Bedrock (OpenAI's and Anthropic's APIs)",
+    origin="https://bedrock-mantle.{region}.api.aws",
+    needs=("region",),
+    families=(
+        Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE),
+        Family(_openai_paths("/openai/v1", responses=True, embeddings=False), _S.CHAT),
+    ),
+    keyless=Keyless.AWS,
+    aws_service="bedrock-mantle",
+    headers=_ANTHROPIC_VERSION,
+    passes=False,
+    key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
+)
+_FOUNDRY: Final = Provider(
+    name="foundry",
+    title="Microsoft Foundry",
+    origin="https://{resource}.services.ai.azure.com",
+    families=(Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE), *_like_openai(_AZURE_V1)),
+    credential_header=b"api-key",
+    credential_prefix=b"",
+    keyless=Keyless.ENTRA,
+    scope=_FOUNDRY_SCOPE,
+    before=b"/openai",
+    headers=_ANTHROPIC_VERSION,
+)
+_GEMINI: Final = Provider(
+    name="gemini",
+    title="Google Gemini (AI Studio)",
+    origin="https://generativelanguage.googleapis.com",
+    families=(
+        Family(
+            {
+                **_generate_paths("/v1beta/models"),
+                _S.EMBED_CONTENTS: CallPath("/v1beta/models/{model}:batchEmbedContents"),
+                _S.EMBEDDINGS: CallPath("/v1beta/openai/embeddings"),
+            },
+            _S.GENERATE,
+        ),
+    ),
+    credential_header=b"x-goog-api-key",
+    credential_prefix=b"",
+    key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    model_start="models/",
+)
+
+
+def _compatible(
+    name: str,
+    title: str,
+    origin: str,
+    families: tuple[Family, ...],
+    *key_variables: str,
+    headers: tuple[Header, ...] = (),
+    facts: ModelFacts = _COMPATIBLE_FACTS,
+) -> Provider:
+    """Return the row of a provider with OpenAI's API and a bearer key."""
+    return Provider(name, title, families, origin, headers=headers, facts=facts, key_variables=key_variables)
+
+
+_LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths()})
+_REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", developer=False, reasoning_field="reasoning")
+_OTHERS: Final = (
+    _compatible(
+        *("mistral", "Mistral", "https://api.mistral.ai", _chat(_openai_paths()), "MISTRAL_API_KEY"),
+        facts=ModelFacts(
+            max_tokens_name="max_tokens", developer=False, call_ids="mistral", renamed=(("seed", "random_seed"),)
+        ),
+    ),
+    _compatible(
+        *("groq", "Groq", "https://api.groq.com/openai"),
+        _chat(_openai_paths(responses=True, embeddings=False)),
+        "GROQ_API_KEY",
+        facts=ModelFacts(
+            developer=False,
+            reasoning_field="reasoning",
+            refused=("logprobs", "top_logprobs", "logit_bias", "name", "n"),
+        ),
+    ),
+    _compatible(
+        *("deepseek", "DeepSeek", "https://api.deepseek.com"),
+        _chat({**_openai_paths("", responses=True, embeddings=False), **_messages_paths("/anthropic", counts=False)}),
+        "DEEPSEEK_API_KEY",
+        headers=_ANTHROPIC_VERSION,
+    ),
+    _compatible(
+        *("openrouter", "OpenRouter", "https://openrouter.ai/api"),
+        _chat({**_openai_paths(responses=True), **_messages_paths(counts=False)}),
+        "OPENROUTER_API_KEY",
+        headers=_ANTHROPIC_VERSION,
+        facts=_REASONING_FIELD,
+    ),
+    _compatible(*("together", "Together AI", "https://api.together.xyz", _chat(_openai_paths()), "TOGETHER_API_KEY")),
+    _compatible(
+        *("fireworks", "Fireworks AI", "https://api.fireworks.ai/inference"),
+        _chat(_openai_paths(), _openai_paths(responses=True)),
+        "FIREWORKS_API_KEY",
+    ),
+    _compatible(
+        *("xai", "xAI", "https://api.x.ai"), _chat(_openai_paths(responses=True, embeddings=False)), "XAI_API_KEY"
+    ),
+    _compatible(
+        *("cerebras", "Cerebras", "https://api.cerebras.ai", _chat(_openai_paths(embeddings=False))),
+        "CEREBRAS_API_KEY",
+        facts=ModelFacts(developer=False, reasoning_field="reasoning"),
+    ),
+    _compatible(
+        *("cohere", "Cohere (its API for OpenAI's clients)", "https://api.cohere.ai/compatibility"),
+        _chat(_openai_paths()),
+        *("COHERE_API_KEY", "CO_API_KEY"),
+    ),
+    _compatible(
+        *("zai", "Z.ai", "https://api.z.ai/api"),
+        _chat({**_openai_paths("/paas/v4", embeddings=False), **_messages_paths("/anthropic", counts=False)}),
+        *("ZAI_API_KEY",),
+        headers=_ANTHROPIC_VERSION,
+    ),
+    _compatible(
+        *("perplexity", "Perplexity", "https://api.perplexity.ai"),
+        _chat(_openai_paths("", embeddings=False)),
+        *("PERPLEXITY_API_KEY", "PERPLEXITYAI_API_KEY"),
+    ),
+    _compatible("ollama", "Ollama", "http://localhost:11434", _LOCAL, facts=_REASONING_FIELD),
+    _compatible("vllm", "vLLM", "http://localhost:8000", _LOCAL, facts=_REASONING_FIELD),
+    _compatible("sglang", "SGLang", "http://localhost:30000", _LOCAL),
+    _compatible("llamacpp", "llama.cpp's server", "http://localhost:8080", _LOCAL),
+    _compatible("lmstudio", "LM Studio", "http://localhost:1234", _LOCAL),
+)
+
+PROVIDERS: Final[Mapping[str, Provider]] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            *(OPENAI, _AZURE, _ANTHROPIC, _VERTEX_AI, _BEDROCK, _MANTLE, _FOUNDRY, _GEMINI),
+            *_OTHERS,
+            COMPATIBLE,
+        )
+    }
+)

@@ -1,0 +1,148 @@
+"""Where a request goes: the API that it is sent to, the target of its path, and what goes with it.
+
+    origin_of()     the origin that a row has for some parameters
+    target_call()   row + parameters + the API that the client asks + model -> TargetCall, or None
+
+Knows: templates. Does not know: settings, bodies, connections. All of it is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from velox.policy.patterns import matches
+from velox.providers.provider import CallPath, Envelope, Family, Provider
+from velox.types import Header, Surface
+
+__all__ = ["TargetCall", "TargetError", "family_of", "missing", "native_of", "origin_of", "target_call"]
+
+_COUNTS: Final = (Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE)
+_EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS)
+# What a request crosses into where an upstream names its APIs and has not the usual one of its family.
+_CROSSINGS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE)
+_NAME: Final = re.compile(r"\{([a-z_]+)\}")
+# Names of a client's query that are credentials, or its key at this gateway.
+_SECRETS: Final = frozenset({b"key", b"access_token", b"api_key", b"api-key"})
+_LONGEST_MODEL: Final = 2048
+
+
+class TargetError(ValueError):
+    """A model's name that can be no part of a path. Its message is for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCall:
+    """One call of an API.
+
+    api: the API that it is sent to: another one than the client's is a translation. target: path and query, under the
+    base path of the origin. headers: where the client sends none of that name; in a translation always.
+    """
+
+    api: Surface
+    target: bytes
+    envelope: Envelope = Envelope.NONE
+    headers: tuple[Header, ...] = ()
+
+
+def origin_of(row: Provider, parameters: Mapping[str, str]) -> str:
+    """Return the origin of a row, "" where it has none or needs a parameter that is not given."""
+    names = _NAME.findall(row.origin)
+    if any(name not in parameters for name in names):
+        return ""
+    template = row.origins.get(parameters[names[0]], row.origin) if names else row.origin
+    return template.format_map(parameters)
+
+
+def missing(row: Provider, parameters: Collection[str], *, has_origin: bool) -> list[str]:
+    """Return the parameters that a row needs beside these. has_origin: the upstream names its own origin."""
+    of_origin = [] if has_origin else _NAME.findall(row.origin)
+    return [name for name in dict.fromkeys((*of_origin, *row.needs)) if name not in parameters]
+
+
+def family_of(row: Provider, parameters: Mapping[str, str], model: str) -> Family:
+    """Return the family that a model belongs to."""
+    name = model.removeprefix(row.model_start) if row.model_start else model
+    for family in row.families:
+        if all(matches(pattern, parameters.get(key, "")) for key, pattern in family.when) and (
+            not family.models or any(matches(pattern, name) for pattern in family.models)
+        ):
+            return family
+    raise AssertionError("the last family of each row takes every model")
+
+
+def native_of(family: Family, apis: Collection[Surface] = ()) -> dict[Surface, CallPath]:
+    """Return the APIs of a family. apis: those that an upstream says it has; none: the usual ones."""
+    if not apis:
+        return dict(family.native)
+    known = {**family.optional, **family.native}
+    return {api: known[api] for api in apis if api in known}
+
+
+def target_call(
+    row: Provider,
+    parameters: Mapping[str, str],
+    surface: Surface,
+    model: str,
+    *,
+    stream: bool = False,
+    apis: Collection[Surface] = (),
+    query: bytes = b"",
+) -> TargetCall | None:
+    """Return where a request goes that asks `surface` for `model`; None: as it came, under its own path.
+
+    apis: as for native_of. query: the client's own, which goes with a request whose body goes as it is, but for its
+    credentials. Raises TargetError.
+    """
+    family = family_of(row, parameters, model)
+    native = native_of(family, apis)
+    api = surface if surface in native else _crossing(family, native, surface)
+    if api is None:
+        return None
+    path = native[api]
+    template = path.stream if stream and path.stream else path.path
+    more = path.query
+    if api is not surface and stream:
+        more += path.sse
+    values = {**parameters, "model": _segment(row, model)} if "{model}" in template else parameters
+    fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
+    is_as_sent = api is surface and path.envelope is Envelope.NONE
+    parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []
+    parts += [f"{name}={quote(text, safe='')}".encode("ascii") for name, text in fixed]
+    target = template.format_map(values).encode("ascii")
+    return TargetCall(api, target + (b"?" + b"&".join(parts) if parts else b""), path.envelope, row.headers)
+
+
+def _crossing(family: Family, native: Collection[Surface], surface: Surface) -> Surface | None:
+    """Return the API that a request is translated into, None where there is none of its kind."""
+    for kind in (_COUNTS, _EMBEDS):
+        if surface in kind:
+            return next((api for api in kind if api in native), None)
+    if family.crossing in native:
+        return family.crossing
+    return next((api for api in _CROSSINGS if api in native), None)
+
+
+def _segment(row: Provider, model: str) -> str:
+    """Return a model's name as one segment of a path."""
+    name = model.removeprefix(row.model_start) if row.model_start else model
+    if not name or len(name) > _LONGEST_MODEL or not {".", ".."}.isdisjoint(name.replace("\\", "/").split("/")):
+        raise TargetError("expected a model's name that can stand in a path")
+    try:
+        return quote(name, safe="@", errors="strict")
+    except UnicodeEncodeError:
+        raise TargetError("expected a model's name in valid Unicode") from None
+
+
+def _has_all(text: str, parameters: Collection[str]) -> bool:
+    return all(name in parameters for name in _NAME.findall(text))
+
+
+def _kept(query: bytes, fixed: Collection[bytes]) -> list[bytes]:
+    """Return the parts of a client's query that go up."""
+    parts = (part for part in query.split(b"&") if part)
+    names = ((unquote_to_bytes(part.partition(b"=")[0]).lower(), part) for part in parts)
+    return [part for name, part in names if name not in _SECRETS and name not in fixed]
