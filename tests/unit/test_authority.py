@@ -1,0 +1,77 @@
+"""The fields that say who a request is from."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from velox.providers.authority import Authority, BearerAuthority, NoCredentialsError, SigV4Authority, StaticHeader
+from velox.providers.sigv4 import AwsCredentials, Signer
+from velox.types import Headers
+
+T = TypeVar("T")
+_SENT: Headers = [(b"content-type", b"application/json")]
+
+
+class _Held(Generic[T]):
+    """A source whose value the test sets."""
+
+    def __init__(self, value: T | None) -> None:
+        self.value = value
+        self.problem: str | None = None
+        self.n_runs = 0
+
+    def current(self, now_s: float) -> T:
+        if self.value is None:
+            raise NoCredentialsError("the metadata server answered 404")
+        return self.value
+
+    async def run(self) -> None:
+        self.n_runs += 1
+
+
+def _fields(authority: Authority) -> Headers:
+    return authority.headers(b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", 1_790_000_000.0)
+
+
+def test_static_header_is_the_same_for_each_request() -> None:
+    authority = StaticHeader(b"api-key", b"secret")
+
+    assert _fields(authority) == [(b"api-key", b"secret")]
+    assert authority.problem is None and "secret" not in repr(authority)
+    asyncio.run(authority.run())
+
+
+def test_bearer_is_the_token_of_now() -> None:
+    source = _Held("one")
+    authority = BearerAuthority(source, [(b"x-goog-user-project", b"p")])
+
+    assert _fields(authority) == [(b"authorization", b"Bearer one"), (b"x-goog-user-project", b"p")]
+    source.value = "two"
+    assert _fields(authority)[0] == (b"authorization", b"Bearer two")
+
+
+def test_signature_is_made_with_the_credentials_of_now() -> None:
+    source = _Held(AwsCredentials("A", "s"))
+    authority = SigV4Authority(source, "us-east-1", "bedrock")
+    signer = Signer("us-east-1", "bedrock")
+
+    for credentials in (AwsCredentials("A", "s"), AwsCredentials("B", "t", "token")):
+        source.value = credentials
+        expected = signer.sign(credentials, b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", 1_790_000_000.0)
+        assert _fields(authority) == expected
+
+
+@pytest.mark.parametrize("is_aws", [False, True])
+def test_without_credentials_the_reason_is_raised_and_the_problem_told(is_aws: bool) -> None:
+    source: _Held[Any] = _Held(None)
+    source.problem = "the metadata server answered 404"
+    authority: Authority = SigV4Authority(source, "us-east-1", "bedrock") if is_aws else BearerAuthority(source)
+
+    with pytest.raises(NoCredentialsError, match="metadata server answered 404"):
+        _fields(authority)
+    assert authority.problem == source.problem
+    asyncio.run(authority.run())
+    assert source.n_runs == 1
