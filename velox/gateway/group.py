@@ -35,7 +35,7 @@ from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
-from velox.policy.routes import NO_RULES, HeaderRules
+from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
@@ -73,7 +73,7 @@ class Group:
     def __init__(
         self,
         members: Sequence[Member],
-        models: Sequence[str | None],
+        models: Sequence[ModelName],
         weights: Sequence[float],
         balancer: Balancer,
         request_rules: HeaderRules = NO_RULES,
@@ -196,7 +196,7 @@ def stage_of(group: Group, model: str | None) -> Stage:
     closed = frozenset(
         n
         for n, member in enumerate(group.members)
-        if (asked := group.models[n] or model) is not None and not member.entry.has_model(asked)
+        if (asked := asked_model(group.models[n], model)) is not None and not member.entry.has_model(asked)
     )
     return Stage(group, closed)
 
@@ -553,13 +553,16 @@ class Attempt:
         """
         group = self._group
         model = group.models[self.n]
-        if model is not None and body and fields.model is not None and model != fields.model:
-            body = with_model(body, model)
+        if model is not None and body and fields.model is not None:
+            asked = asked_model(model, fields.model)
+            if asked is not None and asked != fields.model:
+                body = with_model(body, asked)
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
     def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        return self.forwarder.build_upgrade(head, self._group.models[self.n], self._group.request_rules)
+        model = self._group.models[self.n]
+        return self.forwarder.build_upgrade(head, model if isinstance(model, str) else None, self._group.request_rules)
 
     # -- what its member learns from it -------------------------------------------------------------
 
