@@ -60,7 +60,7 @@ def _check(
     theirs = _by_botocore(credentials, region, service, method, f"https://{host}{target}", headers, body)
 
     signer = signer or Signer(region, service)
-    ours = signer.sign(credentials, method.encode(), host.encode(), target.encode(), headers, body, now_s)
+    ours = signer.sign(credentials, method.encode(), host.encode(), target.encode(), headers, body, now_s=now_s)
 
     names = [name.decode() for name, _ in ours]
     assert names[-1] == "authorization"
@@ -130,8 +130,8 @@ def test_signature_does_not_cover_what_a_proxy_may_change_and_replaces_what_is_s
     ]
 
     for credentials in (_PLAIN, _SESSION):
-        first = signer.sign(credentials, b"POST", b"h", b"/a", sent, b"{}", _NOW_S)
-        assert signer.sign(credentials, b"POST", b"h", b"/a", more, b"{}", _NOW_S) == first
+        first = signer.sign(credentials, b"POST", b"h", b"/a", sent, b"{}", now_s=_NOW_S)
+        assert signer.sign(credentials, b"POST", b"h", b"/a", more, b"{}", now_s=_NOW_S) == first
 
 
 def test_signer_makes_a_new_key_for_another_day_and_other_credentials() -> None:

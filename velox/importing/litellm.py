@@ -137,14 +137,7 @@ class _File:
             text = f"{len(upstreams)} upstreams come of it, and Velox has {_MOST_UPSTREAMS} at most: leave some out"
             notes.changed("model_list", text, routes[0].wheres[0])
         limits = maker.limits(routes)
-        for limit in limits:
-            text = (
-                "the sum of the group's is a limit of its models, counted before a fallback is thought of; LiteLLM's"
-                " simple-shuffle takes it for a weight only. Remove it from `limits` if it was meant as that"
-            )
-            notes.changed("rpm, tpm", text, limit.where)
-        if len(limits) > _MOST_LIMITS:
-            notes.left_out("rpm, tpm", f"Velox has {_MOST_LIMITS} limits at most", limits[_MOST_LIMITS].where)
+        self._note_limits([limit.where for limit in limits])
         notes.keep_variables(
             {each.to.key.removeprefix("env:") for route in routes for each in route.to + route.fallback}
         )
@@ -154,6 +147,16 @@ class _File:
         for part in (router, library, server, top):
             part.leave_rest(section_setting(part.name))
         return write(self._settings, routes, limits[:_MOST_LIMITS], notes) if routes else None
+
+    def _note_limits(self, wheres: Sequence[str]) -> None:
+        for where in wheres:
+            text = (
+                "the sum of the group's is a limit of its models, counted before a fallback is thought of; LiteLLM's"
+                " simple-shuffle takes it for a weight only. Remove it from `limits` if it was meant as that"
+            )
+            self._notes.changed("rpm, tpm", text, where)
+        if len(wheres) > _MOST_LIMITS:
+            self._notes.left_out("rpm, tpm", f"Velox has {_MOST_LIMITS} limits at most", wheres[_MOST_LIMITS])
 
     def _note_shadowed_names(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
         """Tell which names have no route, and now lead to another provider, because one with `*` takes them, too."""

@@ -133,7 +133,7 @@ class SigV4Authority:
     def headers(
         self, method: bytes, host: bytes, target: bytes, headers: Headers, body: bytes | bytearray, now_s: float
     ) -> Headers:
-        return self._signer.sign(self._source.current(now_s), method, host, target, headers, body, now_s)
+        return self._signer.sign(self._source.current(now_s), method, host, target, headers, body, now_s=now_s)
 
     @property
     def problem(self) -> str | None:

@@ -67,6 +67,7 @@ class Signer:
         target: bytes,
         headers: Headers,
         body: bytes | bytearray,
+        *,
         now_s: float,
     ) -> Headers:
         """Return the fields to add. host: as the host field is sent. target: path and query as sent. now_s: Unix time.
