@@ -60,7 +60,9 @@ def test_signature_is_made_with_the_credentials_of_now() -> None:
 
     for credentials in (AwsCredentials("A", "s"), AwsCredentials("B", "t", "token")):
         source.value = credentials
-        expected = signer.sign(credentials, b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", now_s=1_790_000_000.0)
+        expected = signer.sign(
+            credentials, b"POST", b"h", b"/model/a%3Ab/converse", _SENT, b"{}", now_s=1_790_000_000.0
+        )
         assert _fields(authority) == expected
 
 
