@@ -9,7 +9,7 @@ INSTALLED := .venv/installed
 
 # Which tests run when. `check`: those of UNIT without the marker `slow` and without the benches'; `test`: all of UNIT
 # and SERVERS; `test-all`: those of MORE as well. A folder of tests is in one of them (tests/arch/test_selection.py).
-UNIT := tests/arch tests/unit tests/unit/dialects
+UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile

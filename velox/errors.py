@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Blame", "Fact", "Reason", "VeloxError", "error_type"]
+__all__ = ["Blame", "Fact", "Reason", "VeloxError", "anthropic_type", "error_type", "google_status"]
 
 
 class Blame(enum.Enum):
@@ -98,6 +98,47 @@ _TYPES: Final = {
     504: "timeout_error",
     505: "server_error",
 }
+
+
+# As Anthropic and Google call them.
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_GOOGLE_STATUSES: Final = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_SERVER_ERRORS_FROM: Final = 500
+
+
+def anthropic_type(status: int) -> str:
+    """Return Anthropic's `error.type` for an HTTP status."""
+    usual = "api_error" if status >= _SERVER_ERRORS_FROM else "invalid_request_error"
+    return _ANTHROPIC_TYPES.get(status, usual)
+
+
+def google_status(status: int) -> str:
+    """Return Google's `error.status` for an HTTP status (google.rpc.Code)."""
+    usual = "INTERNAL" if status >= _SERVER_ERRORS_FROM else "INVALID_ARGUMENT"
+    return _GOOGLE_STATUSES.get(status, usual)
 
 
 def error_type(status: int) -> str:

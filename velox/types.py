@@ -373,6 +373,7 @@ class Endpoint(enum.IntEnum):
     VECTOR_STORES = 11
     MESSAGES = 12
     REALTIME = 13
+    GENERATE = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +479,7 @@ class Dialect(enum.IntEnum):
 
     OPENAI = 0
     ANTHROPIC = 1
+    GOOGLE = 2
 
 
 class Surface(enum.IntEnum):

@@ -41,6 +41,7 @@ class Listener:
         self._on_first: Final = on_first
 
     holds_head = False
+    translation = None
 
     def refuses(self, head: ReplyHead) -> bool:
         return self._verdict is not None and self._verdict(head)

@@ -84,7 +84,7 @@ NO_KEY: list[Headers] = [
     [(b"authorization", b"Bearer " + hashlib.sha256(KEY).hexdigest().encode())],
     [(b"authorization", b"Bearer sha256:" + hashlib.sha256(KEY).hexdigest().encode())],
     [(b"x-api-key", b"Bearer vk-right")],
-    [(b"x-goog-api-key", b"vk-right")],
+    [(b"x-other-api-key", b"vk-right")],
     [(b"cookie", b"api-key=vk-right")],
     [(b"proxy-authorization", b"Bearer vk-right")],
 ]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason
 from velox.protocol.sse import COMMENT, EventWatch, error_event
+from velox.types import Dialect
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -30,7 +31,7 @@ def test_error_event_is_one_event_in_the_shape_of_openai(reason: Reason) -> None
 @pytest.mark.parametrize("reason", list(Reason))
 def test_error_event_for_anthropic_is_named_error(reason: Reason) -> None:
     """R-STREAM-1: Anthropic's SDKs raise on `event: error`, whose data is a body of type error."""
-    event = error_event(reason, "what\nfailed", anthropic=True)
+    event = error_event(reason, "what\nfailed", Dialect.ANTHROPIC)
 
     name, data, *rest = event.split(b"\n")
     body = json.loads(data.removeprefix(b"data: "))

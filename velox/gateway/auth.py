@@ -23,7 +23,7 @@ from velox.types import ANYONE, Caller, KeyEntry, RequestHead
 __all__ = ["Authenticator", "caller_of"]
 
 _SCHEME: Final = b"bearer"
-_KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key"})
+_KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key", b"x-goog-api-key"})
 _MAX_KEY_BYTES: Final = 8192
 # RFC 9110 §11.6.1: a 401 says how to do better.
 _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)

@@ -1,17 +1,18 @@
 """What a path is for: its route (a metric label), whether its body names a model, and whether it passes at all.
 
-Knows: the paths of the OpenAI API and of Anthropic's messages. Does not know: upstreams. The same path value that is
-looked at here is the one that goes up (R-PATH-1).
+Knows: the paths of the OpenAI API, of Anthropic's messages and of Gemini's models. Does not know: upstreams. The same
+path value that is looked at here is the one that goes up (R-PATH-1).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
-from velox.types import Dialect, Endpoint, RequestHead
+from velox.types import BodyFields, Dialect, Endpoint, RequestHead, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
 
@@ -58,8 +59,25 @@ _WEBSOCKETS: Final[dict[tuple[bytes, ...], bool]] = {
 _ANY: Final = b"*"
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
-# Where Anthropic's clients ask, below whatever prefix: their SDKs know another error event than OpenAI's.
-_ANTHROPIC_PATH: Final = b"/v1/messages"
+# The APIs that can be put into another dialect, below whatever prefix. Anthropic's and Google's clients know other
+# errors than OpenAI's.
+_SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
+    (b"chat", b"completions"): (Surface.CHAT, Dialect.OPENAI),
+    (b"responses",): (Surface.RESPONSES, Dialect.OPENAI),
+    (b"responses", b"input_tokens"): (Surface.COUNT_RESPONSES, Dialect.OPENAI),
+    (b"embeddings",): (Surface.EMBEDDINGS, Dialect.OPENAI),
+    (b"v1", b"messages"): (Surface.MESSAGES, Dialect.ANTHROPIC),
+    (b"v1", b"messages", b"count_tokens"): (Surface.COUNT_MESSAGES, Dialect.ANTHROPIC),
+}
+# What a Gemini client asks of a model that the path names; True: the answer is a stream.
+_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
+    b"generateContent": (Surface.GENERATE, False),
+    b"streamGenerateContent": (Surface.GENERATE, True),
+    b"countTokens": (Surface.COUNT_GENERATE, False),
+    b"embedContent": (Surface.EMBED_CONTENTS, False),
+    b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
+}
+_GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.
@@ -70,6 +88,8 @@ class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
 
     dialect: which API's clients ask there. query_binds: a WebSocket there runs no other model than its query names.
+    surface: which API it is, of those that can be put into another dialect. named: model and stream, where the path
+    names them and not the body.
     """
 
     route: Endpoint
@@ -78,6 +98,8 @@ class PathFacts(NamedTuple):
     upgrades: bool
     dialect: Dialect = Dialect.OPENAI
     query_binds: bool = False
+    surface: Surface | None = None
+    named: BodyFields | None = None
 
 
 class Routes:
@@ -132,9 +154,35 @@ class Routes:
         upgrades = end is not None or self._upgrades_all or any(_is_like(words, each) for each in self._websockets)
         if upgrades and route is Endpoint.OTHER:
             route = Endpoint.REALTIME
-        dialect = Dialect.ANTHROPIC if path.endswith(_ANTHROPIC_PATH) else Dialect.OPENAI
         binds = end is not None and _WEBSOCKETS[end]
-        return PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, binds)
+        surface, dialect = _surface_of(words)
+        found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, binds, surface)
+        return _google_facts(path, found) or found
+
+
+def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
+    """Return which API a path is of; the dialect of errors is known for other paths, too."""
+    for n in (3, 2, 1):
+        surface = _SURFACES.get(tuple(words[-n:]))
+        if surface is not None:
+            return surface
+    return None, Dialect.OPENAI
+
+
+def _google_facts(path: bytes, facts: PathFacts) -> PathFacts | None:
+    """Return the facts of a path that names a model as Gemini's clients do; None: it does not."""
+    found = _GOOGLE_PATH.fullmatch(path)
+    call = None if found is None else _GOOGLE_CALLS.get(found[2])
+    if found is None or call is None:
+        return None
+    surface, is_stream = call
+    try:
+        model = unquote_to_bytes(found[1]).decode()
+    except UnicodeDecodeError:
+        return None
+    route = Endpoint.EMBEDDINGS if surface is Surface.EMBED_CONTENTS else Endpoint.GENERATE
+    named = BodyFields(model=model, stream=is_stream)
+    return facts._replace(route=route, reads_body=False, dialect=Dialect.GOOGLE, surface=surface, named=named)
 
 
 def _is_like(words: list[bytes], pattern: tuple[bytes, ...]) -> bool:

@@ -27,8 +27,9 @@ from typing import Final, Protocol
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
-from velox.gateway.group import Attempt, RetryDecision
+from velox.gateway.group import Attempt, Group, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
+from velox.gateway.lanes import Asked
 from velox.gateway.lease_wait import wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import metered
@@ -49,12 +50,14 @@ from velox.policy.estimate import NO_TOKENS
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
-from velox.types import BodyFields, ReplyHead, RequestHead
+from velox.policy.split import MirrorGate
+from velox.types import BodyFields, ReplyHead, RequestHead, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
+_NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
 class ExchangeOwner(Protocol):
@@ -190,6 +193,8 @@ class Exchange:
         plan = self.plan
         if plan.reads_body:
             self.fields = self.gateway.parts.reader.read(self.body or b"")
+        elif plan.named is not None:
+            self.fields = plan.named
         if plan.guard is not None:
             self._filters = finished(plan.guard.steps(self.head, self.body or b""))
 
@@ -252,6 +257,8 @@ class Exchange:
         self.phase = "parse"
         if plan.reads_body:
             self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
+        elif plan.named is not None:
+            self.fields = plan.named
         if plan.guard is not None:
             self._filters = await in_steps(plan.guard.steps(self.head, body))
 
@@ -300,7 +307,7 @@ class Exchange:
         if attempt is not None:  # it has begun: from here to its run nothing may fail
             self.reply = self._make_reply()
             if way.parts.mirror is not None:
-                gateway.mirrors.copy(way.parts.mirror, routing, self.head, self.fields, self.body)
+                self._mirror(way.parts.mirror, routing)
         return attempt
 
     async def _wait_for_capacity(self) -> Attempt:
@@ -312,8 +319,14 @@ class Exchange:
         attempt = await self._routing.wait_for_capacity(self.cursor, until_s)
         self.reply = self._make_reply()
         if way.parts.mirror is not None:
-            gateway.mirrors.copy(way.parts.mirror, self._routing, self.head, self.fields, self.body)
+            self._mirror(way.parts.mirror, self._routing)
         return attempt
+
+    def _mirror(self, mirror: tuple[MirrorGate, Group], routing: Routing) -> None:
+        """Send a copy, put into the API of its upstream where that has another one."""
+        has_lanes = any(member.lanes is not None for member in mirror[1].members)
+        build = self.build if has_lanes else None
+        self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build)
 
     def _first(self, attempt: Attempt) -> Attempt | HedgedAttempts:
         """Return what the request begins with: its first attempt, or that and one beside it."""
@@ -370,8 +383,33 @@ class Exchange:
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
-        """Return what an attempt sends."""
+        """Return what an attempt sends. Raises VeloxError for what its upstream's API can't say."""
+        surface, lanes = self.plan.surface, attempt.member.lanes
+        if lanes is not None and surface is not None:
+            fields, model = self.fields, attempt.model or self.fields.model
+            call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
+            if call is not None:
+                return lanes.request(call, attempt, self._asked(surface, model, attempt))
         return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
+
+    def _asked(self, surface: Surface, model: str | None, attempt: Attempt) -> Asked:
+        """Return what its lane depends on."""
+        way = self._way
+        assert way is not None, "an attempt has a route"
+        return Asked(
+            surface,
+            self.head,
+            self.fields,
+            self.body,
+            model,
+            attempt.group.request_rules,
+            id=self.id.decode("ascii").translate(_NO_SIGNS),
+            now_s=int(time.time()),
+            strict=way.parts.entry.strict,
+            has_limits=self._grant.limits.headers is not None,
+            to_be_read=bool(self._filters),
+            on_bug=self.recorder.crashed,
+        )
 
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""

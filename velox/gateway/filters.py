@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from velox.errors import VeloxError
 from velox.types import ReplyHead
 
 __all__ = ["FilterChain", "ReplyFilter"]
+
+_SSE: Final = b"text/event-stream"
 
 
 class ReplyFilter:
@@ -47,6 +50,10 @@ class ReplyFilter:
         """Take what came of the body; return what goes on. Raises UpstreamFailure: the reply can't be completed."""
         return data
 
+    def cut(self, error: VeloxError) -> bytes | None:
+        """Return what tells the client that a reply which has begun is not whole; None: as its dialect usually does."""
+        return None
+
     def close(self) -> None:
         """Nothing more comes."""
 
@@ -61,8 +68,8 @@ class FilterChain:
 
     def __init__(self, filters: Sequence[ReplyFilter], *, is_sse: bool, is_plain: bool) -> None:
         self._filters: Final = filters
-        self._is_sse: Final = is_sse
-        self._is_plain: Final = is_plain
+        self._is_sse = is_sse  # of what the next filter gets: a translation changes it
+        self._is_plain = is_plain
         self._held_at = 0  # the filter that holds the head back, while `head` is None
         self.head: ReplyHead | None = None
         self.reads_body = True
@@ -91,17 +98,38 @@ class FilterChain:
             if self.head is None and place == self._held_at:
                 if each.released is None:
                     return b""
+                self._is_sse, self._is_plain = _form_of(each.released)
                 self.begin(each.released, place + 1)
                 if self.head is None and self._held_at == place:
                     return b""
         return data if self.head is not None else b""
 
     @property
+    def is_sse(self) -> bool:
+        """True when the client gets an event stream."""
+        return self._is_sse
+
+    @property
     def holds(self) -> bool:
         """True when the client has been given whole events only, though the upstream is inside one."""
         return any(each.holds for each in self._filters)
+
+    def cut(self, error: VeloxError) -> bytes | None:
+        """Return how the client learns that its reply is not whole; None: as its dialect usually does."""
+        return next((last for each in self._filters if (last := each.cut(error)) is not None), None)
 
     def close(self) -> None:
         """Nothing more comes."""
         for each in self._filters:
             each.close()
+
+
+def _form_of(head: ReplyHead) -> tuple[bool, bool]:
+    """Say whether a body is an event stream, and whether it is not compressed."""
+    is_sse, is_plain = False, True
+    for name, value in head.headers:
+        if name == b"content-type":
+            is_sse = value.lower().startswith(_SSE)
+        elif name == b"content-encoding":
+            is_plain = value.lower() == b"identity"
+    return is_sse, is_plain

@@ -28,6 +28,11 @@ _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
 _WITH_CONTENT: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 _KEPT_HEADS: Final = 512
+# Of a client's headers, those that mean the same whatever dialect the body is in.
+_OF_ANY_DIALECT: Final = frozenset({b"traceparent", b"tracestate", b"baggage", b"user-agent", REQUEST_ID})
+_JSON: Final = (b"content-type", b"application/json")
+_IDENTITY: Final = (b"accept-encoding", b"identity")
+_FRAMED: Final = frozenset({_JSON[0], _IDENTITY[0]})
 _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
 
 
@@ -48,7 +53,8 @@ class Forwarder:
 
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
     client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
-    provider, also where the client's own key does not pass. added: to every request, in place of the client's.
+    provider, also where the client's own key does not pass. added: to every request, in place of the client's. usual:
+    where the client sends none of that name.
     kept_heads: how many shapes of heads of clients are kept, with what becomes of them.
     """
 
@@ -62,6 +68,7 @@ class Forwarder:
         client_keys_are_ours: bool,
         account_headers_pass: bool = False,
         added: tuple[Header, ...] = (),
+        usual: tuple[Header, ...] = (),
         kept_heads: int = _KEPT_HEADS,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
@@ -70,6 +77,7 @@ class Forwarder:
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
         self._added: Final = added
+        self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
         dropped = _NEVER | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
         if key is not None or client_keys_are_ours:
@@ -87,10 +95,11 @@ class Forwarder:
         *,
         to_be_read: bool = False,
         rules: HeaderRules = NO_RULES,
+        target: bytes | None = None,
     ) -> UpstreamRequest:
         """Return the request to send. to_be_read: Velox reads the reply, which must not be compressed then.
 
-        rules: for the client's headers.
+        rules: for the client's headers. target: path and query in place of the client's, below the base path.
         """
         is_plain = peek.stream or to_be_read
         shape = head.shape
@@ -100,15 +109,35 @@ class Forwarder:
             built = self._built.get(key) or self._built.find(key)
             if built is None:
                 built = self._built.put(key, self._template(shape, rules, is_plain=is_plain))
-            target, values = built.target, head.values
+            usual, values = built.target, head.values
             passes = built.id_at is None or is_id(values[built.id_at])
             fields: RequestFields = built.template if passes else built.without_id
         else:
-            target, values = self._target(shape), ()
+            usual, values = self._target(shape), ()
             fields = PlainFields(self._headers(head, rules, is_plain=is_plain))
         if body is None and shape.method in _WITH_CONTENT:
             body = b""
-        return UpstreamRequest(shape.method, target, fields, values, body)
+        up = usual if target is None else self._base_path + target
+        return UpstreamRequest(shape.method, up, fields, values, body)
+
+    def build_call(
+        self, head: RequestHead, target: bytes, headers: Iterable[Header], body: bytes, rules: HeaderRules = NO_RULES
+    ) -> UpstreamRequest:
+        """Return a request in another dialect than its client's, of whose headers few mean anything there.
+
+        headers: that the dialect needs.
+        """
+        replaced = rules.names
+        fields = [
+            field
+            for field in head.headers
+            if field[0] in _OF_ANY_DIALECT and field[0] not in replaced and _passes_x(*field)
+        ]
+        ours = {**dict(headers), **dict(self._added), **dict(rules.set)}
+        fields = [field for field in fields if field[0] not in ours]
+        fields += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
+        fields += self._credential
+        return UpstreamRequest(b"POST", self._base_path + target, PlainFields(fields), (), body)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
@@ -152,6 +181,9 @@ class Forwarder:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             chosen.append((b"accept-encoding", b"identity"))
         chosen.extend(field for field in ours if not is_plain or field[0] != b"accept-encoding")
+        if self._usual:
+            names = {name for name, _ in chosen}
+            chosen.extend(field for field in self._usual if field[0] not in names)
         chosen.extend(self._credential)
         return chosen
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.filters import ReplyFilter
 from velox.gateway.member import Member
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply import ReplyListener
@@ -35,7 +36,7 @@ from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
-from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
+from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_model
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
@@ -73,7 +74,7 @@ class Group:
     def __init__(
         self,
         members: Sequence[Member],
-        models: Sequence[ModelName],
+        models: Sequence[str | None],
         weights: Sequence[float],
         balancer: Balancer,
         request_rules: HeaderRules = NO_RULES,
@@ -196,7 +197,7 @@ def stage_of(group: Group, model: str | None) -> Stage:
     closed = frozenset(
         n
         for n, member in enumerate(group.members)
-        if (asked := asked_model(group.models[n], model)) is not None and not member.entry.has_model(asked)
+        if (asked := group.models[n] or model) is not None and not member.entry.has_model(asked)
     )
     return Stage(group, closed)
 
@@ -331,7 +332,7 @@ class Attempt:
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
-        *("forwarder", "is_sent", "key", "keys", "late_s", "member", "n", "observer", "secret"),
+        *("forwarder", "is_sent", "key", "keys", "late_s", "member", "n", "observer", "secret", "translation"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -345,6 +346,7 @@ class Attempt:
         self.secret: Final = self.forwarder.secret  # what no error may show; None where the client's own key goes up
         self.late_s = math.inf
         self.observer: AttemptObserver | None = None
+        self.translation: ReplyFilter | None = None  # puts the reply into the client's dialect, if that is another one
         self.is_sent = False
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
@@ -367,6 +369,11 @@ class Attempt:
     def group(self) -> Group:
         """What it was chosen from."""
         return self._group
+
+    @property
+    def model(self) -> str | None:
+        """What it asks for in place of the client's model; None: that one."""
+        return self._group.models[self.n]
 
     # -- the whole of it ----------------------------------------------------------------------------
 
@@ -552,17 +559,14 @@ class Attempt:
         to_be_read: Velox reads the reply, which must not be compressed then.
         """
         group = self._group
-        model = group.models[self.n]
-        if model is not None and body and fields.model is not None:
-            asked = asked_model(model, fields.model)
-            if asked is not None and asked != fields.model:
-                body = with_model(body, asked)
+        model = self.model
+        if model is not None and body and fields.model is not None and model != fields.model:
+            body = with_model(body, model)
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
     def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        model = self._group.models[self.n]
-        return self.forwarder.build_upgrade(head, model if isinstance(model, str) else None, self._group.request_rules)
+        return self.forwarder.build_upgrade(head, self.model, self._group.request_rules)
 
     # -- what its member learns from it -------------------------------------------------------------
 

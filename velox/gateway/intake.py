@@ -28,7 +28,7 @@ from velox.net.application import Client
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Endpoint, Headers, HeadShape, KeyEntry, RequestHead
+from velox.types import Caller, Dialect, Endpoint, Headers, HeadShape, KeyEntry, RequestHead
 
 __all__ = ["Gateway"]
 
@@ -227,7 +227,8 @@ class Gateway:
         rates: of who asked. told: of the attempts.
         """
         given = None if head is None else client_id(head)
-        headers, body = error_reply(error, request_id, may_have_begun=may_have_begun, client_id=given)
+        dialect = Dialect.OPENAI if head is None else self.parts.endpoints.facts(head.path).dialect
+        headers, body = error_reply(error, request_id, may_have_begun=may_have_begun, client_id=given, dialect=dialect)
         headers += told
         if rates is not None:
             headers += rates.headers(time.monotonic_ns())

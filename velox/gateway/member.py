@@ -13,6 +13,7 @@ from typing import Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
+from velox.gateway.lanes import Lanes
 from velox.gateway.reply_fields import AttemptFields
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
@@ -71,6 +72,8 @@ class Member:
 
     name: the upstream's. first_fields: what tells a client of its first attempt, which went there.
 
+    lanes: how requests are put into the APIs of its provider; None: all go up as they came.
+
     concurrency: how many requests may run there at once. It is asked for the first attempt only: one that follows
     another is kept from nothing, for its client has waited for a place already.
     """
@@ -86,6 +89,7 @@ class Member:
     concurrency: ConcurrencyLimit = field(default_factory=Unlimited)
     load: ScrapedLoad | None = None
     latency: PeakLatency = field(default_factory=PeakLatency)
+    lanes: Lanes | None = None
     name: str = field(init=False)
     first_fields: AttemptFields = field(init=False)
 

@@ -25,9 +25,8 @@ from velox.gateway.aside import ask_status
 from velox.gateway.group import Attempt, Group
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
-from velox.net.upstream.interface import UpstreamFailure
+from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
-from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
 from velox.types import BodyFields, ReplyHead, RequestHead
 
@@ -78,8 +77,11 @@ class Mirrors:
         head: RequestHead,
         fields: BodyFields,
         body: bytes | bytearray | None,
+        build: Callable[[Attempt], UpstreamRequest] | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
+
+        build: makes what is sent; None: the request as it came.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -97,7 +99,7 @@ class Mirrors:
             return
         routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
-        task = self._loop.create_task(self._send(group, head, fields, body), name="mirror")
+        task = self._loop.create_task(self._send(group, head, fields, body, build), name="mirror")
         self._tasks.add(task)
 
         def over(_: asyncio.Task[Mirrored]) -> None:
@@ -118,11 +120,19 @@ class Mirrors:
             task.cancel()
 
     async def _send(
-        self, group: Group, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None
+        self,
+        group: Group,
+        head: RequestHead,
+        fields: BodyFields,
+        body: bytes | bytearray | None,
+        build: Callable[[Attempt], UpstreamRequest] | None,
     ) -> Mirrored:
         try:
             attempt = self._pick(group, fields)
-            return Mirrored.DROPPED if attempt is None else await _Copy(attempt, self._loop).send(head, fields, body)
+            if attempt is None:
+                return Mirrored.DROPPED
+            request = attempt.build(head, fields, body, to_be_read=False) if build is None else build(attempt)
+            return await _Copy(attempt, self._loop).send(request)
         except Exception as exc:
             self._on_bug(exc)
             return Mirrored.FAILED
@@ -132,7 +142,7 @@ class Mirrors:
         closed = [
             n
             for n, member in enumerate(group.members)
-            if (asked := asked_model(group.models[n], fields.model)) is not None and not member.entry.has_model(asked)
+            if (asked := group.models[n] or fields.model) is not None and not member.entry.has_model(asked)
         ]
         return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
 
@@ -150,7 +160,7 @@ class _Copy:
         self._is_sse = False
         self._has_replied = False
 
-    async def send(self, head: RequestHead, fields: BodyFields, body: bytes | bytearray | None) -> Mirrored:
+    async def send(self, request: UpstreamRequest) -> Mirrored:
         """Send it, and read its answer to the end."""
         attempt, loop = self._attempt, self._loop
         member = attempt.member
@@ -160,7 +170,7 @@ class _Copy:
         try:
             status = await ask_status(
                 member,
-                attempt.build(head, fields, body, to_be_read=False),
+                request,
                 loop,
                 timeout_s=min(_TOTAL_S, timeouts.total_s or math.inf),
                 first_byte_s=timeouts.first_byte_s,

@@ -12,7 +12,7 @@ from velox.gateway.access import Access, Guard
 from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
-from velox.types import Caller, Dialect, Endpoint, Priority, RequestHead
+from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, RequestHead, Surface
 
 __all__ = ["RequestPlan", "plan_of"]
 
@@ -29,7 +29,8 @@ class RequestPlan(NamedTuple):
     head was checked as one that a body follows, of which more is asked. forbids_body: no body may follow. terms: what
     the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
     class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read. guard:
-    looks at what its caller's key may not send; None: nothing is looked at.
+    looks at what its caller's key may not send; None: nothing is looked at. surface: the API that it asks, of those
+    that can be put into another dialect. named: model and stream, where its path names them and not its body.
     """
 
     caller: Caller
@@ -45,6 +46,8 @@ class RequestPlan(NamedTuple):
     priority: Priority
     least_cost: int
     guard: Guard | None = None
+    surface: Surface | None = None
+    named: BodyFields | None = None
 
 
 def plan_of(
@@ -70,6 +73,8 @@ def plan_of(
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
         access.guard(head, caller) if asks_for_keys else None,
+        path.surface if head.method == b"POST" else None,
+        path.named if head.method == b"POST" else None,
     )
 
 

@@ -36,7 +36,7 @@ class ReplyListener(Protocol):
     """The attempt whose reply it is (group.py).
 
     secret: the key that went up, which no error may show; None: none. holds_head: the head of an event stream waits for
-    the first event.
+    the first event. translation: puts its reply into the client's dialect; None: it is in that.
     """
 
     @property
@@ -44,6 +44,9 @@ class ReplyListener(Protocol):
 
     @property
     def holds_head(self) -> bool: ...
+
+    @property
+    def translation(self) -> ReplyFilter | None: ...
 
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
@@ -236,8 +239,11 @@ class Reply:
         """End a reply that has begun: an error event where the client reads events, and never a clean end."""
         last = b""
         # Where the length was announced, our bytes would fill up what the upstream owed: a reply that looks whole.
-        if self._watch is not None and self._may_add:
-            event = sse.error_event(error.reason, error.message, anthropic=self.dialect is Dialect.ANTHROPIC)
+        told = self._chain.cut(error) if self._chain is not None and self._may_add else None
+        if told is not None:
+            last = told
+        elif self._watch is not None and self._may_add:
+            event = sse.error_event(error.reason, error.message, self.dialect)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._is_between(self._watch) else b"\n\n" + event
         self._client.cut(last)
@@ -262,8 +268,11 @@ class Reply:
             message = f"the upstream answered with a redirect ({status}); Velox follows none"
             self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_REDIRECT, message))
             return
-        filters = self._filters
+        filters, translation = self._filters, None
         if listener is not None:
+            translation = listener.translation
+            if translation is not None:
+                filters = (translation, *filters)
             if listener.refuses(head):
                 message = f"the upstream answered with {status}"
                 self.done.set_exception(UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=status))
@@ -285,7 +294,8 @@ class Reply:
             self._tell_first()
         elif watch is not None and data:
             watch.feed(data)
-        if watch is not None and listener is not None and listener.holds_head and status < _ERRORS_FROM:
+        is_held = listener is not None and listener.holds_head and translation is None
+        if watch is not None and is_held and status < _ERRORS_FROM:
             filters = (FirstEventGate(), *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
@@ -366,8 +376,12 @@ class Reply:
         if self.started:
             if data or end:
                 self._write_body(data, end)
-        elif head is None or not self._write_head(head.status, head.headers, head.content_length, data, end):
+        elif head is None:
             return
+        else:
+            self.is_sse = chain.is_sse
+            if not self._write_head(head.status, head.headers, head.content_length, data, end):
+                return
         if end:
             self.done.set_result(None)
 

@@ -1,4 +1,4 @@
-"""Velox's own answers: OpenAI's error shape, so that every SDK decodes them with its own classes.
+"""Velox's own answers: errors in the shape of the client's dialect, which its SDK decodes with its own classes.
 
 Knows: the body, the headers and the wording of an error. Does not know: who asked, or over which HTTP.
 """
@@ -11,32 +11,52 @@ from typing import Final
 
 import orjson
 
-from velox.errors import Reason, VeloxError, error_type
+from velox.errors import Reason, VeloxError, anthropic_type, error_type, google_status
 from velox.protocol.http_date import http_date
-from velox.types import Headers
+from velox.types import Dialect, Headers
 
 __all__ = ["crash", "error_body", "error_reply"]
 
 _JSON: Final = (b"content-type", b"application/json")
 
 
-def error_body(error: VeloxError) -> bytes:
-    """Return {"error": {"message", "type", "param", "code"}}."""
-    fields = {
-        "message": error.message,
-        "type": error_type(error.status),
-        "param": error.param,
-        "code": error.reason.code,
-    }
+def error_body(error: VeloxError, dialect: Dialect = Dialect.OPENAI, request_id: bytes = b"") -> bytes:
+    """Return the error in the shape that clients of a dialect decode.
+
+    OpenAI: {"error": {"message", "type", "param", "code"}}; Anthropic: {"type": "error", "error": {"type", "message"},
+    "request_id"}; Google: {"error": {"code", "message", "status"}}. The last two have our own code in them, too.
+    """
+    status, code = error.status, error.reason.code
+    if dialect is Dialect.ANTHROPIC:
+        inner = {"type": anthropic_type(status), "message": error.message, "code": code, "param": error.param}
+        return orjson.dumps({"type": "error", "error": inner, "request_id": request_id.decode("ascii")})
+    if dialect is Dialect.GOOGLE:
+        detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code.upper(), "domain": "velox"}
+        return orjson.dumps(
+            {
+                "error": {
+                    "code": status,
+                    "message": error.message,
+                    "status": google_status(status),
+                    "details": [detail],
+                }
+            }
+        )
+    fields = {"message": error.message, "type": error_type(status), "param": error.param, "code": code}
     return orjson.dumps({"error": fields})
 
 
 def error_reply(
-    error: VeloxError, request_id: bytes, *, may_have_begun: bool = False, client_id: bytes | None = None
+    error: VeloxError,
+    request_id: bytes,
+    *,
+    may_have_begun: bool = False,
+    client_id: bytes | None = None,
+    dialect: Dialect = Dialect.OPENAI,
 ) -> tuple[Headers, bytes]:
     """Return the headers and the body of the answer.
 
-    client_id: the client's own id of the request, which it gets back.
+    dialect: of the client. client_id: the client's own id of the request, which it gets back.
     may_have_begun: an upstream may have worked on the request, so no SDK is asked to repeat it (R-RETRY-4).
     """
     headers: Headers = [
@@ -53,7 +73,7 @@ def error_reply(
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after_s * 1000))))
     headers.extend(error.headers)
-    return headers, error_body(error)
+    return headers, error_body(error, dialect, request_id)
 
 
 def crash() -> VeloxError:

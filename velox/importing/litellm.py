@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from velox.importing.deployments import Reader
-from velox.importing.groups import Balances, Fallbacks, Route, Routes, with_weights
+from velox.importing.groups import Balances, Fallbacks, Limit, Route, Routes, with_weights
 from velox.importing.meanings import section_setting
 from velox.importing.notes import Notes, shown_name
 from velox.importing.providers import AZURE, PROVIDERS
@@ -137,7 +137,7 @@ class _File:
             text = f"{len(upstreams)} upstreams come of it, and Velox has {_MOST_UPSTREAMS} at most: leave some out"
             notes.changed("model_list", text, routes[0].wheres[0])
         limits = maker.limits(routes)
-        self._note_limits([limit.where for limit in limits])
+        self._note_limits(limits)
         notes.keep_variables(
             {each.to.key.removeprefix("env:") for route in routes for each in route.to + route.fallback}
         )
@@ -148,15 +148,17 @@ class _File:
             part.leave_rest(section_setting(part.name))
         return write(self._settings, routes, limits[:_MOST_LIMITS], notes) if routes else None
 
-    def _note_limits(self, wheres: Sequence[str]) -> None:
-        for where in wheres:
+    def _note_limits(self, limits: Sequence[Limit]) -> None:
+        """Tell what became of rpm and tpm."""
+        for limit in limits:
             text = (
                 "the sum of the group's is a limit of its models, counted before a fallback is thought of; LiteLLM's"
                 " simple-shuffle takes it for a weight only. Remove it from `limits` if it was meant as that"
             )
-            self._notes.changed("rpm, tpm", text, where)
-        if len(wheres) > _MOST_LIMITS:
-            self._notes.left_out("rpm, tpm", f"Velox has {_MOST_LIMITS} limits at most", wheres[_MOST_LIMITS])
+            self._notes.changed("rpm, tpm", text, limit.where)
+        if len(limits) > _MOST_LIMITS:
+            most = f"Velox has {_MOST_LIMITS} limits at most"
+            self._notes.left_out("rpm, tpm", most, limits[_MOST_LIMITS].where)
 
     def _note_shadowed_names(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
         """Tell which names have no route, and now lead to another provider, because one with `*` takes them, too."""

@@ -223,6 +223,10 @@ _KNOWN: Final = frozenset(
 _PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9_.:@~-]+)+/?")
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _MODELS: Final = "models"
+# What Gemini's clients ask of a model, as `models/NAME:VERB`.
+_VERBS: Final = frozenset(
+    {"generateContent", "streamGenerateContent", "countTokens", "embedContent", "batchEmbedContents"}
+)
 _DECODINGS: Final = 4
 _SEPARATORS: Final = re.compile(rb"[/\\]+")
 
@@ -258,6 +262,8 @@ def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCal
         words = _model_words(path)
         if words is None:
             return None
+    if method == b"POST" and (named := _model_of_verb(words)) is not None:
+        return ApiCall(Group.INFERENCE, ModelPlace.BODY, named, words, "", "")
     model, rest = _below_base(words)
     collection, object_id, group = _object_in(rest)
     if not _OF_ORGANIZATION.isdisjoint(words) or (method not in _READS and rest[:1] == (_MODELS,)):
@@ -288,6 +294,14 @@ def _model_words(path: bytes) -> tuple[str, ...] | None:
     decoded = unquote_to_bytes(name)
     plain = plain_words(b"/" + decoded)
     return None if plain is None or b"%" in decoded else (*words, *plain)
+
+
+def _model_of_verb(words: tuple[str, ...]) -> str | None:
+    """Return the model of `v1beta/models/NAME:VERB`, or of `.../publishers/google/models/NAME:VERB`."""
+    *before, last = words
+    name, colon, verb = last.rpartition(":")
+    is_place = len(before) > 1 and before[-1] == _MODELS and before[0].startswith("v1")
+    return name if colon and name and verb in _VERBS and is_place else None
 
 
 def _below_base(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

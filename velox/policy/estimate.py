@@ -17,7 +17,9 @@ from velox.types import BodyFields, Endpoint
 __all__ = ["NO_TOKENS", "Estimate", "Estimator"]
 
 # Those whose answer is made of tokens. The others cost their prompt, until their answer says otherwise.
-_GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.COMPLETIONS, Endpoint.MESSAGES})
+_GENERATING: Final = frozenset(
+    {Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.GENERATE}
+)
 # More than any quota holds. A client may write a number of a thousand digits.
 _MOST: Final = 2**40
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import orjson
 
-from velox.errors import Reason, error_type
+from velox.errors import Reason, anthropic_type, error_type, google_status
+from velox.types import Dialect
 
 __all__ = ["COMMENT", "EventWatch", "error_event"]
 
@@ -46,15 +47,21 @@ _KNOWN: Final = b"x"
 _USUAL: Final = (b'data: {"id"', b'data: {"type":"content', b'data: {"type":"response.o', b'data: {"type":"response.r')
 
 
-def error_event(reason: Reason, message: str, *, anthropic: bool = False) -> bytes:
+def error_event(reason: Reason, message: str, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """Return the event that ends a broken stream; never followed by `[DONE]` (R-STREAM-1).
 
-    openai-python and openai-node raise an APIError on `data.error`; Anthropic's SDKs raise on an event that is named
-    `error` and take its data for the body of the error. message: as for VeloxError.
+    openai-python and openai-node raise an APIError on `data.error`, google-genai does so, too; Anthropic's SDKs raise
+    on an event that is named `error` and take its data for the body of the error. message: as for VeloxError.
     """
-    error = {"message": message, "type": error_type(reason.fact.status), "param": None, "code": reason.code}
-    if anthropic:
+    status = reason.fact.status
+    if dialect is Dialect.ANTHROPIC:
+        error = {"type": anthropic_type(status), "message": message, "param": None, "code": reason.code}
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error})
+    if dialect is Dialect.GOOGLE:
+        return b"data: %b\n\n" % orjson.dumps(
+            {"error": {"code": status, "message": message, "status": google_status(status)}}
+        )
+    error = {"message": message, "type": error_type(status), "param": None, "code": reason.code}
     return b"data: %b\n\n" % orjson.dumps({"error": error})
 
 

@@ -11,10 +11,12 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from velox.errors import VeloxError
 from velox.gateway.forward import Forwarder
+from velox.gateway.lanes import Lanes
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.dialer import Dialer, DialTarget
@@ -31,8 +33,10 @@ from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
-from velox.providers.rows import OPENAI
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 from velox.runtime.capacity import share
+from velox.runtime.dialects import sides
 from velox.settings import Settings
 from velox.settings.parse import origin as parse_origin
 from velox.shm.upstream_table import Label, UpstreamCells
@@ -151,6 +155,7 @@ class MemberMaker:
             websockets,
             self._concurrency(settings, entry),
             None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
+            lanes=_lanes(entry),
         )
 
     def _health(self, entry: UpstreamEntry, keys: Keys | None, *, is_new: bool) -> MemberHealth:
@@ -211,16 +216,26 @@ def _kept_heads(upstreams: Iterable[UpstreamEntry]) -> int:
 
 
 def _forwarder(settings: Settings, entry: UpstreamEntry, origin: Origin, key: str | None, n_kept: int) -> Forwarder:
+    row = PROVIDERS[entry.provider]
     return Forwarder(
-        OPENAI,
+        row,
         base_path=origin.base_path,
         root_path=settings.upstream_request_path,
         key=key,
         client_keys_are_ours=bool(settings.api_keys),
         account_headers_pass=settings.upstream_account_headers == "pass",
         added=entry.headers,
+        usual=row.headers,
         kept_heads=n_kept,
     )
+
+
+def _lanes(entry: UpstreamEntry) -> Lanes | None:
+    """Return how requests are put into the APIs of an upstream's provider; None: nothing is known of these."""
+    row = PROVIDERS[entry.provider]
+    if not entry.apis and not any(family.native for family in row.families):
+        return None
+    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row), entry.apis)
 
 
 def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:

@@ -1,0 +1,113 @@
+"""A whole answer as the events of a stream, and the events of a stream as a whole answer.
+
+Knows: which events a block is told by. Does not know: any dialect.
+"""
+
+from __future__ import annotations
+
+from velox.dialects.form import (
+    Answer,
+    Block,
+    Close,
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    JsonText,
+    Kind,
+    Open,
+    Refusal,
+    Sign,
+    Signature,
+    Start,
+    Stop,
+    StopReason,
+    Text,
+    Thinking,
+    ToolUse,
+    Usage,
+    Used,
+)
+from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.text import EMPTY, decoded, joined, quoted
+
+__all__ = ["answer_of", "events_of"]
+
+
+def events_of(answer: Answer) -> list[Event]:
+    """Return the events of a stream that tells the same: for a client that asked a server that does not stream."""
+    events: list[Event] = [Start(answer.id, answer.model)]
+    for n, block in enumerate(answer.blocks):
+        events += _of_block(n, block)
+    return [*events, Used(answer.usage), Finish(answer.stop), End()]
+
+
+def _of_block(n: int, block: Block) -> list[Event]:
+    match block:
+        case Text(text):
+            return _texts(n, Kind.TEXT, text, block.signature)
+        case Refusal(text):
+            return _texts(n, Kind.REFUSAL, text, None)
+        case Thinking(text):
+            return _texts(n, Kind.REDACTED if block.is_redacted else Kind.THINKING, text, block.signature)
+        case ToolUse():
+            opened = Open(n, Kind.TOOL, block.id, block.name)
+            delta = Delta(n, quoted(block.arguments.decode("utf-8", "surrogatepass")))
+            signed = [] if block.signature is None else [Sign(n, block.signature)]
+            return [opened, delta, *signed, Close(n)]
+        case _:
+            return []  # a model says nothing else
+
+
+def _texts(n: int, kind: Kind, text: JsonText, signature: Signature | None) -> list[Event]:
+    delta = [] if text == EMPTY else [Delta(n, text)]
+    signed = [] if signature is None else [Sign(n, signature)]
+    return [Open(n, kind), *delta, *signed, Close(n)]
+
+
+def answer_of(events: list[Event]) -> Answer:
+    """Return the answer that a whole stream tells. Raises BrokenReplyError: it is not whole; ReplyError: it failed."""
+    answer = Answer("", "", [], Stop(StopReason.END))
+    opened: dict[int, Open] = {}
+    texts: dict[int, list[JsonText]] = {}
+    signatures: dict[int, Signature] = {}
+    usage, is_whole = Usage(), False
+    for event in events:
+        match event:
+            case Start():
+                answer.id, answer.model = event.id, event.model
+            case Open():
+                opened[event.n], texts[event.n] = event, []
+            case Delta():
+                texts[event.n].append(event.text)
+            case Sign():
+                signatures[event.n] = event.signature
+            case Used():
+                usage = event.usage.over(usage)
+            case Finish():
+                answer.stop = event.stop
+            case Failed():
+                raise ReplyError(event.error)
+            case End():
+                is_whole = True
+            case Close():
+                pass
+    if not is_whole:
+        raise BrokenReplyError("the stream was cut")
+    answer.blocks = [_block(each, joined(texts[n], b""), signatures.get(n)) for n, each in opened.items()]
+    answer.usage = usage
+    return answer
+
+
+def _block(opened: Open, text: JsonText, signature: Signature | None) -> Block:
+    match opened.kind:
+        case Kind.TEXT:
+            return Text(text, signature=signature)
+        case Kind.REFUSAL:
+            return Refusal(text)
+        case Kind.THINKING | Kind.REDACTED:
+            return Thinking(text, signature, opened.kind is Kind.REDACTED)
+        case Kind.TOOL:
+            arguments = decoded(text).encode("utf-8", "surrogatepass") or b"{}"
+            return ToolUse(opened.id, opened.name, arguments, signature)

@@ -1,0 +1,144 @@
+"""A request of one dialect to a model of another: the two sides of one attempt, and what is between them.
+
+Knows: that names and ids which a model's API can't take are put back in the answer. Does not know: which dialects
+there are (lanes.py), heads and filters (translation.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.events import events_of
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    ClientSide,
+    End,
+    Event,
+    Failed,
+    Kind,
+    ModelSide,
+    Open,
+    Start,
+    StreamReader,
+    StreamWriter,
+    ToolUse,
+    Used,
+    Written,
+)
+from velox.dialects.losses import Losses
+from velox.types import Headers
+
+__all__ = ["Dialogue"]
+
+_NOTHING: Final = Written(b"")
+
+
+class Dialogue:
+    """The crossing of one attempt that generates text."""
+
+    __slots__ = ("_client", "_losses", "_model", "_written")
+
+    def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
+        self._client: Final = client
+        self._model: Final = model
+        self._losses: Final = losses
+        self._written = _NOTHING
+
+    def __repr__(self) -> str:
+        return f"<Dialogue {type(self._client).__name__} {type(self._model).__name__}>"
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Return the fields of the request that were left out."""
+        return self._losses.dropped
+
+    def request(self, body: bytes | bytearray, model: str) -> bytes:
+        """Return the body to send. model: the one to ask for. Raises BadRequestError."""
+        self._written = self._model.write(self._client.read(body), model)
+        return self._written.body
+
+    def answer(self, body: bytes) -> bytes:
+        """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
+        return self._client.answer(self._read(body))
+
+    def whole_stream(self, body: bytes) -> bytes:
+        """Put a plain answer into the events of a stream. Raises as answer()."""
+        writer = self._client.stream()
+        return b"".join([writer.write(event) for event in events_of(self._read(body))])
+
+    def stream(self) -> _DialogueStream:
+        """Return what translates a stream."""
+        return _DialogueStream(self._model.stream(), self._client.stream(), self._written)
+
+    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        """Read an error's body."""
+        named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        return self._model.error(status, body, named)
+
+    def error(self, error: ApiError) -> bytes:
+        """Write an error in the client's dialect."""
+        return self._client.error(error)
+
+    def _read(self, body: bytes) -> Answer:
+        answer, written = self._model.answer(body), self._written
+        if written.names or written.ids:
+            for block in answer.blocks:
+                if isinstance(block, ToolUse):
+                    block.name = written.names.get(block.name, block.name)
+                    block.id = written.ids.get(block.id, block.id)
+        return answer
+
+
+class _DialogueStream:
+    """One stream."""
+
+    __slots__ = ("_has_names", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole")
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written) -> None:
+        self._reader: Final = reader
+        self._writer: Final = writer
+        self._written: Final = written
+        self._has_names: Final = bool(written.names or written.ids)
+        self.has_begun = False
+        self.failed: ApiError | None = None
+        self.is_whole = False
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came; return what the client gets. Raises BrokenReplyError."""
+        events = self._reader.feed(data)
+        if end:
+            events += self._reader.end()
+        if not self.has_begun:
+            return self._begin(events)
+        return self._write(events)
+
+    def fail(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream which is not whole."""
+        return self._writer.write(Failed(error))
+
+    def _begin(self, events: list[Event]) -> bytes:
+        """Look at the first events: an error among them, before the model's work, takes the place of the stream."""
+        for event in events:
+            if isinstance(event, Failed):
+                self.failed = event.error
+                return b""
+            if not isinstance(event, Start | Used):
+                self.has_begun = True
+                break
+        return self._write(events)
+
+    def _write(self, events: list[Event]) -> bytes:
+        written = []
+        for event in events:
+            if isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
+                event.name = self._written.names.get(event.name, event.name)
+                event.id = self._written.ids.get(event.id, event.id)
+            written.append(self._writer.write(event))
+            if isinstance(event, Failed):
+                self.failed = event.error
+                break
+            if isinstance(event, End):
+                self.is_whole = True
+                break
+        return b"".join(written)

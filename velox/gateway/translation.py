@@ -1,0 +1,241 @@
+"""One attempt's reply on its way from the dialect of its model into that of its client: the first filter of the chain.
+
+Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
+(dialects/), where the request went (crossing.py), or whether another attempt follows (retries.py).
+
+    an error of the upstream     read whole, written as the client's dialect has errors, with the same status
+    a plain answer               read whole, written anew
+    a stream                     each event is written as it comes. The head waits for the first event that tells of the
+                                 model's work: an error before it has the error's own status, and may be tried again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from velox.dialects.form import ApiError, ErrorKind
+from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.errors import Reason, VeloxError
+from velox.gateway.filters import ReplyFilter
+from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Headers, ReplyHead
+
+__all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
+
+_ERRORS_FROM: Final = 400
+# Of a plain answer: pictures and sounds are in it as text.
+_MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
+# Of an error: what is longer is cut there.
+_MOST_ERROR_BYTES: Final = 64 * 1024
+_JSON: Final = (b"content-type", b"application/json")
+_SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_CACHE: Final = (b"cache-control", b"no-cache")
+# What tells of the upstream's body, or is of its dialect alone. Limits are the upstream's, as its dialect names them.
+_DROPPED: Final = (b"content-", b"anthropic-", b"openai-", b"x-goog-", b"x-amzn-", b"etag", b"cache-control", b"vary")
+_LIMITS: Final = b"x-ratelimit-"
+_KEPT: Final = frozenset({b"x-amzn-requestid"})
+
+
+class CrossingStream(Protocol):
+    """One stream between two dialects."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True once an event has told of the model's work, or of the end."""
+
+    @property
+    def failed(self) -> ApiError | None:
+        """The error that the upstream told in its stream."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True once the dialect's own end has come."""
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came; return what the client gets. Raises BrokenReplyError."""
+
+    def fail(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream which is not whole."""
+
+
+class Crossing(Protocol):
+    """What one attempt needs to bring its reply back. dropped: fields of the request that were left out."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]: ...
+
+    def answer(self, body: bytes) -> bytes:
+        """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
+
+    def whole_stream(self, body: bytes) -> bytes:
+        """Put a plain answer into the events of a stream, for a client that asked for one. Raises as answer()."""
+
+    def stream(self) -> CrossingStream:
+        """Return what translates a stream."""
+
+    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        """Read an error's body."""
+
+    def error(self, error: ApiError) -> bytes:
+        """Write an error in the client's dialect."""
+
+
+class TranslatedReply(ReplyFilter):
+    """Of one attempt.
+
+    is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
+    attempt follows. has_limits: Velox tells its own limits in fields whose names begin like the upstream's.
+    """
+
+    __slots__ = (
+        "_body",
+        "_crossing",
+        "_has_limits",
+        "_head",
+        "_is_error",
+        "_is_stream",
+        "_n_bytes",
+        "_on_bug",
+        "_refuses",
+        "_stream",
+        "_written",
+    )
+
+    def __init__(
+        self,
+        crossing: Crossing,
+        refuses: Callable[[ReplyHead], bool],
+        on_bug: Callable[[Exception], None],
+        *,
+        is_stream: bool,
+        has_limits: bool,
+    ) -> None:
+        super().__init__()
+        self._on_bug: Final = on_bug
+        self._crossing: Final = crossing
+        self._refuses: Final = refuses
+        self._is_stream: Final = is_stream
+        self._has_limits: Final = has_limits
+        self._head: ReplyHead | None = None
+        self._is_error = False
+        self._stream: CrossingStream | None = None
+        self._body: list[bytes] = []
+        self._n_bytes = 0
+        self._written: list[bytes] = []  # of a stream whose head is held
+
+    @property
+    def holds(self) -> bool:
+        return True  # only whole events are written
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Hold the head back. Raises nothing: what can't be read is said by feed()."""
+        self._head = head
+        self._is_error = head.status >= _ERRORS_FROM
+        if not is_plain and not self._is_error:
+            return None  # feed() fails: Velox asked for what is not compressed
+        is_json = any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
+        if self._is_stream and not self._is_error and (is_sse or not is_json):
+            self._stream = self._crossing.stream()
+        return None
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came. Raises UpstreamFailure."""
+        try:
+            if self._stream is not None:
+                return self._feed_stream(self._stream, data, end)
+            return self._feed_whole(data, end)
+        except BrokenReplyError as exc:
+            message = f"the upstream's reply can't be translated: {exc}"
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message) from exc
+        except UpstreamFailure:
+            raise
+        except Exception as exc:
+            self._on_bug(exc)
+            message = "an error inside Velox ended the translation of this reply; it was recorded"
+            raise UpstreamFailure(Reason.INTERNAL, message) from exc
+
+    def cut(self, error: VeloxError) -> bytes | None:
+        """Return the event that says that the stream is not whole."""
+        stream = self._stream
+        if stream is None or self.released is None or stream.failed is not None or stream.is_whole:
+            return None
+        code = error.reason.code
+        return stream.fail(ApiError(_kind(error.status), error.status, error.message, code))
+
+    def _feed_stream(self, stream: CrossingStream, data: bytes, end: bool) -> bytes:
+        text = stream.feed(data, end)
+        if self.released is not None:
+            if end and not stream.is_whole and stream.failed is None:
+                raise _truncated()
+            self.is_over = stream.is_whole or stream.failed is not None
+            return text
+        failed = stream.failed
+        if failed is not None and not stream.has_begun:
+            return self._fail(failed)
+        if end and not stream.is_whole and failed is None:
+            raise _truncated()
+        self._written.append(text)
+        if not stream.has_begun:
+            return b""
+        self._release(200, _SSE, _CACHE)
+        self.is_over = stream.is_whole or failed is not None
+        written, self._written = b"".join(self._written), []
+        return written
+
+    def _feed_whole(self, data: bytes, end: bool) -> bytes:
+        if self._is_error and self._n_bytes + len(data) > _MOST_ERROR_BYTES:
+            data = data[: _MOST_ERROR_BYTES - self._n_bytes]
+        self._body.append(data)
+        self._n_bytes += len(data)
+        if self._n_bytes > _MOST_ANSWER_BYTES:
+            raise BrokenReplyError(f"it is over {_MOST_ANSWER_BYTES} bytes")
+        if not end:
+            return b""
+        body, self._body = b"".join(self._body), []
+        head = self._head
+        assert head is not None, "a body comes after its head"
+        if self._is_error:
+            error = self._crossing.read_error(head.status, head.headers, body)
+            self._release(head.status, _JSON)
+            return self._crossing.error(error)
+        try:
+            written = self._crossing.whole_stream(body) if self._is_stream else self._crossing.answer(body)
+        except ReplyError as exc:
+            return self._fail(exc.error)
+        self._release(head.status, *((_SSE, _CACHE) if self._is_stream else (_JSON,)))
+        return written
+
+    def _fail(self, error: ApiError) -> bytes:
+        """Answer with an error that came in a reply of status 200, unless another attempt follows."""
+        assert self._head is not None, "a body comes after its head"
+        told = ReplyHead.of(error.status, self._head.headers, None)
+        if self._refuses(told):
+            message = f"the upstream answered with {error.status}, inside a reply of status {self._head.status}"
+            raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
+        self._release(error.status, _JSON)
+        self.is_over = True
+        return self._crossing.error(error)
+
+    def _release(self, status: int, *fields: tuple[bytes, bytes]) -> None:
+        assert self._head is not None, "a body comes after its head"
+        headers = [field for field in self._head.headers if self._passes(field[0])]
+        headers += fields
+        if self._crossing.dropped:
+            headers.append((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")))
+        self.released = ReplyHead.of(status, headers, None)
+
+    def _passes(self, name: bytes) -> bool:
+        if name in _KEPT:
+            return True
+        return not name.startswith(_DROPPED) and (self._has_limits or not name.startswith(_LIMITS))
+
+
+def _truncated() -> UpstreamFailure:
+    return UpstreamFailure(Reason.UPSTREAM_TRUNCATED, "the upstream's stream ended without the end of its dialect")
+
+
+def _kind(status: int) -> ErrorKind:
+    """Return what an error of Velox's own is about, as far as its status tells."""
+    kinds = {kind.value: kind for kind in ErrorKind}
+    return kinds.get(status, ErrorKind.API if status >= 500 else ErrorKind.INVALID)
