@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -58,6 +59,19 @@ def test_python_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path) ->
     done = run([sys.executable, "-c", aimed(snippet, velox)], tmp_path)
 
     assert len(done.stdout.split()) > 5
+
+
+def test_file_of_the_readme_is_served(tmp_path: Path) -> None:
+    """`velox serve --config FILE` takes the file that is shown; its one key may use one model."""
+    (example,) = [each for each in blocks(README, "yaml") if "routes:" in each]
+    file = tmp_path / "velox.yaml"
+    digest = f"sha256:{hashlib.sha256(b'key-of-team-a').hexdigest()}"
+    file.write_text(re.sub(r"sha256:\w+", digest, re.sub(r"https?://[^\s,\"]+", "http://127.0.0.1:9", example, count=1)))
+
+    with VeloxProcess({"OPENAI_API_KEY": "k"}, ("serve", "--config", str(file))) as velox:
+        command = f"curl -s -o body -w %{{http_code}} {velox.base_url}/v1/chat/completions -H x-api-key:key-of-team-a"
+        asked = [*command.split(), "-H", "content-type: application/json", "-d", '{"model": "llama-3", "messages": []}']
+        assert run(asked, tmp_path).stdout == "403"
 
 
 @pytest.mark.skipif(

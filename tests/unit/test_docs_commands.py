@@ -97,6 +97,7 @@ RUN_BY = {
     ),
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
+    ".venv/bin/velox serve --config velox.yaml": f"{EXAMPLES}::test_file_of_the_readme_is_served",
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
         f"{EXAMPLES}::test_simulator_command_answers"
     ),
