@@ -45,18 +45,18 @@ def good(number: int, origins: Mapping[str, str]) -> str:
 
 # By what is wrong with it.
 BAD: Final = {
-    "a field that there is not": "upstreams:\n  - {name: a, orign: 'http://127.0.0.1:1'}\n",
-    "a route to an upstream that is not there": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
+    "an unknown field": "upstreams:\n  - {name: a, orign: 'http://127.0.0.1:1'}\n",
+    "a route to an unknown upstream": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
     "routes:\n  - {name: all, to: [b]}\n",
-    "a key that is not there": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1', keys: [env:NOT_THERE]}\n",
+    "a key in an unset variable": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1', keys: [env:NOT_THERE]}\n",
     "half a file": "upstreams:\n  - {name: a, origin: 'http://127.0\n",
-    "a name that comes twice": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
+    "a name twice": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
     "  - {name: a, origin: 'http://127.0.0.1:2'}\n",
     "a fallback in a circle": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
     "routes:\n  - {name: all, to: [a], fallback: [a]}\n",
-    "a value that is none": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1', weight: many}\n",
-    "a route that nothing reaches": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
+    "an invalid value": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1', weight: many}\n",
+    "a route that never matches": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1'}\n"
     "routes:\n  - {name: all, to: [a]}\n  - {name: more, match: {models: [m]}, to: [a]}\n",
     "a key in the file itself": "upstreams:\n  - {name: a, origin: 'http://127.0.0.1:1', keys: [sk-bench]}\n",
-    "an address that is none": "upstreams:\n  - {name: a, origin: 'somewhere'}\n",
+    "an invalid address": "upstreams:\n  - {name: a, origin: 'somewhere'}\n",
 }

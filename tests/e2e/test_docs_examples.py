@@ -66,7 +66,9 @@ def test_file_of_the_readme_is_served(tmp_path: Path) -> None:
     (example,) = [each for each in blocks(README, "yaml") if "routes:" in each]
     file = tmp_path / "velox.yaml"
     digest = f"sha256:{hashlib.sha256(b'key-of-team-a').hexdigest()}"
-    file.write_text(re.sub(r"sha256:\w+", digest, re.sub(r"https?://[^\s,\"]+", "http://127.0.0.1:9", example, count=1)))
+    file.write_text(
+        re.sub(r"sha256:\w+", digest, re.sub(r"https?://[^\s,\"]+", "http://127.0.0.1:9", example, count=1))
+    )
 
     with VeloxProcess({"OPENAI_API_KEY": "k"}, ("serve", "--config", str(file))) as velox:
         command = f"curl -s -o body -w %{{http_code}} {velox.base_url}/v1/chat/completions -H x-api-key:key-of-team-a"

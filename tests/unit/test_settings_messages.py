@@ -407,8 +407,8 @@ FILES: dict[str, tuple[str | bytes, list[str]]] = {
         "upstreams: [{name: a, origin: http://h}]\nroutes:\n  - {name: r, to: a}\n  - {name: s, to: a}\n",
         [
             (
-                "velox.yaml:4: a route is 's': expected before r (velox.yaml:3), which takes all that it "
-                "is for: nothing reaches it here"
+                "velox.yaml:4: a route is 's': it never matches: r (velox.yaml:3) matches all of its "
+                "requests first; move it before r"
             )
         ],
     ),

@@ -563,8 +563,8 @@ def test_unreachable_route_names_the_one_before(tmp_path: Path) -> None:
     (told,) = problems(tmp_path, "routes:\n- {name: all, to: default}\n- {name: b, to: default, match: {models: x}}\n")
 
     assert told == (
-        "velox.yaml:3: a route is 'b': expected before all (velox.yaml:2), which takes all that it is for: nothing"
-        " reaches it here"
+        "velox.yaml:3: a route is 'b': it never matches: all (velox.yaml:2) matches all of its requests first;"
+        " move it before all"
     )
 
 

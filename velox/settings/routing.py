@@ -132,8 +132,8 @@ def _unreachable(routes: Sequence[RouteEntry]) -> Iterator[Problem]:
     An error, not a warning: an unreachable route is a mistake, and a refused reload changes nothing.
     """
     for route, before in shadowed(routes):
-        place = f"expected before {before.name} ({before.where})"
-        expected = f"{place}, which takes all that it is for: nothing reaches it here"
+        first = f"{before.name} ({before.where}) matches all of its requests first"
+        expected = f"it never matches: {first}; move it before {before.name}"
         yield Problem("a route", quoted(route.name), expected, where=route.where)
 
 
