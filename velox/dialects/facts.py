@@ -18,7 +18,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     max_output: what max_tokens is where the client names none and the dialect needs one.
     sampling: it takes temperature, top_p and top_k.
     thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
-    "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "none".
+    "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "toggle" (the same, and `thinking` of type
+    enabled or disabled: DeepSeek, Z.ai), "none".
     forced_choice: a tool may be forced while it reasons.
     cache_marks: it takes them.
     prefill: the last message may be the assistant's.
@@ -28,8 +29,12 @@ class ModelFacts(msgspec.Struct, frozen=True):
     images_in_results: tool results may hold pictures.
     schema_keywords: Gemini's `parametersJsonSchema` is taken; else the subset.
     call_ids: "any", "mistral" (nine letters and digits), "bedrock" (up to 64 of a-zA-Z0-9_.:-), "none" (Vertex).
-    reasoning_field: how Chat Completions calls the text of reasoning there.
-    refused: fields that get a 400 there. renamed: fields of Chat Completions that are called otherwise there.
+    reasoning_field: how Chat Completions calls the text of reasoning there, when a message of the assistant comes back;
+    "thinking": parts of its content are of that type (Mistral); "": it is not sent.
+    refused: fields that get a 400 there; "name": of messages.
+    renamed: fields of Chat Completions that are called otherwise there. Cache marks are written only where there is a
+    name for `prompt_cache_breakpoint`: itself (OpenAI), or `cache_control` (OpenRouter).
+    text_parts: a message's content may be a list of texts; else they are joined.
     """
 
     max_output: int = 4096
@@ -47,6 +52,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     reasoning_field: str = "reasoning_content"
     refused: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    text_parts: bool = True
 
 
 UNKNOWN_MODEL: Final = ModelFacts()

@@ -1,0 +1,320 @@
+"""The messages of a request, written for OpenAI and for every server that is compatible with it.
+
+Knows: roles, parts, calls and their results. Does not know: the fields beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from velox.dialects.chat.replies import EXTRA_CONTENT
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Audio,
+    Block,
+    CacheMark,
+    Document,
+    Image,
+    JsonText,
+    MediaKind,
+    Message,
+    Refusal,
+    Role,
+    Signature,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.names import FittedNames
+from velox.dialects.text import EMPTY, joined, quoted
+
+__all__ = ["MessageWriter"]
+
+# OpenAI refuses longer ids of calls.
+_MOST_ID: Final = 40
+_N_MISTRAL: Final = 9
+_LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_PICTURES_FOLLOW: Final = b'"The files of this result are in the next message."'
+
+
+class MessageWriter:
+    """Writes the messages of one request. ids: those of calls that are others there -> as the client has them."""
+
+    def __init__(self, facts: ModelFacts, losses: Losses, provider: str, names: FittedNames) -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._provider: Final = provider
+        self._names: Final = names
+        self._mark_name: Final = dict(facts.renamed).get("prompt_cache_breakpoint") if facts.cache_marks else None
+        self.ids: Final[dict[str, str]] = {}
+        self._unanswered: Final[list[tuple[str, str]]] = []  # name and id of calls that the client gave no id
+        self._n_without_id = 0
+
+    def write(self, messages: Sequence[Message], note: JsonText | None) -> bytes:
+        """Write them. note: what else the model is told, after the leading system messages."""
+        written: list[bytes] = []
+        for n, message in enumerate(messages):
+            if note is not None and message.role is not Role.SYSTEM:
+                written.append(b'{"role":"system","content":%b}' % note)
+                note = None
+            match message.role:
+                case Role.SYSTEM:
+                    written.append(self._said(b"system", message, message.blocks, n))
+                case Role.USER:
+                    written += self._user(message, n)
+                case Role.ASSISTANT:
+                    written.append(self._assistant(message))
+        if note is not None:
+            written.append(b'{"role":"system","content":%b}' % note)
+        if messages and messages[-1].role is Role.ASSISTANT and not self._facts.prefill:
+            text = "the model of this route can't go on with a message of the assistant; end with the user's"
+            raise BadRequestError(text, f"messages[{len(messages) - 1}]")
+        return b",".join(written)
+
+    # -- user and system ------------------------------------------------------------------------------
+
+    def _user(self, message: Message, n: int) -> list[bytes]:
+        """Write the results of tools as messages of their own, first, and then what else there is."""
+        written: list[bytes] = []
+        others: list[Block] = []
+        moved: list[Block] = []
+        for block in message.blocks:
+            if isinstance(block, ToolResult):
+                written.append(self._result(block, moved))
+            else:
+                others.append(block)
+        others = [*moved, *others]
+        if others or not written:
+            written.append(self._said(b"user", message, others, n))
+        return written
+
+    def _said(self, role: bytes, message: Message, blocks: Sequence[Block], n: int) -> bytes:
+        name = b""
+        if message.name is not None:
+            if "name" in self._facts.refused:
+                self._losses.drop("name", f"messages[{n}].name")
+            else:
+                name = b',"name":' + quoted(message.name)
+        return b'{"role":"%b","content":%b%b}' % (role, self._content(blocks, n), name)
+
+    def _content(self, blocks: Sequence[Block], n: int) -> bytes:
+        if len(blocks) == 1:
+            block = blocks[0]
+            if isinstance(block, Text) and block.cache is None:
+                return block.text
+        texts = [block.text for block in blocks if isinstance(block, Text)]
+        if len(texts) == len(blocks):
+            marks = [self._marks(block.cache) for block in blocks if isinstance(block, Text)]
+            if not any(marks) and (len(texts) < 2 or not self._facts.text_parts):
+                return joined(texts)
+        parts = [self._part(block, f"messages[{n}].content[{k}]") for k, block in enumerate(blocks)]
+        return b"[" + b",".join(parts) + b"]"
+
+    def _part(self, block: Block, path: str) -> bytes:
+        match block:
+            case Text():
+                return b'{"type":"text","text":%b%b}' % (block.text, self._marks(block.cache))
+            case Image():
+                return self._image(block, path)
+            case Audio():
+                if block.source.kind is not MediaKind.DATA:
+                    raise BadRequestError("the model of this route takes audio as base64 data only", path)
+                form = block.format or (block.source.type or "audio/wav").partition("/")[2]
+                return b'{"type":"input_audio","input_audio":{"data":%b,"format":%b}}' % (
+                    quoted(block.source.value),
+                    quoted({"mpeg": "mp3", "x-wav": "wav"}.get(form, form)),
+                )
+            case Document():
+                return self._document(block, path)
+        raise BadRequestError("this part can't be in a message of the user", path)
+
+    def _image(self, image: Image, path: str) -> bytes:
+        source = image.source
+        if source.kind is MediaKind.DATA:
+            url = f"data:{source.type or 'image/png'};base64,{source.value}"
+        elif source.kind is MediaKind.URL and source.value.startswith(("http:", "https:")):
+            url = source.value
+        else:
+            raise BadRequestError("the model of this route takes pictures as base64 data or http(s) URLs", path)
+        detail = b"" if image.detail is None else b',"detail":' + quoted(image.detail)
+        form = b'{"type":"image_url","image_url":{"url":%b%b}%b}'
+        return form % (quoted(url), detail, self._marks(image.cache))
+
+    def _document(self, document: Document, path: str) -> bytes:
+        if document.context is not None or document.citations:
+            self._losses.drop("citations", path)
+        source, mark = document.source, self._marks(document.cache)
+        if source.kind is MediaKind.TEXT:
+            return b'{"type":"text","text":%b%b}' % (quoted(source.value), mark)
+        if source.kind is not MediaKind.DATA:
+            raise BadRequestError("the model of this route takes files as base64 data only", path)
+        name = document.name or "file." + (source.type or "application/pdf").rpartition("/")[2]
+        data = f"data:{source.type or 'application/pdf'};base64,{source.value}"
+        form = b'{"type":"file","file":{"filename":%b,"file_data":%b}%b}'
+        return form % (quoted(name), quoted(data), mark)
+
+    def _result(self, result: ToolResult, moved: list[Block]) -> bytes:
+        """Write the result of a tool: text only; files move to the message that follows."""
+        if result.is_error:
+            self._losses.drop("is_error")
+        texts = [part.text for part in result.parts if isinstance(part, Text)]
+        files = [part for part in result.parts if not isinstance(part, Text)]
+        moved += files
+        marks = [mark for part in result.parts if isinstance(part, Text) and (mark := self._marks(part.cache))]
+        mark = self._marks(result.cache) or (marks[-1] if marks else b"")
+        content = joined(texts, b"\\n") if texts else _PICTURES_FOLLOW if files else EMPTY
+        if mark:
+            content = b'[{"type":"text","text":%b%b}]' % (content, mark)
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quoted(self._result_id(result)), content)
+
+    # -- the assistant ----------------------------------------------------------------------------------
+
+    def _assistant(self, message: Message) -> bytes:
+        texts: list[JsonText] = []
+        thoughts: list[JsonText] = []
+        details: list[bytes] = []
+        calls: list[bytes] = []
+        refusals: list[JsonText] = []
+        mark = b""
+        for block in message.blocks:
+            match block:
+                case Text():
+                    texts.append(block.text)
+                    mark = self._marks(block.cache) or mark
+                    if block.signature is not None:
+                        self._losses.drop("reasoning_signature")
+                case Thinking():
+                    self._thinking(block, thoughts, details)
+                case ToolUse():
+                    calls.append(self._call(block))
+                case Refusal():
+                    refusals.append(block.text)
+                case _:
+                    self._losses.drop("media")
+        content = self._assistant_content(texts, thoughts, mark, has_calls=bool(calls or refusals))
+        fields = [b'{"role":"assistant","content":', content]
+        if refusals:
+            fields += [b',"refusal":', joined(refusals, b"")]
+        if message.name is not None and "name" not in self._facts.refused:
+            fields += [b',"name":', quoted(message.name)]
+        if thoughts and self._facts.reasoning_field != "thinking":
+            fields += [b',"%b":' % self._facts.reasoning_field.encode(), joined(thoughts)]
+        if details:
+            fields += [b',"reasoning_details":[', b",".join(details), b"]"]
+        if calls:
+            fields += [b',"tool_calls":[', b",".join(calls), b"]"]
+        fields.append(b"}")
+        return b"".join(fields)
+
+    def _assistant_content(
+        self, texts: Sequence[JsonText], thoughts: Sequence[JsonText], mark: bytes, *, has_calls: bool
+    ) -> bytes:
+        text = joined(texts, b"")
+        if thoughts and self._facts.reasoning_field == "thinking":
+            thought = b'{"type":"thinking","thinking":[{"type":"text","text":%b}]}' % joined(thoughts)
+            return b'[%b,{"type":"text","text":%b%b}]' % (thought, text, mark)
+        if mark and texts:
+            return b'[{"type":"text","text":%b%b}]' % (text, mark)
+        return b"null" if has_calls and text == EMPTY else text
+
+    def _thinking(self, block: Thinking, thoughts: list[JsonText], details: list[bytes]) -> None:
+        """Write reasoning that is the model's own, or nobody's."""
+        signature = block.signature
+        if signature is None:
+            if not self._facts.reasoning_field:
+                self._losses.drop("reasoning")
+            elif block.text != EMPTY:
+                thoughts.append(block.text)
+            return
+        if signature.provider != self._provider:
+            self._losses.drop("reasoning_signature")
+            return
+        form, _, value = signature.value.partition(":")
+        own_id = b"" if signature.item_id is None else b',"id":' + quoted(signature.item_id)
+        if block.is_redacted:
+            entry = b'{"type":"reasoning.encrypted","data":%b' % quoted(value)
+        else:
+            entry = b'{"type":"reasoning.text","text":%b,"signature":%b' % (block.text, quoted(value))
+        details.append(b'%b,"format":%b,"index":%d%b}' % (entry, quoted(form), len(details), own_id))
+
+    def _call(self, call: ToolUse) -> bytes:
+        extra = self._extra(call.signature)
+        mark = b"" if call.cache is None else self._marks(call.cache)
+        return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}%b%b}' % (
+            quoted(self._call_id(call)),
+            quoted(self._names.fit(call.name)),
+            quoted(call.arguments.decode("utf-8", "replace")),
+            extra,
+            mark,
+        )
+
+    def _extra(self, signature: Signature | None) -> bytes:
+        if signature is None:
+            return b""
+        form, _, value = signature.value.partition(":")
+        if signature.provider != self._provider or form != EXTRA_CONTENT:
+            self._losses.drop("reasoning_signature")
+            return b""
+        return b',"extra_content":{"google":{"thought_signature":%b}}' % quoted(value)
+
+    # -- marks and ids ----------------------------------------------------------------------------------
+
+    def cache_control(self, mark: CacheMark | None) -> bytes:
+        """Return the field of a mark on a tool or on the request, where the server has one there.
+
+        OpenAI has none: what stands before the messages is cached with them.
+        """
+        return self._marks(mark) if self._mark_name in (None, "cache_control") else b""
+
+    def _marks(self, mark: CacheMark | None) -> bytes:
+        if mark is None:
+            return b""
+        if self._mark_name is None:
+            self._losses.drop("cache")
+            return b""
+        if self._mark_name == "cache_control":
+            ttl = b"" if mark.ttl is None else b',"ttl":' + quoted(mark.ttl)
+            return b',"cache_control":{"type":"ephemeral"%b}' % ttl
+        ttl = b',"ttl":' + quoted(_LIFETIMES[mark.ttl]) if mark.ttl in _LIFETIMES else b""
+        return b',"prompt_cache_breakpoint":{"mode":"explicit"%b}' % ttl
+
+    def _call_id(self, call: ToolUse) -> str:
+        if call.id:
+            return self._fit(call.id)
+        made = self._fit(f"call_{self._n_without_id}")
+        self._n_without_id += 1
+        self._unanswered.append((call.name, made))
+        return made
+
+    def _result_id(self, result: ToolResult) -> str:
+        """Return the id of the call that this is the result of; without one, the first of that name."""
+        if result.id:
+            return self._fit(result.id)
+        waiting = self._unanswered
+        found = next((each for each in waiting if each[0] == result.name), waiting[0] if waiting else None)
+        if found is None:
+            return self._fit(f"call_{result.name or ''}")
+        waiting.remove(found)
+        return found[1]
+
+    def _fit(self, call_id: str) -> str:
+        is_mistral = self._facts.call_ids == "mistral"
+        if is_mistral:
+            fits = len(call_id) == _N_MISTRAL and call_id.isascii() and call_id.isalnum()
+        else:
+            fits = len(call_id) <= _MOST_ID
+        if fits:
+            return call_id
+        digest = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()[:16], "big")
+        letters = []
+        for _ in range(_N_MISTRAL if is_mistral else 20):
+            digest, digit = divmod(digest, len(_LETTERS))
+            letters.append(_LETTERS[digit])
+        fitted = "".join(letters) if is_mistral else "call_" + "".join(letters)
+        self.ids[fitted] = call_id
+        return fitted

@@ -1,0 +1,272 @@
+"""Chat Completions as OpenAI's models and those of every compatible server speak it: asked, and their answers read.
+
+Knows: the request's JSON, and where servers differ, by ModelFacts. Does not know: HTTP, any model's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from velox.dialects.chat import wire
+from velox.dialects.chat.messages import MessageWriter
+from velox.dialects.chat.replies import (
+    EXTRA_CONTENT,
+    api_error,
+    is_given,
+    read_content,
+    read_error,
+    read_reasoning,
+    read_usage,
+    signed,
+    stop_of,
+)
+from velox.dialects.chat.requests import read_arguments
+from velox.dialects.chat.stream import ChunkReader
+from velox.dialects.decoding import decoded_reply
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    Block,
+    Choice,
+    Format,
+    JsonText,
+    JsonValue,
+    Reasoning,
+    Refusal,
+    Request,
+    Signature,
+    StreamReader,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    Written,
+)
+from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.names import FittedNames
+from velox.dialects.text import EMPTY, quoted, raw_text
+
+__all__ = ["ChatModel"]
+
+_COMPLETION: Final = msgspec.json.Decoder(wire.Completion)
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_MOST_NAME: Final = 64
+_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
+_OBJECT: Final = b'{"type":"json_object"}'
+_DEFAULT_FORMAT_NAME: Final = "answer"
+_FORMAT_NAME_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
+# The least tokens for reasoning that are a certain effort.
+_EFFORTS: Final = ((16_384, "high"), (4096, "medium"), (0, "low"))
+# For servers that know no schemas.
+_SCHEMA_NOTE: Final = "Answer with a JSON object and nothing else. It must fit this JSON schema: "
+
+
+class ChatModel:
+    """One attempt at a model; see ModelSide. provider: the name of its row, whose signatures only it takes back."""
+
+    def __init__(self, facts: ModelFacts, losses: Losses, provider: str = "openai") -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._provider: Final = provider
+        self._renamed: Final = dict(facts.renamed)
+        self._names: Final = FittedNames(_NAME, _MOST_NAME)
+
+    def __repr__(self) -> str:
+        return f"<ChatModel {self._provider}>"
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def write(self, request: Request, model: str) -> Written:
+        """See ModelSide."""
+        facts, losses = self._facts, self._losses
+        messages = MessageWriter(facts, losses, self._provider, self._names)
+        wanted = request.format
+        note = None if wanted is None or wanted.schema is None or facts.json_schema else _note(wanted.schema)
+        fields: list[bytes] = [
+            b'{"model":',
+            quoted(model),
+            b',"messages":[',
+            messages.write(request.messages, note),
+            b"]",
+        ]
+        if request.stream:
+            fields.append(b',"stream":true')
+            if "stream_options" not in facts.refused:
+                fields.append(b',"stream_options":{"include_usage":true}')
+        if request.tools:
+            tools = b",".join([self._tool(tool, messages) for tool in request.tools])
+            fields += [b',"tools":[', tools, b"]"]
+            if request.tool_choice is not None:
+                self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
+            if request.parallel_tools is not None:
+                self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
+        self._add_number(fields, facts.max_tokens_name, request.max_tokens)
+        self._sampling(fields, request)
+        if request.stop:
+            self._add(fields, "stop", msgspec.json.encode(request.stop))
+        if wanted is not None:
+            self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted))
+        if request.reasoning is not None:
+            self._reasoning(fields, request.reasoning)
+        if request.user is not None:
+            self._add(fields, "user", quoted(request.user))
+        if request.tier is not None:
+            self._add(fields, "service_tier", quoted(request.tier))
+        if request.cache_key is not None:
+            self._add(fields, "prompt_cache_key", quoted(request.cache_key))
+        fields += [messages.cache_control(request.cache), b"}"]
+        return Written(b"".join(fields), self._names.originals, messages.ids)
+
+    def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
+        """Add a field as it is called there, if the model takes it."""
+        if name in self._facts.refused:
+            self._losses.drop(name)
+            return
+        fields.append(b',"%b":%b' % (self._renamed.get(name, name).encode(), value))
+
+    def _add_number(self, fields: list[bytes], name: str, value: float | None) -> None:
+        if value is not None:
+            self._add(fields, name, msgspec.json.encode(value))
+
+    def _sampling(self, fields: list[bytes], request: Request) -> None:
+        for name, value in (
+            ("temperature", request.temperature),
+            ("top_p", request.top_p),
+            ("top_k", request.top_k),
+        ):
+            if value is not None and not self._facts.sampling:
+                self._losses.drop(name)
+            else:
+                self._add_number(fields, name, value)
+        self._add_number(fields, "seed", request.seed)
+        self._add_number(fields, "presence_penalty", request.presence_penalty)
+        self._add_number(fields, "frequency_penalty", request.frequency_penalty)
+
+    def _reasoning(self, fields: list[bytes], reasoning: Reasoning) -> None:
+        if self._facts.thinking == "none":
+            if reasoning.enabled is not False and reasoning.effort != "none":
+                self._losses.drop("reasoning")
+            return
+        effort = reasoning.effort
+        if effort is None and reasoning.budget_tokens is not None:
+            effort = next(word for least, word in _EFFORTS if reasoning.budget_tokens >= least)
+        if effort is not None:
+            self._add(fields, "reasoning_effort", quoted(effort))
+        if self._facts.thinking == "toggle" and reasoning.enabled is not None:
+            self._add(fields, "thinking", b'{"type":"enabled"}' if reasoning.enabled else b'{"type":"disabled"}')
+        elif effort is None and reasoning.enabled is False:
+            # Many models reason as they like, and refuse the effort "none".
+            self._losses.drop("reasoning")
+
+    def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
+        description = b"" if tool.description is None else b',"description":' + tool.description
+        strict = b"" if tool.strict is None else b',"strict":true' if tool.strict else b',"strict":false'
+        return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
+            quoted(self._names.fit(tool.name)),
+            description,
+            tool.parameters or _NO_PARAMETERS,
+            strict,
+            messages.cache_control(tool.cache),
+        )
+
+    def _tool_choice(self, choice: ToolChoice) -> bytes:
+        if choice.choice is Choice.TOOL:
+            return b'{"type":"function","function":{"name":%b}}' % quoted(self._names.fit(choice.name or ""))
+        if choice.allowed:
+            if "allowed_tools" in self._facts.refused:
+                self._losses.drop("tool_choice.allowed_tools")
+                return _CHOICES[choice.choice]
+            form = b'{"type":"function","function":{"name":%b}}'
+            tools = b",".join(form % quoted(self._names.fit(name)) for name in choice.allowed)
+            return b'{"type":"allowed_tools","allowed_tools":{"mode":%b,"tools":[%b]}}' % (
+                _CHOICES[choice.choice],
+                tools,
+            )
+        word = _CHOICES[choice.choice]
+        renamed = self._renamed.get(f"tool_choice.{word[1:-1].decode()}")
+        return word if renamed is None else quoted(renamed)
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def answer(self, body: bytes) -> Answer:
+        """See ModelSide."""
+        given = decoded_reply(_COMPLETION, body)
+        if is_given(given.error):
+            raise ReplyError(api_error(given.error))
+        choice = next((each for each in given.choices or () if not each.index), None)
+        if choice is not None and is_given(choice.error):
+            raise ReplyError(api_error(choice.error))
+        if choice is None or choice.message is None:
+            raise BrokenReplyError("the upstream's answer has no message")
+        blocks = self._blocks(choice.message)
+        has_calls = any(isinstance(block, ToolUse) for block in blocks)
+        stop = stop_of(choice.finish_reason or "stop", choice.stop_reason, has_calls=has_calls)
+        if isinstance(stop, ApiError):
+            raise ReplyError(stop)
+        return Answer(str(given.id or ""), given.model or "", blocks, stop, read_usage(given.usage), given.service_tier)
+
+    def _blocks(self, message: wire.ReplyMessage) -> list[Block]:
+        text, thought = read_content(message.content)
+        blocks: list[Block] = []
+        if message.reasoning_details:
+            blocks += read_reasoning(message.reasoning_details, self._provider)
+        else:
+            for reasoning in (raw_text(message.reasoning_content), raw_text(message.reasoning), thought):
+                if reasoning is not None and reasoning != EMPTY:
+                    blocks.append(Thinking(reasoning))
+                    break
+        if text != EMPTY:
+            blocks.append(Text(text))
+        refusal = raw_text(message.refusal)
+        if refusal is not None and refusal != EMPTY:
+            blocks.append(Refusal(refusal))
+        for call in message.tool_calls or ():
+            if call.function is not None:
+                blocks.append(
+                    ToolUse(
+                        call.id or "",
+                        call.function.name,
+                        read_arguments(bytes(call.function.arguments)),
+                        self._google(call.extra_content),
+                    )
+                )
+        old = message.function_call
+        if old is not None and not message.tool_calls:
+            blocks.append(ToolUse("", old.name, read_arguments(bytes(old.arguments))))
+        return blocks
+
+    def _google(self, extra: wire.ExtraContent | None) -> Signature | None:
+        if extra is None or extra.google is None or not extra.google.thought_signature:
+            return None
+        return signed(self._provider, EXTRA_CONTENT, extra.google.thought_signature)
+
+    def stream(self) -> StreamReader:
+        """See ModelSide."""
+        return ChunkReader(self._provider)
+
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """See ModelSide."""
+        return read_error(status, body)
+
+
+def _format(wanted: Format) -> bytes:
+    """Write a format that is not plain text."""
+    if wanted.schema is None:
+        return _OBJECT
+    name = _FORMAT_NAME_OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
+    description = b"" if wanted.description is None else b',"description":' + wanted.description
+    strict = b"" if wanted.strict is None else b',"strict":true' if wanted.strict else b',"strict":false'
+    form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'
+    return form % (quoted(name), description, wanted.schema, strict)
+
+
+def _note(schema: JsonValue) -> JsonText:
+    """Return what tells a model the schema that its server can't be told."""
+    return quoted(_SCHEMA_NOTE + schema.decode("utf-8", "replace"))

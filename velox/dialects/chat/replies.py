@@ -1,0 +1,272 @@
+"""What answers and chunks of all these servers have in common: usage, finish reasons, reasoning, errors.
+
+Knows: their words and fields. Does not know: the order of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.chat import wire
+from velox.dialects.form import (
+    ApiError,
+    ErrorKind,
+    JsonText,
+    Signature,
+    Stop,
+    StopReason,
+    Thinking,
+    Usage,
+)
+from velox.dialects.text import EMPTY, joined, raw_text
+
+__all__ = [
+    "EXTRA_CONTENT",
+    "api_error",
+    "is_given",
+    "kind_of",
+    "read_content",
+    "read_error",
+    "read_reasoning",
+    "read_usage",
+    "signed",
+    "stop_of",
+]
+
+_MOST_MESSAGE: Final = 4096
+# The format of a signature that came in `extra_content`, in its value before the colon; see signed().
+EXTRA_CONTENT: Final = "extra_content"
+
+_USAGE: Final = msgspec.json.Decoder(wire.Usage)
+_PARTS: Final = msgspec.json.Decoder(list[wire.Part])
+_ANY: Final = msgspec.json.Decoder()
+_NO_USAGE: Final = Usage()
+
+_STOPS: Final = {
+    "stop": StopReason.END,
+    "eos": StopReason.END,
+    "end_turn": StopReason.END,
+    "stop_sequence": StopReason.STOP_STRING,
+    "length": StopReason.LENGTH,
+    "max_tokens": StopReason.LENGTH,
+    "model_length": StopReason.CONTEXT,
+    "model_context_window_exceeded": StopReason.CONTEXT,
+    "tool_calls": StopReason.TOOLS,
+    "function_call": StopReason.TOOLS,
+    "tool_use": StopReason.TOOLS,
+    "content_filter": StopReason.FILTER,
+    "sensitive": StopReason.FILTER,
+}
+# Finish reasons that say that the model failed, with the error's kind.
+_FAILURES: Final = {
+    "error": ErrorKind.API,
+    "network_error": ErrorKind.UNAVAILABLE,
+    "insufficient_system_resource": ErrorKind.UNAVAILABLE,
+    "abort": ErrorKind.UNAVAILABLE,
+}
+_KINDS: Final = {kind.value: kind for kind in ErrorKind} | {
+    408: ErrorKind.TIMEOUT,
+    422: ErrorKind.INVALID,
+    424: ErrorKind.API,
+    502: ErrorKind.UNAVAILABLE,
+    503: ErrorKind.UNAVAILABLE,
+    524: ErrorKind.TIMEOUT,
+}
+# Types and codes of errors in a stream, which has no status of its own.
+_WORDS: Final = {
+    "invalid_request_error": ErrorKind.INVALID,
+    "tool_use_failed": ErrorKind.INVALID,
+    "context_length_exceeded": ErrorKind.INVALID,
+    "content_filter": ErrorKind.INVALID,
+    "authentication_error": ErrorKind.AUTHENTICATION,
+    "invalid_api_key": ErrorKind.AUTHENTICATION,
+    "insufficient_quota": ErrorKind.RATE_LIMIT,
+    "permission_error": ErrorKind.PERMISSION,
+    "not_found_error": ErrorKind.NOT_FOUND,
+    "model_not_found": ErrorKind.NOT_FOUND,
+    "rate_limit_error": ErrorKind.RATE_LIMIT,
+    "rate_limit_exceeded": ErrorKind.RATE_LIMIT,
+    "too_many_requests": ErrorKind.RATE_LIMIT,
+    "timeout_error": ErrorKind.TIMEOUT,
+    "service_unavailable": ErrorKind.UNAVAILABLE,
+    "overloaded_error": ErrorKind.OVERLOADED,
+    "server_overloaded": ErrorKind.OVERLOADED,
+}
+
+
+def is_given(raw: Raw) -> bool:
+    """Tell whether a raw field is there, and not null."""
+    return len(raw) > 0 and bytes(raw) != b"null"
+
+
+# -- usage and stop ---------------------------------------------------------------------------------
+
+
+def read_usage(raw: Raw) -> Usage:
+    """Read the usage; what can't be read is left out.
+
+    Where the total is more than its parts, reasoning is not counted in completion_tokens (xAI, Google's server).
+    """
+    if not is_given(raw):
+        return _NO_USAGE
+    try:
+        given = _USAGE.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _NO_USAGE
+    prompt, completion, total = given.prompt_tokens, given.completion_tokens, given.total_tokens
+    details = given.completion_tokens_details
+    reasoning = None if details is None else details.reasoning_tokens
+    if prompt is not None and completion is not None and total is not None and total > prompt + completion:
+        reasoning = reasoning or total - prompt - completion
+        completion = total - prompt
+    cached, written = given.prompt_cache_hit_tokens, None
+    if given.prompt_tokens_details is not None:
+        cached = given.prompt_tokens_details.cached_tokens
+        written = given.prompt_tokens_details.cache_write_tokens
+    for other in (given.prompt_cache_hit_tokens, given.num_cached_tokens, given.cached_tokens):
+        cached = other if cached is None else cached
+    return Usage(prompt, completion, cached, written, None, reasoning)
+
+
+def stop_of(word: str, stop_reason: str | int | None, *, has_calls: bool) -> Stop | ApiError:
+    """Return what a finish reason says. has_calls: some servers say `stop` after a call, too."""
+    kind = _FAILURES.get(word)
+    if kind is not None:
+        return ApiError(kind, kind.value, f"the model failed: its finish reason is {word}")
+    reason = _STOPS.get(word)
+    if reason is None:
+        return Stop(StopReason.TOOLS if has_calls else StopReason.END, unknown=word[:64])
+    if reason is StopReason.END and has_calls:
+        reason = StopReason.TOOLS
+    if reason is StopReason.END and isinstance(stop_reason, str):
+        return Stop(StopReason.STOP_STRING, sequence=stop_reason)
+    return Stop(reason)
+
+
+# -- texts and reasoning ----------------------------------------------------------------------------
+
+
+def read_content(raw: Raw) -> tuple[JsonText, JsonText]:
+    """Return the text of a message or a delta, and the reasoning that Mistral puts beside it; EMPTY for none."""
+    text = raw_text(raw)
+    if text is not None:
+        return text, EMPTY
+    if not is_given(raw):
+        return EMPTY, EMPTY
+    try:
+        parts = _PARTS.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return EMPTY, EMPTY
+    texts: list[JsonText] = []
+    thoughts: list[JsonText] = []
+    for part in parts:
+        if part.type == "thinking":
+            thoughts += _texts(part.thinking)
+        elif part.type == "text":
+            texts.append(raw_text(part.text) or EMPTY)
+    return joined(texts, b""), joined(thoughts, b"")
+
+
+def _texts(raw: Raw) -> list[JsonText]:
+    """Return the texts of a list of parts, or a text."""
+    text = raw_text(raw)
+    if text is not None:
+        return [text]
+    try:
+        return [text for part in _PARTS.decode(raw) if (text := raw_text(part.text)) is not None]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+
+
+def signed(provider: str, form: str | None, value: str, item_id: str | None = None) -> Signature:
+    """Return a signature that only this provider takes back; its value says in which form."""
+    return Signature(provider, f"{form or ''}:{value}", item_id)
+
+
+def read_reasoning(details: Sequence[wire.ReasoningDetail], provider: str) -> list[Thinking]:
+    """Read OpenRouter's entries of a whole answer."""
+    blocks: list[Thinking] = []
+    for each in details:
+        text = raw_text(each.text) or raw_text(each.summary)
+        value = each.signature if each.signature is not None else each.data
+        signature = None if value is None else signed(provider, each.format, value, each.id)
+        if text is not None:
+            blocks.append(Thinking(text, signature))
+        elif signature is not None and blocks and blocks[-1].signature is None:
+            blocks[-1].signature = signature
+        elif signature is not None:
+            blocks.append(Thinking(EMPTY, signature, is_redacted=True))
+    return blocks
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+def kind_of(status: int) -> ErrorKind:
+    """Return what an error of this status is about."""
+    return _KINDS.get(status) or (ErrorKind.API if status >= 500 or status < 400 else ErrorKind.INVALID)
+
+
+def api_error(raw: Raw | bytes, status: int | None = None) -> ApiError:
+    """Read an error object, or whatever stands there. status: of the reply; None: it is in a reply of 2xx."""
+    value: object = None
+    try:
+        value = _ANY.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    if isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        value = value["error"]
+    fields: dict[str, object] = value if isinstance(value, dict) else {"message": value}
+    message = _message(fields)
+    code, word = fields.get("code"), fields.get("type")
+    if status is None:
+        status = _status(fields)
+    kind = kind_of(status)
+    return ApiError(
+        kind,
+        status,
+        message or f"the upstream answered with an error (status {status}) and said nothing about it",
+        code if isinstance(code, str) and code else word if isinstance(word, str) and word in _WORDS else None,
+        param if isinstance(param := fields.get("param"), str) else None,
+    )
+
+
+def _message(fields: dict[str, object]) -> str:
+    for name in ("message", "detail", "error", "msg"):
+        value = fields.get(name)
+        if isinstance(value, str) and value:
+            return value[:_MOST_MESSAGE]
+        if value and not isinstance(value, str):
+            return msgspec.json.encode(value).decode("utf-8", "replace")[:_MOST_MESSAGE]
+    return ""
+
+
+def _status(fields: dict[str, object]) -> int:
+    """Return the status that an error in a reply of 2xx would have had."""
+    for name in ("code", "status_code", "status"):
+        value = fields.get(name)
+        if isinstance(value, str) and value.isdigit() and len(value) == 3:
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
+    for name in ("code", "type"):
+        kind = _WORDS.get(str(fields.get(name)))
+        if kind is not None:
+            return kind.value
+    return ErrorKind.API.value
+
+
+def read_error(status: int, body: bytes) -> ApiError:
+    """Read the body of an error reply, which may be anything."""
+    text = body.strip()
+    if text[:1] in (b"{", b"["):
+        return api_error(text, status)
+    shown = text[:_MOST_MESSAGE].decode("utf-8", "replace")
+    message = shown or f"the upstream answered with status {status} and an empty body"
+    return ApiError(kind_of(status), status, message)

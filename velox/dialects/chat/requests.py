@@ -1,0 +1,464 @@
+"""A client's request in Chat Completions, read into the form.
+
+Knows: the fields of a request, and which of them no other dialect has. Does not know: answers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.chat import wire
+from velox.dialects.chat.details import id_without_thought, read_blocks, read_details
+from velox.dialects.decoding import checked_text, decoded_request
+from velox.dialects.form import (
+    Audio,
+    Block,
+    CacheMark,
+    Choice,
+    Content,
+    Document,
+    Format,
+    Image,
+    JsonText,
+    JsonValue,
+    Media,
+    MediaKind,
+    Message,
+    Reasoning,
+    Refusal,
+    Request,
+    Role,
+    Signature,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.text import EMPTY, decoded, quoted, raw_text
+
+__all__ = ["CUSTOM_INPUT", "RequestReader", "read_arguments"]
+
+# The one parameter of a function that stands for a custom tool, which takes a text.
+CUSTOM_INPUT: Final = "input"
+_CUSTOM_SCHEMA: Final = b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}'
+_NO_ARGUMENTS: Final = b"{}"
+
+_REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
+_LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
+_PARTS: Final = msgspec.json.Decoder(list[wire.Part])
+_TEXT_PARTS: Final = msgspec.json.Decoder(list[wire.Part])
+_CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
+_UNKNOWN: Final = "Object contains unknown field"
+
+_CHOICES: Final = {
+    "auto": Choice.AUTO,
+    "none": Choice.NONE,
+    "required": Choice.REQUIRED,
+    "any": Choice.REQUIRED,  # Mistral's word
+}
+_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+_REFUSED: Final = {
+    "functions": "functions is the old name of tools; send tools",
+    "function_call": "function_call is the old name of tool_choice; send tool_choice",
+    "audio": "the model of this route does not answer with audio; leave audio out",
+    "web_search_options": "the model of this route has no web search of this kind; leave web_search_options out",
+    "moderation": "the model of this route does not moderate by this field; leave moderation out",
+}
+_DROPPED: Final = (
+    "logit_bias",
+    "prediction",
+    "verbosity",
+    "metadata",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+)
+# OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
+_LIFETIMES: Final = {"12h": "1h", "30m": None}
+
+
+class RequestReader:
+    """Reads one request. custom: the names of its custom tools; include_usage: a stream is to say the usage."""
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses: Final = losses
+        self.custom: Final[set[str]] = set()
+        self.include_usage = False
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """Read the request. Raises BadRequestError."""
+        text = checked_text(body)
+        try:
+            given: wire.RequestBody = _REQUEST.decode(text)
+        except msgspec.ValidationError as exc:
+            if not str(exc).startswith(_UNKNOWN):
+                decoded_request(_REQUEST, text)
+            given = self._lenient(text)
+        except (msgspec.DecodeError, RecursionError):
+            given = decoded_request(_REQUEST, text)
+        self._refuse(given)
+        self._drop(given)
+        if given.stream_options is not None:
+            self.include_usage = given.stream_options.include_usage is True
+        max_tokens = given.max_completion_tokens
+        stop = given.stop
+        return Request(
+            model=given.model,
+            messages=self._messages(given.messages),
+            stream=given.stream is True,
+            tools=[tool for n, each in enumerate(given.tools or ()) if (tool := self._tool(each, n)) is not None],
+            tool_choice=self._tool_choice(given.tool_choice),
+            parallel_tools=given.parallel_tool_calls,
+            max_tokens=given.max_tokens if max_tokens is None else max_tokens,
+            temperature=given.temperature,
+            top_p=given.top_p,
+            top_k=given.top_k,
+            stop=[] if stop is None else [stop] if isinstance(stop, str) else stop,
+            seed=given.seed,
+            presence_penalty=given.presence_penalty,
+            frequency_penalty=given.frequency_penalty,
+            format=_format(given),
+            reasoning=_reasoning(given),
+            user=given.safety_identifier if given.user is None else given.user,
+            tier=given.service_tier,
+            cache=_mark(given.cache_control),
+            cache_key=given.prompt_cache_key,
+        )
+
+    def _lenient(self, text: bytes) -> wire.RequestBody:
+        """Read a request with unknown fields."""
+        given = decoded_request(_LENIENT, text)
+        for name in decoded_request(_FIELDS, text):
+            if name not in wire.RequestBody.__struct_fields__:
+                self._losses.drop("unknown", name)
+        return given
+
+    def _refuse(self, given: wire.RequestBody) -> None:
+        for name, message in _REFUSED.items():
+            if _is_given(getattr(given, name)):
+                raise BadRequestError(message, name)
+        if given.n is not None and given.n != 1:
+            raise BadRequestError("the model of this route gives one answer; leave n out or set it to 1", "n")
+        if given.logprobs or given.top_logprobs:
+            message = "the model of this route gives no log probabilities; leave logprobs and top_logprobs out"
+            raise BadRequestError(message, "logprobs" if given.logprobs else "top_logprobs")
+        if given.modalities and set(given.modalities) != {"text"}:
+            raise BadRequestError(
+                'the model of this route answers with text only; set modalities to ["text"]', "modalities"
+            )
+
+    def _drop(self, given: wire.RequestBody) -> None:
+        for name in _DROPPED:
+            if _is_given(getattr(given, name)):
+                self._losses.drop(name)
+        if given.store:
+            self._losses.drop("store")
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def _messages(self, given: list[wire.Message]) -> list[Message]:
+        messages = []
+        for n, each in enumerate(given):
+            match each.role:
+                case "user":
+                    blocks: list[Block] = [*self._content(each, n)]
+                    role = Role.USER
+                case "assistant":
+                    blocks, role = self._assistant(each, n), Role.ASSISTANT
+                case "tool":
+                    blocks, role = [self._tool_result(each, n)], Role.USER
+                case "system" | "developer":
+                    blocks, role = [*self._content(each, n)], Role.SYSTEM
+                case "function":
+                    message = "function is the old name of the role tool; send tool, with a tool_call_id"
+                    raise BadRequestError(message, f"messages[{n}].role")
+                case _:
+                    message = "the role of a message is system, developer, user, assistant or tool"
+                    raise BadRequestError(message, f"messages[{n}].role")
+            if each.cache_control is not None and blocks:
+                _set_mark(blocks[-1], _mark(each.cache_control))
+            messages.append(Message(role, blocks, each.name if each.role != "tool" else None))
+        return messages
+
+    def _content(self, message: wire.Message, n: int) -> list[Content]:
+        """Read the content of a message that is not the assistant's."""
+        content = message.content
+        text = raw_text(content)
+        if text is not None:
+            return [Text(text)]
+        if not _is_given(content):
+            raise BadRequestError("a message of this role has a content", f"messages[{n}].content")
+        path = f"messages[{n}].content"
+        found = []
+        parts = decoded_request(_PARTS, content, path)
+        for k, part in enumerate(parts):
+            block = self._part(part, f"{path}[{k}]")
+            if isinstance(block, Thinking | Refusal):
+                raise BadRequestError("a part of this type is the assistant's", f"{path}[{k}].type")
+            found.append(block)
+        return found
+
+    def _part(self, part: wire.Part, path: str) -> Content | Thinking | Refusal:
+        cache = _mark(part.cache_control) or _mark(part.prompt_cache_breakpoint)
+        match part.type:
+            case "text" | "input_text" | "output_text":
+                return Text(_text(part.text, f"{path}.text"), cache)
+            case "image_url" if part.image_url is not None:
+                return Image(_media(part.image_url.url), part.image_url.detail, cache)
+            case "input_audio" if part.input_audio is not None:
+                sound = part.input_audio
+                return Audio(Media(MediaKind.DATA, sound.data, f"audio/{sound.format or 'wav'}"), sound.format)
+            case "file" if part.file is not None:
+                return Document(_file(part, path), part.file.filename, cache=cache)
+            case "refusal":
+                return Refusal(_text(part.refusal, f"{path}.refusal"))
+            case "thinking":
+                return Thinking(_thinking_text(part.thinking, f"{path}.thinking"))
+            case "image_url" | "input_audio" | "file":
+                raise BadRequestError(f"a part of type {part.type} has a field {part.type}", f"{path}.{part.type}")
+        message = "parts of a message are of type text, image_url, input_audio, file or refusal"
+        raise BadRequestError(message, f"{path}.type")
+
+    def _assistant(self, message: wire.Message, n: int) -> list[Block]:
+        path = f"messages[{n}]"
+        if _is_given(message.function_call):
+            raise BadRequestError("function_call is the old name of tool_calls; send those", f"{path}.function_call")
+        if _is_given(message.audio):
+            message_ = "an earlier answer in audio can't be sent to the model of this route; send its text"
+            raise BadRequestError(message_, f"{path}.audio")
+        calls = [self._call(each, f"{path}.tool_calls[{k}]") for k, each in enumerate(message.tool_calls or ())]
+        thoughts, signatures = self._thoughts(message, {call.id for call in calls})
+        for call in calls:
+            call.signature = call.signature or signatures.get(call.id)
+        said: list[Block] = []
+        text = raw_text(message.content)
+        if text is not None:
+            if text != EMPTY:
+                said.append(Text(text))
+        elif _is_given(message.content):
+            parts = decoded_request(_PARTS, message.content, f"{path}.content")
+            said += [self._part(part, f"{path}.content[{k}]") for k, part in enumerate(parts)]
+        signature = signatures.get("") or _google(message.extra_content)
+        if signature is not None:
+            _sign(signature, said, calls)
+        refusal = raw_text(message.refusal)
+        if refusal is not None and refusal != EMPTY:
+            said.append(Refusal(refusal))
+        return [*thoughts, *said, *calls]
+
+    def _thoughts(self, message: wire.Message, calls: set[str]) -> tuple[list[Thinking], dict[str, Signature]]:
+        """Read the reasoning of a message, and the signatures of calls by their ids, "" for the text's."""
+        text = raw_text(message.reasoning_content)
+        if text is None:
+            text = raw_text(message.reasoning)
+        if text == EMPTY:
+            text = None
+        if message.reasoning_details:
+            return read_details(message.reasoning_details, text, calls)
+        if message.thinking_blocks:
+            return read_blocks(message.thinking_blocks), {}
+        return ([] if text is None else [Thinking(text)]), {}
+
+    def _call(self, call: wire.ToolCall, path: str) -> ToolUse:
+        call_id, signature = id_without_thought(call.id or "")
+        function = call.function
+        if call.custom is not None:
+            function = call.custom
+            self.custom.add(function.name)
+            arguments = b'{"%b":%b}' % (CUSTOM_INPUT.encode(), raw_text(function.input) or EMPTY)
+        elif function is not None:
+            arguments = read_arguments(bytes(function.arguments))
+        else:
+            raise BadRequestError("a tool call has a function", f"{path}.function")
+        if not function.name:
+            raise BadRequestError("a tool call has the name of its function", f"{path}.function.name")
+        signature = _google(call.extra_content) or signature
+        return ToolUse(call_id, function.name, arguments, signature, _mark(call.cache_control))
+
+    def _tool_result(self, message: wire.Message, n: int) -> ToolResult:
+        if message.tool_call_id is None:
+            raise BadRequestError("a message of role tool has a tool_call_id", f"messages[{n}].tool_call_id")
+        call_id, _ = id_without_thought(message.tool_call_id)
+        parts: list[Text | Image | Document] = []
+        if _is_given(message.content):
+            for k, part in enumerate(self._content(message, n)):
+                if isinstance(part, Audio):
+                    raise BadRequestError(
+                        "the result of a tool is text or pictures", f"messages[{n}].content[{k}].type"
+                    )
+                parts.append(part)
+        return ToolResult(call_id, parts, message.name)
+
+    # -- tools ----------------------------------------------------------------------------------------
+
+    def _tool(self, tool: wire.Tool, n: int) -> Tool | None:
+        function = tool.function
+        if tool.type == "function" and function is not None:
+            parameters = bytes(function.parameters)
+            return Tool(
+                function.name,
+                raw_text(function.description),
+                parameters if parameters[:1] == b"{" else None,
+                function.strict,
+                _mark(tool.cache_control or function.cache_control),
+            )
+        if tool.type == "custom" and tool.custom is not None:
+            self.custom.add(tool.custom.name)
+            return Tool(tool.custom.name, raw_text(tool.custom.description), _CUSTOM_SCHEMA)
+        if tool.type in ("function", "custom"):
+            raise BadRequestError(f"a tool of type {tool.type} has a field {tool.type}", f"tools[{n}].{tool.type}")
+        self._losses.drop("tools.hosted", f"tools[{n}]")
+        return None
+
+    def _tool_choice(self, raw: Raw) -> ToolChoice | None:
+        if not _is_given(raw):
+            return None
+        word = raw_text(raw)
+        if word is not None:
+            choice = _CHOICES.get(decoded(word))
+            if choice is None:
+                raise BadRequestError("tool_choice is none, auto, required or an object", "tool_choice")
+            return ToolChoice(choice)
+        given = decoded_request(_CHOICE, raw, "tool_choice")
+        named = given.function or given.custom
+        if given.type in ("function", "custom") and named is not None:
+            return ToolChoice(Choice.TOOL, named.name)
+        if given.type == "allowed_tools" and given.allowed_tools is not None:
+            tools = given.allowed_tools
+            names = tuple(each.name for tool in tools.tools if (each := tool.function or tool.custom) is not None)
+            choice = Choice.REQUIRED if tools.mode == "required" else Choice.AUTO
+            return ToolChoice(choice, allowed=names)
+        raise BadRequestError(
+            "tool_choice is of type function, custom or allowed_tools, with a field so", "tool_choice"
+        )
+
+
+def read_arguments(raw: bytes) -> JsonValue:
+    """Return the arguments of a call, a JSON string of an object, as an object. Others are wrapped, never refused."""
+    if raw[:1] == b"{":
+        return raw  # some servers send an object
+    if raw[:1] != b'"' or raw == EMPTY:
+        return _NO_ARGUMENTS
+    text = decoded(raw)
+    value = text.encode("utf-8", "backslashreplace").strip()
+    if not value or value == b"null":
+        return _NO_ARGUMENTS
+    if value[:1] == b"{":
+        try:
+            _FIELDS.decode(value)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass
+        else:
+            return value
+    return b'{"_invalid_arguments":%b}' % quoted(text)
+
+
+def _is_given(raw: object) -> bool:
+    """Tell whether a raw field is there, and not null."""
+    return isinstance(raw, Raw) and len(raw) > 0 and bytes(raw) != b"null"
+
+
+def _text(raw: Raw, path: str) -> JsonText:
+    text = raw_text(raw)
+    if text is None:
+        raise BadRequestError("a part of this type has a text", path)
+    return text
+
+
+def _thinking_text(raw: Raw, path: str) -> JsonText:
+    """Read Mistral's: a list of texts."""
+    text = raw_text(raw)
+    if text is not None:
+        return text
+    parts = decoded_request(_TEXT_PARTS, raw, path) if _is_given(raw) else []
+    return b'"' + b"".join(part[1:-1] for each in parts if (part := raw_text(each.text)) is not None) + b'"'
+
+
+def _media(url: str) -> Media:
+    found = _DATA_URL.match(url)
+    if found is None:
+        return Media(MediaKind.URL, url)
+    return Media(MediaKind.DATA, url[found.end() :], found[1].lower() or None)
+
+
+def _file(part: wire.Part, path: str) -> Media:
+    file = part.file
+    assert file is not None, "asked for files only"
+    if file.file_id is not None:
+        return Media(MediaKind.ID, file.file_id)
+    if file.file_data is None:
+        raise BadRequestError("a file has a file_data or a file_id", f"{path}.file")
+    if file.file_data.startswith(("http:", "https:", "gs:", "s3:")):
+        return Media(MediaKind.URL, file.file_data)  # OpenRouter takes these
+    media = _media(file.file_data)
+    if media.kind is MediaKind.URL:
+        media = Media(MediaKind.DATA, file.file_data)  # base64 alone
+    return media if media.type is not None else Media(media.kind, media.value, "application/pdf")
+
+
+def _mark(mark: wire.CacheControl | None) -> CacheMark | None:
+    if mark is None:
+        return None
+    return CacheMark(_LIFETIMES.get(mark.ttl or "", mark.ttl))
+
+
+def _set_mark(block: Block, mark: CacheMark | None) -> None:
+    if not isinstance(block, Audio | Thinking | Refusal):
+        block.cache = mark
+
+
+def _google(extra: wire.ExtraContent | None) -> Signature | None:
+    if extra is None or extra.google is None or not extra.google.thought_signature:
+        return None
+    return Signature("google", extra.google.thought_signature)
+
+
+def _sign(signature: Signature, said: list[Block], calls: list[ToolUse]) -> None:
+    """Give a message's signature to what it is of: the first call, or the last text."""
+    if calls and not any(isinstance(each, Text) for each in said):
+        calls[0].signature = calls[0].signature or signature
+        return
+    texts = [each for each in said if isinstance(each, Text)]
+    if not texts:
+        texts = [Text(EMPTY)]
+        said.append(texts[0])
+    texts[-1].signature = signature
+
+
+def _format(given: wire.RequestBody) -> Format | None:
+    wanted = given.response_format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return Format()
+    form = wanted.json_schema
+    if wanted.type != "json_schema" or form is None:
+        message = "response_format is of type text, json_object or json_schema, the last with a field json_schema"
+        raise BadRequestError(message, "response_format.type")
+    schema = bytes(form.schema)
+    if schema[:1] != b"{":
+        raise BadRequestError("json_schema has a schema, an object", "response_format.json_schema.schema")
+    return Format(schema, form.name, raw_text(form.description), form.strict)
+
+
+def _reasoning(given: wire.RequestBody) -> Reasoning | None:
+    """Read how much is to be reasoned, by whichever of the fields says it."""
+    effort = given.reasoning_effort
+    own, thinking = given.reasoning, given.thinking
+    if effort is not None and effort not in _EFFORTS:
+        raise BadRequestError("reasoning_effort is none, minimal, low, medium, high, xhigh or max", "reasoning_effort")
+    if own is not None:
+        effort = own.effort if effort is None else effort
+        summary = "omitted" if own.exclude else own.summary
+        return Reasoning(effort, own.max_tokens, own.enabled, summary)
+    if thinking is not None and thinking.type in ("enabled", "adaptive", "disabled"):
+        return Reasoning(effort, thinking.budget_tokens, thinking.type != "disabled")
+    return None if effort is None else Reasoning(effort)

@@ -1,0 +1,318 @@
+"""A streamed answer of a server that speaks Chat Completions, read into events.
+
+The servers differ in what they leave out: ids, indexes, roles, the end mark. Nothing is finished before the end: after
+a finish reason there may be more, and an error (OpenRouter), or the same reason again.
+
+Knows: chunks. Does not know: HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from velox.dialects.chat import wire
+from velox.dialects.chat.replies import (
+    EXTRA_CONTENT,
+    api_error,
+    is_given,
+    read_content,
+    read_usage,
+    signed,
+    stop_of,
+)
+from velox.dialects.decoding import decoded_reply
+from velox.dialects.form import (
+    ApiError,
+    Close,
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    JsonText,
+    Kind,
+    Open,
+    Sign,
+    Start,
+    Stop,
+    StopReason,
+    Used,
+)
+from velox.dialects.losses import BrokenReplyError
+from velox.dialects.sse_events import SseEvents
+from velox.dialects.text import EMPTY, quoted, raw_text
+
+__all__ = ["ChunkReader"]
+
+_MOST_CALLS: Final = 128
+_DONE: Final = b"[DONE]"
+_ERROR: Final = b"error"
+_CHUNK: Final = msgspec.json.Decoder(wire.Chunk)
+
+
+class _Call:
+    """One call. n: of its block. last: the end of its arguments so far."""
+
+    __slots__ = ("id", "last", "n", "name")
+
+    def __init__(self, n: int, call_id: str, name: str) -> None:
+        self.n: Final = n
+        self.id = call_id
+        self.name = name
+        self.last = b""
+
+
+class ChunkReader:
+    """Reads one stream. provider: whose signatures these are."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider: Final = provider
+        self._events: Final = SseEvents()
+        self._n_blocks = 0
+        self._text = -1  # numbers of the open blocks; -1: none
+        self._thinking = -1
+        self._refusal = -1
+        self._calls: Final[dict[int, _Call]] = {}  # by index: the latest of each
+        self._open_calls: Final[list[_Call]] = []
+        self._n_calls = 0
+        self._latest: _Call | None = None
+        self._has_begun = False
+        self._stop: Stop | None = None
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<ChunkReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
+
+    def feed(self, data: bytes) -> list[Event]:
+        """See StreamReader."""
+        found: list[Event] = []
+        if self._is_over:
+            return found
+        for name, text in self._events.feed(data):
+            self._read(name, text, found)
+        return found
+
+    def end(self) -> list[Event]:
+        """See StreamReader. Many servers leave [DONE] out: a finish reason and a whole last event will do."""
+        found: list[Event] = []
+        if self._is_over:
+            return found
+        rest = bool(self._events.rest)
+        try:
+            for name, text in self._events.end():
+                self._read(name, text, found)
+        except BrokenReplyError:
+            return found  # the last event is cut
+        if self._stop is not None and not rest and not self._is_over:
+            self._finish(found)
+        return found
+
+    def _read(self, name: bytes, text: bytes, found: list[Event]) -> None:
+        if self._is_over:
+            return
+        if text == _DONE:
+            self._done(found)
+            return
+        if not text.isascii():
+            text = _as_text(text)
+        if name == _ERROR:
+            self._fail(api_error(text), found)
+            return
+        chunk = decoded_reply(_CHUNK, text)
+        if is_given(chunk.error):
+            self._fail(api_error(chunk.error), found)
+            return
+        choices = chunk.choices
+        if choices:
+            if not self._has_begun:
+                self._has_begun = True
+                found.append(Start(str(chunk.id or ""), chunk.model or ""))
+            for choice in choices:
+                if not choice.index:  # of several answers the first
+                    self._choice(choice, found)
+        if len(chunk.usage) or chunk.x_groq is not None:
+            self._use(chunk, found)
+
+    def _use(self, chunk: wire.Chunk, found: list[Event]) -> None:
+        usage = read_usage(chunk.usage)
+        if chunk.x_groq is not None:
+            usage = usage.over(read_usage(chunk.x_groq.usage))
+        if usage.input is not None or usage.output is not None:
+            found.append(Used(usage))
+
+    # -- the message ----------------------------------------------------------------------------------
+
+    def _choice(self, choice: wire.ChunkChoice, found: list[Event]) -> None:
+        if is_given(choice.error):
+            self._fail(api_error(choice.error), found)
+            return
+        delta = choice.delta
+        if delta is not None:
+            self._delta(delta, found)
+        word = choice.finish_reason
+        if word:
+            stop = stop_of(word, choice.stop_reason, has_calls=self._n_calls > 0)
+            if isinstance(stop, ApiError):
+                self._fail(stop, found)
+                return
+            self._stop = stop
+            self._close_all(found)
+
+    def _delta(self, delta: wire.Delta, found: list[Event]) -> None:
+        if delta.reasoning_details:
+            self._details(delta, delta.reasoning_details, found)
+        elif len(delta.reasoning_content) or len(delta.reasoning):
+            text = raw_text(delta.reasoning_content) or raw_text(delta.reasoning) or EMPTY
+            if text == EMPTY:
+                text = raw_text(delta.reasoning) or EMPTY
+            self._think(text, found)
+        if len(delta.content):
+            text = raw_text(delta.content) or EMPTY
+            if text == EMPTY:
+                text, thought = read_content(delta.content)
+                self._think(thought, found)
+            if text != EMPTY:
+                if self._text < 0:
+                    self._text = self._open(Kind.TEXT, found)
+                found.append(Delta(self._text, text))
+        if len(delta.refusal):
+            text = raw_text(delta.refusal) or EMPTY
+            if text != EMPTY:
+                if self._refusal < 0:
+                    self._refusal = self._open(Kind.REFUSAL, found)
+                found.append(Delta(self._refusal, text))
+        for each in delta.tool_calls or ():
+            self._tool(each, found)
+        if delta.function_call is not None:
+            self._tool(wire.ToolCallDelta(0, function=delta.function_call), found)
+
+    def _open(self, kind: Kind, found: list[Event]) -> int:
+        """Open a block of text; those of other kinds are whole then, but for calls."""
+        self._close_texts(found)
+        n = self._n_blocks
+        self._n_blocks += 1
+        found.append(Open(n, kind))
+        return n
+
+    def _close_texts(self, found: list[Event]) -> None:
+        found += [Close(n) for n in (self._thinking, self._text, self._refusal) if n >= 0]
+        self._thinking = self._text = self._refusal = -1
+
+    def _close_all(self, found: list[Event]) -> None:
+        self._close_texts(found)
+        found += [Close(call.n) for call in self._open_calls]
+        self._open_calls.clear()
+        self._calls.clear()
+        self._latest = None
+
+    # -- reasoning --------------------------------------------------------------------------------------
+
+    def _think(self, text: JsonText, found: list[Event]) -> None:
+        if text == EMPTY:
+            return
+        if self._thinking < 0:
+            self._thinking = self._open(Kind.THINKING, found)
+        found.append(Delta(self._thinking, text))
+
+    def _details(self, delta: wire.Delta, details: list[wire.ReasoningDetail], found: list[Event]) -> None:
+        """Read OpenRouter's entries; the text beside them is the same once more."""
+        has_text = False
+        for each in details:
+            text = raw_text(each.text) or raw_text(each.summary)
+            if text is not None:
+                has_text = True
+                self._think(text, found)
+            value = each.signature if each.signature is not None else each.data
+            if not value:
+                continue
+            if self._thinking < 0 and each.type == "reasoning.encrypted":
+                n = self._open(Kind.REDACTED, found)
+                found += [Sign(n, signed(self._provider, each.format, value, each.id)), Close(n)]
+                continue
+            if self._thinking < 0:
+                self._thinking = self._open(Kind.THINKING, found)
+            found.append(Sign(self._thinking, signed(self._provider, each.format, value, each.id)))
+            self._close_texts(found)
+        if not has_text:
+            self._think(raw_text(delta.reasoning) or EMPTY, found)
+
+    # -- calls ------------------------------------------------------------------------------------------
+
+    def _tool(self, each: wire.ToolCallDelta, found: list[Event]) -> None:
+        function = each.function
+        name = "" if function is None else function.name or ""
+        arguments = b"" if function is None else bytes(function.arguments)
+        if arguments[:1] == b"{":
+            arguments = quoted(arguments.decode("utf-8", "replace"))
+        elif arguments[:1] != b'"' or arguments == EMPTY:
+            arguments = b""
+        call = self._latest if each.index is None else self._calls.get(each.index)
+        if call is None or _is_other(call, each.id or "", name, arguments):
+            if not name:
+                if call is None and not arguments:
+                    return  # nothing has been called yet
+                raise BrokenReplyError("a tool call of the upstream's stream has no name")
+            call = self._call(each, name, found)
+        if arguments:
+            call.last = arguments[-3:-1]
+            found.append(Delta(call.n, arguments))
+
+    def _call(self, each: wire.ToolCallDelta, name: str, found: list[Event]) -> _Call:
+        if self._n_calls >= _MOST_CALLS:
+            raise BrokenReplyError(f"the upstream's stream has more than {_MOST_CALLS} tool calls")
+        self._close_texts(found)
+        call = _Call(self._n_blocks, each.id or "", name)
+        self._n_blocks += 1
+        self._n_calls += 1
+        self._open_calls.append(call)
+        self._latest = call
+        if each.index is not None:
+            self._calls[each.index] = call
+        found.append(Open(call.n, Kind.TOOL, call.id, name))
+        google = None if each.extra_content is None else each.extra_content.google
+        if google is not None and google.thought_signature:
+            found.append(Sign(call.n, signed(self._provider, EXTRA_CONTENT, google.thought_signature)))
+        return call
+
+    # -- end --------------------------------------------------------------------------------------------
+
+    def _done(self, found: list[Event]) -> None:
+        if self._stop is None:
+            if not self._has_begun:
+                raise BrokenReplyError("the upstream's stream ended without an answer")
+            self._stop = Stop(StopReason.TOOLS if self._n_calls else StopReason.END)
+        self._finish(found)
+
+    def _finish(self, found: list[Event]) -> None:
+        assert self._stop is not None, "only after a finish reason or the end mark"
+        self._close_all(found)
+        self._is_over = True
+        found += [Finish(self._stop), End()]
+
+    def _fail(self, error: ApiError, found: list[Event]) -> None:
+        self._is_over = True
+        found.append(Failed(error))
+
+
+def _is_other(call: _Call, call_id: str, name: str, arguments: bytes) -> bool:
+    """Tell whether this begins another call than the one with the same index.
+
+    Some servers give all calls the index 0, some repeat id and name in every part, some make an id for each part.
+    Without an id, the same name begins another call where one JSON object follows on another, which no JSON has within.
+    """
+    if not name:
+        return False
+    if name != call.name or (call_id and call.id and call_id != call.id):
+        return True
+    return not call_id and call.last.endswith(b"}") and arguments.startswith(b'"{')
+
+
+def _as_text(data: bytes) -> bytes:
+    """Return the data as UTF-8: a server that cuts a character shows a mark in its place."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data

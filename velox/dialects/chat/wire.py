@@ -1,0 +1,392 @@
+"""Requests, answers and chunks of Chat Completions as they stand on the wire, with the fields that others add.
+
+Texts, arguments and schemas are raw JSON. What a request must not have wrong is typed; of a reply only what is needed
+to read it.
+
+Knows: fields and their types. Does not know: what they mean.
+Source: openai 3.54 (types/chat); recorded exchanges with the compatible servers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+__all__ = [
+    "AllowedTools",
+    "CacheControl",
+    "Choice",
+    "Chunk",
+    "ChunkChoice",
+    "Completion",
+    "Delta",
+    "ExtraContent",
+    "FunctionCall",
+    "FunctionName",
+    "LenientRequest",
+    "Message",
+    "Part",
+    "ReasoningDetail",
+    "ReplyMessage",
+    "RequestBody",
+    "ThinkingBlock",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "Usage",
+]
+
+_NONE = Raw()
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+class CacheControl(msgspec.Struct):
+    """A cache mark: Anthropic's `cache_control` (type), or OpenAI's `prompt_cache_breakpoint` (mode)."""
+
+    type: str | None = None
+    mode: str | None = None
+    ttl: str | None = None
+
+
+class _GoogleContent(msgspec.Struct):
+    thought_signature: str | None = None
+
+
+class ExtraContent(msgspec.Struct):
+    """Google's way to say what Chat Completions has no field for."""
+
+    google: _GoogleContent | None = None
+
+
+class FunctionCall(msgspec.Struct):
+    """The called function; input: of a custom tool."""
+
+    name: str = ""
+    arguments: Raw = _NONE
+    input: Raw = _NONE
+
+
+class ToolCall(msgspec.Struct):
+    """A call in a message."""
+
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+    custom: FunctionCall | None = None
+    extra_content: ExtraContent | None = None
+    cache_control: CacheControl | None = None
+
+
+class ReasoningDetail(msgspec.Struct):
+    """One of OpenRouter's `reasoning_details`. length: ours, see details.py."""
+
+    type: str = ""
+    text: Raw = _NONE
+    summary: Raw = _NONE
+    data: str | None = None
+    signature: str | None = None
+    format: str | None = None
+    id: str | None = None
+    index: int | None = None
+    length: int | None = None
+
+
+class ThinkingBlock(msgspec.Struct):
+    """One of LiteLLM's `thinking_blocks`: Anthropic's."""
+
+    type: str = ""
+    thinking: Raw = _NONE
+    signature: str | None = None
+    data: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A message of a request, of any role."""
+
+    role: str
+    content: Raw = _NONE
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: Raw = _NONE
+    reasoning_content: Raw = _NONE
+    reasoning: Raw = _NONE
+    reasoning_details: list[ReasoningDetail] | None = None
+    thinking_blocks: list[ThinkingBlock] | None = None
+    extra_content: ExtraContent | None = None
+    cache_control: CacheControl | None = None
+    function_call: Raw = _NONE
+    audio: Raw = _NONE
+
+
+class _ImageUrl(msgspec.Struct):
+    url: str
+    detail: str | None = None
+
+
+class _InputAudio(msgspec.Struct):
+    data: str
+    format: str | None = None
+
+
+class _File(msgspec.Struct):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content. thinking: Mistral's: a list of texts."""
+
+    type: str
+    text: Raw = _NONE
+    refusal: Raw = _NONE
+    image_url: _ImageUrl | None = None
+    input_audio: _InputAudio | None = None
+    file: _File | None = None
+    thinking: Raw = _NONE
+    cache_control: CacheControl | None = None
+    prompt_cache_breakpoint: CacheControl | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str
+    description: Raw = _NONE
+    parameters: Raw = _NONE
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that the model may call."""
+
+    type: str
+    function: _Function | None = None
+    custom: _Function | None = None
+    cache_control: CacheControl | None = None
+
+
+class FunctionName(msgspec.Struct):
+    """Names a function."""
+
+    name: str
+
+
+class ToolChoice(msgspec.Struct):
+    """A choice that is more than a word."""
+
+    type: str
+    function: FunctionName | None = None
+    custom: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class _AllowedTool(msgspec.Struct):
+    type: str | None = None
+    function: FunctionName | None = None
+    custom: FunctionName | None = None
+
+
+class AllowedTools(msgspec.Struct):
+    """The tools among which the model may choose. mode: "auto", "required"."""
+
+    mode: str
+    tools: list[_AllowedTool]
+
+
+class _JsonSchema(msgspec.Struct):
+    name: str | None = None
+    description: Raw = _NONE
+    schema: Raw = _NONE
+    strict: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct):
+    type: str
+    json_schema: _JsonSchema | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    """OpenRouter's `reasoning`."""
+
+    effort: str | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    summary: str | None = None
+
+
+class _Thinking(msgspec.Struct):
+    """`thinking` of DeepSeek, Z.ai and others."""
+
+    type: str | None = None
+    budget_tokens: int | None = None
+
+
+class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A request. The raw fields are those of which only the presence counts, or that have several types."""
+
+    messages: list[Message]
+    model: str = ""
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: _ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    reasoning: _Reasoning | None = None
+    thinking: _Thinking | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Raw = _NONE
+    parallel_tool_calls: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    cache_control: CacheControl | None = None
+    modalities: list[str] | None = None
+    store: bool | None = None
+    # Refused:
+    functions: Raw = _NONE
+    function_call: Raw = _NONE
+    audio: Raw = _NONE
+    web_search_options: Raw = _NONE
+    moderation: Raw = _NONE
+    # Dropped:
+    logit_bias: Raw = _NONE
+    prediction: Raw = _NONE
+    verbosity: Raw = _NONE
+    metadata: Raw = _NONE
+    prompt_cache_options: Raw = _NONE
+    prompt_cache_retention: Raw = _NONE
+
+
+class LenientRequest(RequestBody, forbid_unknown_fields=False):
+    """The same, with fields that nobody knows."""
+
+
+# -- answers and chunks -----------------------------------------------------------------------------
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """Tokens, as all these servers count them. prompt_cache_hit_tokens: DeepSeek's; num_cached_tokens: Mistral's."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class ReplyMessage(msgspec.Struct):
+    """The message of an answer."""
+
+    content: Raw = _NONE
+    refusal: Raw = _NONE
+    reasoning_content: Raw = _NONE
+    reasoning: Raw = _NONE
+    reasoning_details: list[ReasoningDetail] | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None
+    extra_content: ExtraContent | None = None
+
+
+class Choice(msgspec.Struct):
+    """One choice of an answer. stop_reason: vLLM's: the string that it stopped at. error: OpenRouter's."""
+
+    message: ReplyMessage | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    index: int | None = None
+    error: Raw = _NONE
+
+
+class Completion(msgspec.Struct):
+    """An answer, or an error in its place."""
+
+    id: str | int | None = None
+    model: str | None = None
+    choices: list[Choice] | None = None
+    usage: Raw = _NONE
+    service_tier: str | None = None
+    error: Raw = _NONE
+
+
+class _FunctionDelta(msgspec.Struct):
+    name: str | None = None
+    arguments: Raw = _NONE
+
+
+class ToolCallDelta(msgspec.Struct):
+    """A part of a call."""
+
+    index: int | None = None
+    id: str | None = None
+    function: _FunctionDelta | None = None
+    extra_content: ExtraContent | None = None
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds to the message."""
+
+    content: Raw = _NONE
+    refusal: Raw = _NONE
+    reasoning_content: Raw = _NONE
+    reasoning: Raw = _NONE
+    reasoning_details: list[ReasoningDetail] | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+    function_call: _FunctionDelta | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """One choice of a chunk."""
+
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    index: int | None = None
+    error: Raw = _NONE
+
+
+class _GroqUsage(msgspec.Struct):
+    usage: Raw = _NONE
+
+
+class Chunk(msgspec.Struct):
+    """An event of a stream."""
+
+    id: str | int | None = None
+    model: str | None = None
+    choices: list[ChunkChoice] | None = None
+    usage: Raw = _NONE
+    x_groq: _GroqUsage | None = None
+    error: Raw = _NONE

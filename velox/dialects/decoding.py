@@ -1,0 +1,48 @@
+"""How JSON of a client or an upstream is decoded: what is wrong with it becomes an error of dialects' own.
+
+Knows: msgspec's errors. Does not know: any dialect's fields.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from velox.dialects.losses import BadRequestError, BrokenReplyError
+
+__all__ = ["checked_text", "decoded_reply", "decoded_request"]
+
+_T = TypeVar("_T")
+_PLACE: Final = " - at `$"
+
+
+def checked_text(body: bytes | bytearray) -> bytes:
+    """Return a request's body. Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values."""
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise BadRequestError(f"the body is not UTF-8: byte {exc.start} is wrong") from None
+    return bytes(body)
+
+
+def decoded_request(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, path: str = "") -> _T:
+    """Decode a request, or a raw field of it. path: of the field, "" for the whole body. Raises BadRequestError."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        message, _, place = str(exc).partition(_PLACE)
+        param = path + place.removesuffix("`").replace("[...]", "")
+        raise BadRequestError(message[:1].lower() + message[1:], param.removeprefix(".")) from None
+    except msgspec.DecodeError as exc:
+        raise BadRequestError(f"the body is not valid JSON: {exc}", path) from None
+    except RecursionError:
+        raise BadRequestError("the body is nested too deeply", path) from None
+
+
+def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) -> _T:
+    """Decode an upstream's reply, or an event or a raw field of it. Raises BrokenReplyError."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
