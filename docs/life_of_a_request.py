@@ -90,7 +90,7 @@ STEPS: Final = (
         "connect",
         ("A warm connection with capacity, round robin;", "otherwise a new one, or a wait."),
         "Exchange.lease(), net/upstream/pool.py",
-        ("502 upstream_dns, upstream_connect,", "upstream_tls", "503 queue_timeout"),
+        ("502 upstream_dns, upstream_connect,", "upstream_tls, upstream_credentials", "503 queue_timeout"),
     ),
     Step(
         "forward",

@@ -70,6 +70,8 @@ MEANING: Final = {
     Reason.UPSTREAM_IDLE_TIMEOUT: "silence inside a reply (`VELOX_UPSTREAM_IDLE_TIMEOUT`)",
     Reason.UPSTREAM_TOTAL_TIMEOUT: "the reply took too long (`VELOX_UPSTREAM_TOTAL_TIMEOUT`, `VELOX_STREAM_TIMEOUT`)",
     Reason.UPSTREAM_TRUNCATED: "the upstream cut its reply",
+    Reason.UPSTREAM_CREDENTIALS: "no token or signature for the upstream could be made (AWS, Google,"
+    " Entra); the message says why",
     Reason.UPSTREAM_REDIRECT: "the upstream answered with a redirect; Velox follows none",
     Reason.UPSTREAM_STATUS: "the upstream's own 4xx or 5xx, passed unchanged; only in log and metric",
 }

@@ -77,6 +77,8 @@ class Reason(enum.Enum):
     UPSTREAM_IDLE_TIMEOUT = ("upstream_idle_timeout", 504, _U, False)
     UPSTREAM_TOTAL_TIMEOUT = ("upstream_total_timeout", 504, _U, False)
     UPSTREAM_TRUNCATED = ("upstream_truncated", 502, _U, False)
+    # No token or signature could be made for it (AWS, Google, Entra): nothing was sent.
+    UPSTREAM_CREDENTIALS = ("upstream_credentials", 502, _U, False)
     UPSTREAM_REDIRECT = ("upstream_redirect", 502, _U, False)
     # An upstream's own 4xx or 5xx, passed on unchanged: never a reply of Velox's, only a label.
     UPSTREAM_STATUS = ("upstream_status", 502, _U, None)

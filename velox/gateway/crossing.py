@@ -23,6 +23,7 @@ from velox.dialects.form import (
     StreamReader,
     StreamWriter,
     ToolUse,
+    Usage,
     Used,
     Written,
 )
@@ -37,13 +38,15 @@ _NOTHING: Final = Written(b"")
 class Dialogue:
     """The crossing of one attempt that generates text."""
 
-    __slots__ = ("_client", "_losses", "_model", "_written")
+    __slots__ = ("_client", "_losses", "_model", "_stream", "_usage", "_written")
 
     def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
         self._client: Final = client
         self._model: Final = model
         self._losses: Final = losses
         self._written = _NOTHING
+        self._stream: _DialogueStream | None = None
+        self._usage = Usage()
 
     def __repr__(self) -> str:
         return f"<Dialogue {type(self._client).__name__} {type(self._model).__name__}>"
@@ -52,6 +55,12 @@ class Dialogue:
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out."""
         return self._losses.dropped
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, as far as the upstream has told."""
+        usage = self._usage if self._stream is None else self._stream.usage
+        return usage.input, usage.output
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
@@ -69,7 +78,8 @@ class Dialogue:
 
     def stream(self) -> _DialogueStream:
         """Return what translates a stream."""
-        return _DialogueStream(self._model.stream(), self._client.stream(), self._written)
+        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written)
+        return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
         """Read an error's body."""
@@ -82,6 +92,7 @@ class Dialogue:
 
     def _read(self, body: bytes) -> Answer:
         answer, written = self._model.answer(body), self._written
+        self._usage = answer.usage
         if written.names or written.ids:
             for block in answer.blocks:
                 if isinstance(block, ToolUse):
@@ -93,7 +104,7 @@ class Dialogue:
 class _DialogueStream:
     """One stream."""
 
-    __slots__ = ("_has_names", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole")
+    __slots__ = ("_has_names", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole", "usage")
 
     def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written) -> None:
         self._reader: Final = reader
@@ -103,6 +114,7 @@ class _DialogueStream:
         self.has_begun = False
         self.failed: ApiError | None = None
         self.is_whole = False
+        self.usage = Usage()
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what the client gets. Raises BrokenReplyError."""
@@ -134,6 +146,8 @@ class _DialogueStream:
             if isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
                 event.name = self._written.names.get(event.name, event.name)
                 event.id = self._written.ids.get(event.id, event.id)
+            elif isinstance(event, Used):
+                self.usage = event.usage.over(self.usage)
             written.append(self._writer.write(event))
             if isinstance(event, Failed):
                 self.failed = event.error

@@ -409,6 +409,7 @@ class Exchange:
             has_limits=self._grant.limits.headers is not None,
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
+            on_tokens=None if self._grant.meter is None else self._grant.meter.note,
         )
 
     async def lease(self, member: Member) -> UpstreamConnection:

@@ -5,16 +5,20 @@ Knows: which of the client's headers go up, which credential, which path. Does n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.errors import Reason
 from velox.gateway.request_ids import REQUEST_ID, is_id
 from velox.memo import Memo
-from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamRequest
+from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
+from velox.outcomes import Retry
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_query_model
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.websocket import offer_fields
+from velox.providers.authority import Authority, NoCredentialsError
 from velox.providers.provider import Provider
 from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 
@@ -54,7 +58,8 @@ class Forwarder:
     base_path: "" or "/x". key: the upstream's credential; without it the client's own passes, unless
     client_keys_are_ours (clients present keys of Velox, which no upstream may see). account_headers_pass: those of the
     provider, also where the client's own key does not pass. added: to every request, in place of the client's. usual:
-    where the client sends none of that name.
+    where the client sends none of that name. authority: signs each request in, where there is no key; host: as
+    its signatures name it.
     kept_heads: how many shapes of heads of clients are kept, with what becomes of them.
     """
 
@@ -69,6 +74,8 @@ class Forwarder:
         account_headers_pass: bool = False,
         added: tuple[Header, ...] = (),
         usual: tuple[Header, ...] = (),
+        authority: Authority | None = None,
+        host: bytes = b"",
         kept_heads: int = _KEPT_HEADS,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
@@ -80,7 +87,9 @@ class Forwarder:
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
         dropped = _NEVER | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
-        if key is not None or client_keys_are_ours:
+        self._authority: Final = authority
+        self._host: Final = host
+        if key is not None or client_keys_are_ours or authority is not None:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
@@ -118,7 +127,19 @@ class Forwarder:
         if body is None and shape.method in _WITH_CONTENT:
             body = b""
         up = usual if target is None else self._base_path + target
-        return UpstreamRequest(shape.method, up, fields, values, body)
+        request = UpstreamRequest(shape.method, up, fields, values, body)
+        return request if self._authority is None else self._signed(request, self._authority)
+
+    def _signed(self, request: UpstreamRequest, authority: Authority) -> UpstreamRequest:
+        """Sign a request in. Raises UpstreamFailure: there is nothing to do that with."""
+        headers, now_s = request.headers, time.time()
+        try:
+            more = authority.headers(request.method, self._host, request.target, headers, request.body or b"", now_s)
+        except NoCredentialsError as exc:
+            message = f"there are no credentials for the upstream: {exc.reason}"
+            raise UpstreamFailure(Reason.UPSTREAM_CREDENTIALS, message, unprocessed=Retry.CONNECT) from exc
+        request.fields, request.values = PlainFields([*headers, *more]), ()
+        return request
 
     def build_call(
         self, head: RequestHead, target: bytes, headers: Iterable[Header], body: bytes, rules: HeaderRules = NO_RULES
@@ -137,7 +158,8 @@ class Forwarder:
         fields = [field for field in fields if field[0] not in ours]
         fields += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
         fields += self._credential
-        return UpstreamRequest(b"POST", self._base_path + target, PlainFields(fields), (), body)
+        request = UpstreamRequest(b"POST", self._base_path + target, PlainFields(fields), (), body)
+        return request if self._authority is None else self._signed(request, self._authority)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES

@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
     model: the one to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in
     form.Call. strict: a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply.
-    to_be_read: Velox reads the reply, which must not be compressed then. on_bug: as in TranslatedReply.
+    to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
     """
 
     surface: Surface
@@ -76,6 +76,7 @@ class Asked(NamedTuple):
     has_limits: bool
     to_be_read: bool
     on_bug: Callable[[Exception], None]
+    on_tokens: Callable[[int | None, int | None], None] | None
 
 
 class Lanes:
@@ -145,6 +146,11 @@ class Lanes:
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         attempt.translation = TranslatedReply(
-            crossing, attempt.refuses, asked.on_bug, is_stream=stream, has_limits=asked.has_limits
+            crossing,
+            attempt.refuses,
+            asked.on_bug,
+            is_stream=stream,
+            has_limits=asked.has_limits,
+            on_tokens=asked.on_tokens,
         )
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)

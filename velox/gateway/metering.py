@@ -27,7 +27,7 @@ _FAILED: Final = Usage(0, 0, False)
 class Meter(ReplyFilter):
     """Reads the usage of one reply. is_stream: the client asked for a stream."""
 
-    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_lines", "_reader")
+    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_lines", "_noted", "_reader")
 
     def __init__(self, *, is_stream: bool = False) -> None:
         super().__init__()
@@ -37,6 +37,11 @@ class Meter(ReplyFilter):
         self._is_failed = False
         self._reader: BodyUsage | StreamUsage | None = None
         self._lines: DataLines | None = None  # of an event stream
+        self._noted: tuple[int | None, int | None] | None = None
+
+    def note(self, prompt: int | None, answer: int | None) -> None:
+        """Take the tokens from who translates the reply, and has read them already."""
+        self._noted = (prompt, answer)
 
     def __repr__(self) -> str:
         return f"<Meter {self._reader!r}>"
@@ -74,7 +79,7 @@ class Meter(ReplyFilter):
             return _NO_EVENT if self._is_stream and not self._has_begun else _NOTHING
         if self._lines is None and not (is_whole or self._has_ended):
             return _NOTHING  # where in a body a usage stands is known at its end
-        prompt, answer = self._reader.tokens()
+        prompt, answer = self._reader.tokens() if self._noted is None else self._noted
         if self._lines is not None and (answer is None or not is_whole):
             return Usage(prompt, max(answer or 0, self._lines.n), False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)

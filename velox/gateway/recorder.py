@@ -39,6 +39,7 @@ _ATTEMPTS: Final = {
     Reason.UPSTREAM_DNS: AttemptOutcome.CONNECT_ERROR,
     Reason.UPSTREAM_CONNECT: AttemptOutcome.CONNECT_ERROR,
     Reason.UPSTREAM_TLS: AttemptOutcome.TLS_ERROR,
+    Reason.UPSTREAM_CREDENTIALS: AttemptOutcome.CONNECT_ERROR,
     Reason.UPSTREAM_RESET: AttemptOutcome.RESET,
     Reason.UPSTREAM_PROTOCOL: AttemptOutcome.PROTOCOL,
     Reason.UPSTREAM_REDIRECT: AttemptOutcome.PROTOCOL,

@@ -65,6 +65,10 @@ class Crossing(Protocol):
     @property
     def dropped(self) -> tuple[str, ...]: ...
 
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Those of the prompt and of the answer, as far as the upstream has told."""
+
     def answer(self, body: bytes) -> bytes:
         """Put a plain answer into the client's dialect. Raises BrokenReplyError, ReplyError."""
 
@@ -85,7 +89,9 @@ class TranslatedReply(ReplyFilter):
     """Of one attempt.
 
     is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
-    attempt follows. has_limits: Velox tells its own limits in fields whose names begin like the upstream's.
+    attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
+    in fields whose names begin like the upstream's. on_tokens: called with those of the prompt and of the answer; None:
+    nobody counts them.
     """
 
     __slots__ = (
@@ -97,6 +103,7 @@ class TranslatedReply(ReplyFilter):
         "_is_stream",
         "_n_bytes",
         "_on_bug",
+        "_on_tokens",
         "_refuses",
         "_stream",
         "_written",
@@ -110,9 +117,11 @@ class TranslatedReply(ReplyFilter):
         *,
         is_stream: bool,
         has_limits: bool,
+        on_tokens: Callable[[int | None, int | None], None] | None = None,
     ) -> None:
         super().__init__()
         self._on_bug: Final = on_bug
+        self._on_tokens: Final = on_tokens
         self._crossing: Final = crossing
         self._refuses: Final = refuses
         self._is_stream: Final = is_stream
@@ -142,9 +151,13 @@ class TranslatedReply(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came. Raises UpstreamFailure."""
         try:
-            if self._stream is not None:
-                return self._feed_stream(self._stream, data, end)
-            return self._feed_whole(data, end)
+            if self._stream is None:
+                written = self._feed_whole(data, end)
+            else:
+                written = self._feed_stream(self._stream, data, end)
+            if self._on_tokens is not None:
+                self._on_tokens(*self._crossing.tokens)
+            return written
         except BrokenReplyError as exc:
             message = f"the upstream's reply can't be translated: {exc}"
             raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message) from exc

@@ -1,0 +1,230 @@
+"""The filter that brings one attempt's reply into the client's dialect (gateway/translation.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from velox.dialects.form import ApiError, ErrorKind
+from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.errors import Reason, VeloxError
+from velox.gateway.filters import FilterChain
+from velox.gateway.translation import CrossingStream, TranslatedReply
+from velox.net.upstream.interface import UpstreamFailure
+from velox.types import Headers, ReplyHead
+
+SSE = (b"content-type", b"text/event-stream")
+JSON = (b"content-type", b"application/json")
+OVERLOADED = ApiError(ErrorKind.OVERLOADED, 529, "busy")
+
+
+class Stream:
+    """A stream of a made-up dialect: `.` is a prelude, `e` an event, `!` an error, `$` the end."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.failed: ApiError | None = None
+        self.is_whole = False
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        written = b""
+        for letter in data.decode():
+            self.has_begun = self.has_begun or letter in "e$"
+            if letter == "?":
+                raise BrokenReplyError("no such event")
+            if letter == "!":
+                self.failed = OVERLOADED
+                return written + (b"<error>" if self.has_begun else b"")
+            self.is_whole = letter == "$"
+            written += b"<%b>" % letter.encode()
+        return written
+
+    def fail(self, error: ApiError) -> bytes:
+        return b"<failed %d>" % error.status
+
+
+class Made:
+    """A crossing of that dialect."""
+
+    dropped: tuple[str, ...] = ("seed", "logit_bias")
+    tokens = (3, 4)
+
+    def answer(self, body: bytes) -> bytes:
+        if body == b"bug":
+            raise ZeroDivisionError
+        if body == b"error":
+            raise ReplyError(OVERLOADED)
+        return b"{%b}" % body
+
+    def whole_stream(self, body: bytes) -> bytes:
+        return b"<%b>" % body
+
+    def stream(self) -> CrossingStream:
+        return Stream()
+
+    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        return ApiError(ErrorKind.API, status, body.decode())
+
+    def error(self, error: ApiError) -> bytes:
+        return b"[%d %b]" % (error.status, error.message.encode())
+
+
+class Play:
+    """One reply, played through the chain."""
+
+    def __init__(self, *, is_stream: bool, refuses: bool = False, has_limits: bool = False) -> None:
+        self.bugs: list[Exception] = []
+        self.asked: list[ReplyHead] = []
+        self.tokens: list[tuple[int | None, int | None]] = []
+        self.filter = TranslatedReply(
+            Made(),
+            self._refuses,
+            self.bugs.append,
+            is_stream=is_stream,
+            has_limits=has_limits,
+            on_tokens=lambda *tokens: self.tokens.append(tokens),
+        )
+        self._verdict = refuses
+        self.chain = FilterChain((), is_sse=False, is_plain=True)
+
+    def _refuses(self, head: ReplyHead) -> bool:
+        self.asked.append(head)
+        return self._verdict
+
+    def begin(self, status: int, *headers: tuple[bytes, bytes]) -> ReplyHead | None:
+        self.chain = FilterChain((self.filter,), is_sse=SSE in headers, is_plain=True)
+        return self.chain.begin(ReplyHead.of(status, headers, 7))
+
+    def fields(self) -> dict[bytes, bytes]:
+        assert self.chain.head is not None
+        assert self.chain.head.content_length is None
+        return dict(self.chain.head.headers)
+
+
+def test_plain_answer_waits_for_its_end_and_gets_a_new_head() -> None:
+    """The upstream's length and dialect fields are of another body; what was dropped is said."""
+    play = Play(is_stream=False)
+
+    assert play.begin(200, JSON, (b"request-id", b"r1"), (b"anthropic-organization-id", b"o"), (b"etag", b"x")) is None
+    assert play.chain.feed(b"12", False) == b""
+    assert play.chain.feed(b"34", True) == b"{1234}"
+
+    assert play.fields() == {
+        b"request-id": b"r1",
+        b"content-type": b"application/json",
+        b"x-velox-dropped": b"seed,logit_bias",
+    }
+    assert play.tokens[-1] == (3, 4)
+
+
+@pytest.mark.parametrize(("has_limits", "passes"), [(False, False), (True, True)])
+def test_upstream_limits_do_not_pass_but_ours_do(has_limits: bool, passes: bool) -> None:
+    """Rate-limit headers are in the upstream's dialect; Velox's own have replaced them where it has limits."""
+    play = Play(is_stream=False, has_limits=has_limits)
+
+    play.begin(200, JSON, (b"x-ratelimit-remaining-requests", b"9"))
+    play.chain.feed(b"1", True)
+
+    assert (b"x-ratelimit-remaining-requests" in play.fields()) is passes
+
+
+def test_error_keeps_its_status_in_the_shape_of_the_client() -> None:
+    """An upstream's error, whatever its body."""
+    play = Play(is_stream=True)
+
+    play.begin(503, (b"content-type", b"text/html"), (b"retry-after", b"2"))
+
+    assert play.chain.feed(b"<html>", False) == b""
+    assert play.chain.feed(b"down", True) == b"[503 <html>down]"
+    assert play.chain.head is not None and play.chain.head.status == 503
+    assert play.fields()[b"retry-after"] == b"2"
+
+
+def test_head_of_a_stream_waits_for_the_first_event() -> None:
+    """A prelude is written with it, in order."""
+    play = Play(is_stream=True)
+
+    play.begin(200, SSE)
+    assert play.chain.feed(b".", False) == b"" and play.chain.head is None
+    assert play.chain.feed(b".e", False) == b"<.><.><e>"
+    assert play.chain.is_sse
+    assert play.chain.feed(b"e$", False) == b"<e><$>" and play.chain.is_over
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_error_before_the_first_event_has_its_own_status(refuses: bool) -> None:
+    """Another attempt may follow; without one the client gets an error, not a stream."""
+    play = Play(is_stream=True, refuses=refuses)
+    play.begin(200, SSE)
+    play.chain.feed(b".", False)
+
+    if refuses:
+        with pytest.raises(UpstreamFailure) as raised:
+            play.chain.feed(b"!", False)
+        assert (raised.value.reason, raised.value.status) == (Reason.UPSTREAM_STATUS, 529)
+    else:
+        assert play.chain.feed(b"!", False) == b"[529 busy]"
+        assert play.chain.head is not None and play.chain.head.status == 529 and play.chain.is_over
+    assert [head.status for head in play.asked] == [529]
+
+
+def test_error_after_the_first_event_is_an_event() -> None:
+    """The status is gone; no end follows."""
+    play = Play(is_stream=True)
+    play.begin(200, SSE)
+
+    assert play.chain.feed(b".e", False) == b"<.><e>"
+    assert play.chain.feed(b"!", False) == b"<error>" and play.chain.is_over
+    assert play.filter.cut(VeloxError(Reason.UPSTREAM_RESET, "x")) is None  # it has been told already
+
+
+@pytest.mark.parametrize("before", [b"", b".", b".e", b".eee"])
+def test_cut_stream_never_looks_whole(before: bytes) -> None:
+    """It fails wherever it is cut; once begun, the client is told in its own dialect."""
+    play = Play(is_stream=True)
+    play.begin(200, SSE)
+    play.chain.feed(before, False)
+
+    with pytest.raises(UpstreamFailure) as raised:
+        play.chain.feed(b"", True)
+    assert raised.value.reason is Reason.UPSTREAM_TRUNCATED
+    told = play.chain.cut(VeloxError(Reason.UPSTREAM_TRUNCATED, "cut"))
+    assert told == (b"<failed 502>" if b"e" in before else None)
+
+
+def test_json_in_place_of_a_stream_becomes_one() -> None:
+    """A server that does not stream answers a client that asked for it."""
+    play = Play(is_stream=True)
+    play.begin(200, JSON)
+
+    assert play.chain.feed(b"12", True) == b"<12>"
+    assert play.fields()[b"content-type"].startswith(b"text/event-stream")
+
+
+def test_error_inside_a_whole_answer_of_200_is_one() -> None:
+    """Some answer 200 with an error for a body."""
+    play = Play(is_stream=False)
+    play.begin(200, JSON)
+
+    assert play.chain.feed(b"error", True) == b"[529 busy]"
+    assert play.chain.head is not None and play.chain.head.status == 529
+
+
+def test_reply_that_is_no_dialect_fails() -> None:
+    """The upstream's fault."""
+    play = Play(is_stream=True)
+    play.begin(200, SSE)
+
+    with pytest.raises(UpstreamFailure) as raised:
+        play.chain.feed(b"?", False)
+    assert raised.value.reason is Reason.UPSTREAM_PROTOCOL
+
+
+def test_bug_in_a_dialect_is_recorded_and_ends_the_reply() -> None:
+    """Nothing else is harmed."""
+    play = Play(is_stream=False)
+    play.begin(200, JSON)
+
+    with pytest.raises(UpstreamFailure) as raised:
+        play.chain.feed(b"bug", True)
+    assert raised.value.reason is Reason.INTERNAL
+    assert [type(bug) for bug in play.bugs] == [ZeroDivisionError]
