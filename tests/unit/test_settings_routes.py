@@ -22,6 +22,7 @@ from velox.policy.routes import (
     RouteEntry,
     Target,
     UpstreamEntry,
+    asked_model,
 )
 from velox.runtime.explain import read_headers
 from velox.settings import Settings, SettingsError, load
@@ -158,6 +159,21 @@ def test_model_of_a_route_is_that_of_each_target_without_one(tmp_path: Path) -> 
     (route,) = of_file(tmp_path, UPSTREAMS + content).routes
 
     assert [target.model for target in route.targets] == ["m", "m", "o1", "m", "claude-x"]
+
+
+def test_target_may_take_off_what_a_name_begins_with(tmp_path: Path) -> None:
+    """Such a target gets the client's name without it, whatever model its route names; the route may be strict."""
+    routes = "routes:\n  - {name: a, to: {upstream: azure, strip: az/}, model: m, strict: true}\n"
+    (route,) = of_file(tmp_path, UPSTREAMS + routes).routes
+    (target,) = route.to
+
+    assert route.strict
+    assert (target.model, target.strip, str(target)) == (None, "az/", "azure without az/")
+    assert asked_model(target.naming, "az/gpt-5") == "gpt-5"
+    assert asked_model(target.naming, "gpt-5") == "gpt-5"
+    assert asked_model(target.naming, None) is None
+    assert asked_model("own", "az/gpt-5") == "own"
+    assert asked_model(None, "az/gpt-5") == "az/gpt-5"
 
 
 def test_hash_without_a_field_is_by_user(tmp_path: Path) -> None:
@@ -403,6 +419,9 @@ BAD = {
     f"{{{A}, fallback: {{upstream: backup, for: [tiredness]}}}}": [
         "fallback.for is 'tiredness': expected failure, context_length or content_filter"
     ],
+    "{name: a, to: {upstream: azure, model: m, strip: az/}}": ["to.strip: expected this or `model`, not both"],
+    "{name: a, to: {upstream: azure, strip: 'a b'}}": ["to.strip: expected the name of one model"],
+    "{name: a, to: azure, strict: perhaps}": ["strict is 'perhaps': expected on or off"],
     "{name: a, to: {upstream: azure, for: [failure]}}": ["to.for: there is no such field of an item of `to`"],
     f"{{{A}, fallback: [backup, {{upstream: backup}}]}}": ["fallback: expected each upstream once"],
     f"{{{A}, model: m, fallback: {{upstream: azure, model: m}}}}": ["fallback is 'azure (m)': expected an upstream"],

@@ -386,7 +386,7 @@ class Exchange:
         """Return what an attempt sends. Raises VeloxError for what its upstream's API can't say."""
         surface, lanes = self.plan.surface, attempt.member.lanes
         if lanes is not None and surface is not None:
-            fields, model = self.fields, attempt.model or self.fields.model
+            fields, model = self.fields, attempt.asked(self.fields.model)
             call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
             if call is not None:
                 return lanes.request(call, attempt, self._asked(surface, model, attempt))

@@ -36,7 +36,7 @@ from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
 from velox.policy.retry import retry_after_s
-from velox.policy.routes import NO_RULES, HeaderRules
+from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
@@ -74,7 +74,7 @@ class Group:
     def __init__(
         self,
         members: Sequence[Member],
-        models: Sequence[str | None],
+        models: Sequence[ModelName],
         weights: Sequence[float],
         balancer: Balancer,
         request_rules: HeaderRules = NO_RULES,
@@ -197,7 +197,7 @@ def stage_of(group: Group, model: str | None) -> Stage:
     closed = frozenset(
         n
         for n, member in enumerate(group.members)
-        if (asked := group.models[n] or model) is not None and not member.entry.has_model(asked)
+        if (asked := asked_model(group.models[n], model)) is not None and not member.entry.has_model(asked)
     )
     return Stage(group, closed)
 
@@ -370,10 +370,10 @@ class Attempt:
         """What it was chosen from."""
         return self._group
 
-    @property
-    def model(self) -> str | None:
-        """What it asks for in place of the client's model; None: that one."""
-        return self._group.models[self.n]
+    def asked(self, named: str | None) -> str | None:
+        """Return the model that it asks for. named: by the client; None: it named none, and neither does its route."""
+        wanted = self._group.models[self.n]
+        return named if wanted is None else asked_model(wanted, named)
 
     # -- the whole of it ----------------------------------------------------------------------------
 
@@ -559,14 +559,15 @@ class Attempt:
         to_be_read: Velox reads the reply, which must not be compressed then.
         """
         group = self._group
-        model = self.model
+        model = self.asked(fields.model)
         if model is not None and body and fields.model is not None and model != fields.model:
             body = with_model(body, model)
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
     def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
         """Return the request for a WebSocket."""
-        return self.forwarder.build_upgrade(head, self.model, self._group.request_rules)
+        model = self._group.models[self.n]
+        return self.forwarder.build_upgrade(head, model if isinstance(model, str) else None, self._group.request_rules)
 
     # -- what its member learns from it -------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
+from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
 from velox.types import BodyFields, ReplyHead, RequestHead
 
@@ -142,7 +143,7 @@ class Mirrors:
         closed = [
             n
             for n, member in enumerate(group.members)
-            if (asked := group.models[n] or fields.model) is not None and not member.entry.has_model(asked)
+            if (asked := asked_model(group.models[n], fields.model)) is not None and not member.entry.has_model(asked)
         ]
         return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
 

@@ -36,7 +36,7 @@ from velox.policy.balance.prefix import HASHED_BYTES, prompt_of
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
-from velox.policy.routes import RouteEntry
+from velox.policy.routes import RouteEntry, asked_model
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.types import BodyFields, Caller, RequestHead
 
@@ -363,7 +363,7 @@ class RouteCursor:
         groups = self.parts.groups
         if other.group is attempt.group or other.group is groups[0] or attempt.group not in groups:
             return True  # what fails in a canary goes back to `to`
-        asked, wanted = (each.group.models[each.n] or self._model for each in (other, attempt))
+        asked, wanted = (asked_model(each.group.models[each.n], self._model) for each in (other, attempt))
         return asked == wanted
 
     def tried(self, attempt: Attempt, *, is_silent: bool = False) -> None:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from velox.policy.patterns import covers, is_exact, matches
 from velox.policy.route_index import RouteIndex, indexing
 from velox.policy.route_match import usable
-from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry, asked_model
 
 __all__ = ["ModelCatalog", "Offer"]
 
@@ -110,16 +110,20 @@ class ModelCatalog:
             if all(any(covers(other, path) for other in taken) for path in paths):
                 continue
             targets = usable(_targets(route), self._upstreams, name)
-            yield [Offer(each.upstream, each.model or name, self._has(route, each, name, listed)) for each in targets]
+            yield [
+                Offer(each.upstream, asked_model(each.naming, name) or name, self._has(route, each, name, listed))
+                for each in targets
+            ]
             taken += paths
             if any(covers(path, self._below) for path in paths):
                 break
 
     def _has(self, route: RouteEntry, target: Target, name: str, listed: Mapping[str, Collection[str]]) -> bool:
         """Tell whether the settings or its own list say that a target has a model."""
-        if target.model is not None or name in route.match.models or name in self._upstreams[target.upstream].models:
+        if target.model is not None or name in route.match.models:
             return True
-        return name in listed.get(target.upstream, ())
+        asked = asked_model(target.naming, name)
+        return asked in self._upstreams[target.upstream].models or asked in listed.get(target.upstream, ())
 
     def _routes_for(self, name: str) -> Iterator[RouteEntry]:
         assert self._index is not None, "it was prepared"
@@ -140,7 +144,8 @@ class ModelCatalog:
             if upstream is None or target.model is not None:
                 continue  # asked for one model, whatever the client calls it: any name would do
             known = (*filter(is_exact, upstream.models), *filter(upstream.has_model, listed.get(target.upstream, ())))
-            yield from (name for name in known if any(matches(pattern, name) for pattern in open_ended))
+            named = (target.strip + name for name in known)
+            yield from (name for name in named if any(matches(pattern, name) for pattern in open_ended))
 
 
 def _targets(route: RouteEntry) -> tuple[Target, ...]:

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from velox.policy.patterns import covers, matches, overlap
 from velox.policy.route_index import RouteIndex
-from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry, asked_model
 from velox.types import Headers
 
 __all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
@@ -180,7 +180,7 @@ def usable(targets: Iterable[Target], upstreams: Mapping[str, UpstreamEntry], mo
     found = []
     for target in targets:
         upstream = upstreams.get(target.upstream)
-        asked = target.model or model
+        asked = asked_model(target.naming, model)
         if upstream is not None and (asked is None or upstream.has_model(asked)):
             found.append(target)
     return tuple(found)

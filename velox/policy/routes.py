@@ -28,11 +28,14 @@ __all__ = [
     "LoadSource",
     "Match",
     "Mirror",
+    "ModelName",
     "ProbeEntry",
     "RouteEntry",
+    "Stripped",
     "Target",
     "Timeouts",
     "UpstreamEntry",
+    "asked_model",
 ]
 
 Http2Use: TypeAlias = Literal["auto", "on", "off"]
@@ -183,9 +186,28 @@ ANYTHING: Final = Match()
 
 
 @dataclass(frozen=True, slots=True)
+class Stripped:
+    """The model that the client named, without what its name begins with."""
+
+    start: str
+
+
+# A model that is asked for; None: the one that the client named.
+ModelName: TypeAlias = str | Stripped | None
+
+
+def asked_model(wanted: ModelName, named: str | None) -> str | None:
+    """Return the model that an upstream is asked for. named: by the client; None: it named none."""
+    if isinstance(wanted, Stripped):
+        return None if named is None else named.removeprefix(wanted.start)
+    return wanted or named
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """An upstream by its name, and the model that it is asked for. None: the one that the client named.
 
+    strip: what is taken off the beginning of the name that the client gave: "anthropic/".
     Of a fallback: on_failure: it is asked after a failure. refusals: and after these of another's model.
     """
 
@@ -194,12 +216,20 @@ class Target:
     where: str = field(default="", compare=False)
     on_failure: bool = True
     refusals: frozenset[Refusal] = frozenset()
+    strip: str = ""
 
     def __str__(self) -> str:
         text = self.upstream if self.model is None else f"{self.upstream} ({self.model})"
+        if self.strip and self.model is None:
+            text += f" without {self.strip}"
         reasons = [FAILURE] if self.on_failure else []
         reasons += sorted(self.refusals)
         return f"{text} for {' and '.join(reasons)}" if self.refusals else text
+
+    @property
+    def naming(self) -> ModelName:
+        """Return what it is asked for, for `asked_model`."""
+        return Stripped(self.strip) if self.strip and self.model is None else self.model
 
     @property
     def place(self) -> tuple[str, str | None]:

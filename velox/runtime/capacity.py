@@ -245,7 +245,7 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if len({key.caller_name for key in settings.api_keys}) > 1:
         rows.append(MemoryRow("the table of objects", object_bytes(OBJECT_ROWS), 1))
     rows += _of_limits(settings)
-    if any(target.model is not None for route in settings.routes for target in route.targets):
+    if any(target.naming is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.
         n_attempts = 1 + any(route.hedge is not None for route in settings.routes)
         rows.append(MemoryRow("bodies with a renamed model", settings.body_budget_bytes, n_attempts))

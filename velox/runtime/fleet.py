@@ -30,7 +30,7 @@ from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
 from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable
-from velox.policy.routes import Hedge, KeyRef, RouteEntry, Target, UpstreamEntry
+from velox.policy.routes import Hedge, KeyRef, ModelName, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.runtime.capacity import share
 from velox.runtime.members import MemberMaker
@@ -262,12 +262,12 @@ class RouteMaker:
         balancer = self.balancer(entry, members, weights) if balance else RoundRobin()
         return Group(members, [model for _, model, _ in found], weights, balancer, entry.request_headers)
 
-    def _weighted(self, targets: Sequence[Target]) -> Iterator[tuple[Member, str | None, float]]:
+    def _weighted(self, targets: Sequence[Target]) -> Iterator[tuple[Member, ModelName, float]]:
         """Yield member, model and weight: an upstream's weight is shared by its members."""
         for target in targets:
             members = self._members[target.upstream]
             for member in members:
-                yield member, target.model, member.entry.weight / len(members)
+                yield member, target.naming, member.entry.weight / len(members)
 
     def balancer(self, entry: RouteEntry, members: Sequence[Member], weights: Sequence[float]) -> Balancer:
         """Return what chooses among the members of `to`."""

@@ -41,7 +41,7 @@ __all__ = ["FIELDS", "implicit_route", "parse_routes"]
 _MOST_TARGETS: Final = 64
 FIELDS: Final = (
     *("name", "match", "to", "balance", "hash_on", "model", "fallback", "hedge", "mirror", "canary"),
-    *("request_headers", "response_headers"),
+    *("request_headers", "response_headers", "strict"),
 )
 _LIST: Final = ListForm(
     *("routes", "a route", FIELDS, 10_000, "{name: chat, match: {models: [gpt-4o*]}, to: [openai]}", "`name: chat`"),
@@ -97,6 +97,7 @@ def _route(section: Section) -> RouteEntry:
         header_rules(section, "request_headers"),
         header_rules(section, "response_headers"),
         section.where,
+        section.one("strict", parse.switch, False),
     )
 
 
@@ -149,14 +150,17 @@ def _target(section: Section, name: str, item: Tree, model: str | None) -> Targe
     """Return one item of `to` or `fallback`: the name of an upstream, or that with a model, or what it is for."""
     if item.fields is not None:
         is_fallback = name == "fallback"
-        inner = section.item_section(name, item, ("upstream", "model", *(("for",) if is_fallback else ())))
+        inner = section.item_section(name, item, ("upstream", "model", "strip", *(("for",) if is_fallback else ())))
         inner.needs(upstream="openai")
         upstream = inner.one("upstream", parse.name, "", shown=False)
         own = inner.one("model", parse.model_name, None, shown=False)
+        strip = inner.one("strip", parse.model_name, "", shown=False)
+        if strip and own is not None:
+            inner.refuse("strip", "expected this or `model`, not both: `model` replaces the whole name")
         reasons = inner.many("for", parse.one_of(FAILURE, *Refusal)) if is_fallback else ()
         refusals = frozenset(Refusal(each) for each in reasons if each != FAILURE)
-        more = (inner.where_is("upstream"), not refusals or FAILURE in reasons, refusals)
-        return Target(upstream, own or model, *more) if upstream else None
+        more = (inner.where_is("upstream"), not refusals or FAILURE in reasons, refusals, strip)
+        return Target(upstream, own or (None if strip else model), *more) if upstream else None
     try:
         if item.text is None:
             raise ValueError("expected names of upstreams")

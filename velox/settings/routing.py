@@ -111,11 +111,11 @@ def _without_model(route: RouteEntry, upstreams: dict[str, UpstreamEntry]) -> It
         if target.model is not None and not upstreams[target.upstream].has_model(target.model):
             expected = f"expected a model that the upstream has; its `models` are at {upstreams[target.upstream].where}"
             yield Problem(_field_of(route, target), quoted(str(target)), expected, where=target.where)
-    unnamed = [upstreams[target.upstream] for target in route.to if target.model is None]
+    unnamed = [(upstreams[target.upstream], target.strip) for target in route.to if target.model is None]
     if len(unnamed) < len(route.to):
         return
     for pattern in route.match.models:
-        if not any(_may_have(upstream, pattern) for upstream in unnamed):
+        if not any(_may_have(upstream, pattern.removeprefix(strip)) for upstream, strip in unnamed):
             kind = "model" if is_exact(pattern) else "any such model"
             expected = f"expected an upstream in `to` that has this {kind}; all of them have `models` without it"
             yield Problem("match.models", quoted(pattern), expected, where=route.where)
