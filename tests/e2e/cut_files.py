@@ -45,14 +45,17 @@ NAMES: Final = ("first", "second")
 DEFAULT: Final = "api.openai.com"  # where requests go that no upstream is named for
 _MARK: Final = "end: true\n"
 _BODIES: Final = (CHAT, CHAT_STREAM, CHAT.replace(b'"m"', b'"gpt-4o"'))
-_ENDS: Final = ("is in use: ", "the configuration can't be used")
+_TAKEN: Final = " is in use: "
+_ENDS: Final = (_TAKEN, "the configuration can't be used")
 _LATE_S: Final = 30.0
+_PAUSE_S: Final = 0.004  # of a client between two requests
 _KEPT_CALLS: Final = 5_000
 
 
 @dataclass
 class Outcome:
     """What was seen. statuses: of answers, 0 for a connection that was lost. sources: the upstreams that they name.
+    reasons: of those that Velox gave by itself.
 
     hosts: of the requests that the upstreams got. asked: of the name server. n_elsewhere: connections to other ports.
     """
@@ -62,6 +65,7 @@ class Outcome:
     n_complete: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     hosts: Counter[str] = field(default_factory=Counter)
     asked: frozenset[str] = frozenset()
     n_elsewhere: int = 0
@@ -77,6 +81,7 @@ class Outcome:
         yield f"files cut off            {self.n_cut}, of which {self.n_taken} were taken"
         yield f"complete files taken     {self.n_complete}"
         yield f"requests                 {self.n_answers} in {self.seconds:.0f} s, by status {dict(self.statuses)}"
+        yield f"refused by Velox         {dict(self.reasons)}"
         yield f"got by the upstreams     {dict(self.hosts)}"
         yield f"names asked for          {', '.join(sorted(self.asked))}"
         yield f"connections elsewhere    {self.n_elsewhere}"
@@ -116,7 +121,7 @@ class Listeners:
 
 
 class _Load:
-    """Clients that ask all the time, each on one connection as long as that lasts."""
+    """Clients that ask some hundred times a second, each on one connection as long as that lasts."""
 
     def __init__(self, velox: VeloxProcess, outcome: Outcome) -> None:
         self._velox: Final = velox
@@ -144,17 +149,20 @@ class _Load:
     def _ask(self, number: int) -> None:
         while not self._is_over.is_set():
             with contextlib.suppress(ConnectionError), Client(self._velox, _LATE_S) as client:
-                while not self._is_over.is_set():
+                while not self._is_over.wait(_PAUSE_S):
                     reply = client.ask("POST", "/v1/chat/completions", _BODIES[number])
-                    self._note(number, reply.status, reply.header("x-velox-upstream") or "")
+                    source, reason = reply.header("x-velox-upstream"), reply.header("x-velox-reason")
+                    self._note(number, reply.status, source or "", reason or "")
                 continue
-            self._note(number, 0, "")
+            self._note(number, 0, "", "")
 
-    def _note(self, number: int, status: int, source: str) -> None:
+    def _note(self, number: int, status: int, source: str, reason: str) -> None:
+        outcome = self._outcome
         with self._lock:
             self._counts[number] += 1
-            self._outcome.statuses[status] += 1
-            self._outcome.sources[source] += bool(source)
+            outcome.statuses[status] += 1
+            outcome.sources.update([source] if source else [])
+            outcome.reasons.update([reason] if reason else [])
 
 
 class _Reloader:
@@ -165,9 +173,26 @@ class _Reloader:
         self._file: Final = file
         self._chance: Final = chance
 
-    def take(self, content: str) -> bool:
-        """Write a file; return True if it was taken, by all workers."""
-        n_before = self._n_ended()
+    def cut(self, content: str) -> bool:
+        """Write a file that was cut off; return True if it was taken."""
+        n_before = self._n_said(*_ENDS)
+        self._write(content)
+        until(lambda: self._n_said(*_ENDS) > n_before, "the file was read", _LATE_S)
+        return not self._velox.metric("velox_config_bad")
+
+    def complete(self, content: str) -> None:
+        """Write a complete file, and wait until all workers have it.
+
+        On a busy machine it may be read once before it is written, as what it was when it was opened.
+        """
+        n_before = self._n_said(_TAKEN)
+        self._write(content)
+        until(lambda: self._n_said(_TAKEN) > n_before, "the file was taken", _LATE_S)
+        number = self._velox.metric("velox_config_generation")
+        for worker in range(2):
+            self._velox.wait_metric(f'velox_worker_configuration{{worker="{worker}"}}', lambda found: found == number)
+
+    def _write(self, content: str) -> None:
         if self._chance.random() < 0.5:
             self._file.write_text(content)
         else:
@@ -182,16 +207,9 @@ class _Reloader:
                 connection.getresponse().read()
         elif way == "signal":
             self._velox.signal(signal.SIGHUP)
-        until(lambda: self._n_ended() > n_before, "the file was read", _LATE_S)
-        if self._velox.metric("velox_config_bad"):
-            return False
-        number = self._velox.metric("velox_config_generation")
-        for worker in range(2):
-            self._velox.wait_metric(f'velox_worker_configuration{{worker="{worker}"}}', lambda found: found == number)
-        return True
 
-    def _n_ended(self) -> int:
-        return sum(any(end in line for end in _ENDS) for line in self._velox.stderr.lines)
+    def _n_said(self, *words: str) -> int:
+        return sum(any(each in line for each in words) for line in self._velox.stderr.lines)
 
 
 def own_address() -> str:
@@ -244,10 +262,10 @@ def run(n_reloads: int, *, mark: bool, seed: int) -> Outcome:
             reloader = _Reloader(velox, file, chance)
             for n in range(n_reloads):
                 text = chance.choice(texts)
-                outcome.n_taken += reloader.take(text[: chance.randrange(len(text))])
+                outcome.n_taken += reloader.cut(text[: chance.randrange(len(text))])
                 outcome.n_cut += 1
                 load.wait_each(2)
-                assert reloader.take(texts[n % 2]), velox.stderr.lines[-5:]
+                reloader.complete(texts[n % 2])
                 outcome.n_complete += 1
                 for server in servers:
                     if len(server.calls) > _KEPT_CALLS or n == n_reloads - 1:
