@@ -123,7 +123,7 @@ class Rig:
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
             upstreams=table,
-            objects=ObjectMemory(1024, segment.blocks),
+            objects=ObjectMemory(1024, 1, segment.blocks),
             leases=None,
             keys=KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench")),
             configuration=ConfigSnapshot(),

@@ -9,14 +9,16 @@ import pytest
 
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream
-from tests.e2e.tools import covers
+from tests.e2e.tools import Client, covers
 
+CHATS = "/v1/chat/completions"
 _JSON = [("content-type", "application/json")]
 
 
 async def account(call: Call) -> None:
     """Make objects, and list those of everybody."""
     made = {"/v1/files": "file-aaaaaaaa", "/v1/responses": "resp_aaaaaaaa", "/v1/batches": "batch_aaaaaaaa"}
+    made[CHATS] = "chatcmpl-aaaaaaaa"
     path = call.target.partition("?")[0]
     if call.method == "POST" and path in made:
         body: dict[str, object] = {"id": made[path], "object": "x"}
@@ -55,6 +57,57 @@ def test_objects_belong_to_the_caller_that_made_them(tmp_path: Path) -> None:
                 assert ask("vk-a", "GET", "/v1/files/file-aaaaaaaa").status == 200
             assert ask("vk-b", "GET", "/v1/%66iles/file-aaaaaaaa").status == 403
             assert ask("vk-b", "GET", "/v1/Files/file-aaaaaaaa").status == 403
+
+
+def test_object_that_a_body_names_belongs_to_its_caller(tmp_path: Path) -> None:
+    """Nested in a chat's messages, which name no object as a rule; a stored chat is an object itself."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    part = {"type": "file", "file": {"file_id": "file-aaaaaaaa"}}
+    with_file = json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
+    stored = json.dumps({"model": "m", "store": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    with RecordingUpstream() as upstream:
+        env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "2"}
+        with VeloxProcess(env) as velox, upstream.playing(account):
+
+            def ask(key: str, method: str, path: str, body: bytes = b"") -> RawReply:
+                return velox.request(method, path, body, {"authorization": f"Bearer {key}"})
+
+            assert ask("vk-a", "POST", "/v1/files", b"{}").status == 200
+            assert ask("vk-a", "POST", CHATS, stored).status == 200
+            for _ in range(4):  # through both workers
+                refused = ask("vk-b", "POST", CHATS, with_file)
+                assert (refused.status, refused.error()["code"]) == (404, "unknown_object")
+                assert refused.error()["param"] == "file_id"
+                assert ask("vk-a", "POST", CHATS, with_file).status == 200
+                for method in ("GET", "DELETE"):
+                    assert ask("vk-b", method, f"{CHATS}/chatcmpl-aaaaaaaa").status == 404
+                assert ask("vk-a", "GET", f"{CHATS}/chatcmpl-aaaaaaaa").status == 200
+                assert json.loads(ask("vk-a", "GET", CHATS).body)["data"] == [{"id": "chatcmpl-aaaaaaaa"}]
+                assert json.loads(ask("vk-b", "GET", CHATS).body)["data"] == []
+
+
+@pytest.mark.parametrize(("rows", "status"), [("1048576", 404), ("1024", 200)])
+@covers("VELOX_OBJECT_ROWS")
+def test_table_of_objects_is_as_large_as_was_said(rows: str, status: int, tmp_path: Path) -> None:
+    """Of a small one the first objects are forgotten, and are open to those who know their ids."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    n_made = 0
+
+    async def make(call: Call) -> None:
+        nonlocal n_made
+        n_made += call.method == "POST"
+        await call.reply(200, _JSON, json.dumps({"id": f"file-{n_made}"}).encode())
+
+    with RecordingUpstream() as upstream:
+        env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_OBJECT_ROWS": rows, "VELOX_WORKERS": "1"}
+        with VeloxProcess(env) as velox, upstream.playing(make), Client(velox) as client:
+            for _ in range(2048):
+                client.send("POST", "/v1/files", b"{}", {"authorization": "Bearer vk-a"})
+                assert client.read().status == 200
+            known = velox.request("GET", "/v1/files/file-1", b"", {"authorization": "Bearer vk-b"})
+            assert known.status == status
 
 
 @pytest.mark.parametrize(("setting", "status"), [("pass", 200), ("refuse", 404)])

@@ -11,7 +11,7 @@ _WAYS = 16
 
 
 def tables(rows: int = 1024, blocks: int = 2) -> list[ObjectTable]:
-    memory = ObjectMemory(rows, blocks)
+    memory = ObjectMemory(rows, blocks, blocks)
     return [ObjectTable(memory, block) for block in range(blocks)]
 
 
@@ -56,7 +56,7 @@ def test_caller_that_makes_many_objects_drives_out_its_own() -> None:
 
 def test_row_that_is_being_changed_has_no_owner() -> None:
     """Who reads meanwhile finds nothing: never the new owner under the old id."""
-    memory = ObjectMemory(_WAYS, 1)
+    memory = ObjectMemory(_WAYS, 1, 1)
     writer, reader = ObjectTable(memory, 0), ObjectTable(memory, 0)
     writer.remember("file-1", 3)
     tag = writer.number("file-1")
@@ -69,9 +69,21 @@ def test_row_that_is_being_changed_has_no_owner() -> None:
 
 
 def test_memory_is_what_its_rows_take() -> None:
-    memory = ObjectMemory(1024, 2)
+    memory = ObjectMemory(1024, 2, 2)
 
-    assert memory.cells.nbytes == object_bytes(1024) == 24 * 1024
+    assert memory.cells.nbytes == object_bytes(1024, 2, 2) == 24 * 1024
+
+
+def test_spare_blocks_take_no_rows_from_the_workers() -> None:
+    """As many objects as were asked for are remembered while each worker slot has one process."""
+    memory = ObjectMemory(4096, 2, 4)
+    tables = [ObjectTable(memory, block) for block in range(2)]
+
+    for n in range(1024):
+        tables[n % 2].remember(f"file-{n}", 3)
+
+    assert all(tables[0].owner_of(f"file-{n}") == 3 for n in range(1024))
+    assert memory.cells.nbytes == object_bytes(4096, 2, 4) == 2 * 4096 * 24
 
 
 @settings(max_examples=100, deadline=None)

@@ -94,6 +94,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("VELOX_PROFILE_INTERVAL", "5s", "profile_interval_s", 5.0),
         ("VELOX_UPSTREAM_ACCOUNT_HEADERS", "pass", "upstream_account_headers", "pass"),
         ("VELOX_UNKNOWN_OBJECTS", "refuse", "unknown_objects", "refuse"),
+        ("VELOX_OBJECT_ROWS", "4096", "object_rows", 4096),
         ("VELOX_DRAIN_TIMEOUT", "0", "drain_timeout_s", 0.0),
         ("VELOX_ACCESS_LOG", "all", "access_log", "all"),
         ("VELOX_HEADER_TIMEOUT", "1s", "header_timeout_s", 1.0),

@@ -174,6 +174,7 @@ def test_token_and_keys_are_told_of_and_not_shown(folder: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert ["VELOX_ADMIN_TOKEN", "hidden", "environment"] in [line.split() for line in out.splitlines()]
     assert out.endswith("clients must present one of 2 keys; 1 of them may use some models only\n")
+    assert "objects: each of 2 names of keys sees the files, responses and others that it made" in out
     assert SECRET not in out
     with pytest.raises(SettingsError):
         load({**environ, f"{TOKEN}_FILE": "x"}, cores=2)

@@ -195,8 +195,9 @@ class Exchange:
             self.fields = self.gateway.parts.reader.read(self.body or b"")
         elif plan.named is not None:
             self.fields = plan.named
-        if plan.guard is not None:
-            self._filters = finished(plan.guard.steps(self.head, self.body or b""))
+        guard = plan.guard
+        if guard is not None and guard.concerns(self.body or b""):
+            self._filters = finished(guard.steps(self.head, self.body or b""))
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""

@@ -1,6 +1,7 @@
 """Whose the objects are that callers make in a shared account: files, responses, batches, threads, ...
 
-Knows: where a request names an object, and where a reply tells the id of a new one. Does not know: models (access.py).
+Knows: where a request names an object, and where a reply tells the id of a new one. Does not know: models (access.py),
+or which fields of a body hold ids (protocol/named_objects.py).
 
 What was made through a key belongs to its caller. Another caller gets 404, as for an object that is not there; lists
 show a caller its own objects only. An object that the table does not know (it is older than the gateway's start, or
@@ -11,74 +12,137 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall
-from velox.protocol.named_models import DoubtError, JsonScan, folded
+from velox.protocol.body import LARGE_BYTES
+from velox.protocol.body_skim import skim
+from velox.protocol.named_models import DoubtError, JsonScan
+from velox.protocol.named_objects import ESCAPE, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import ReplyHead, RequestHead
 
 __all__ = ["OwnedCall", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
-# Names of fields (folded) whose values are ids of objects.
-_IDS: Final = frozenset(
-    {"previousresponseid", "conversation", "inputfileid", "trainingfile", "validationfile", "assistantid", "threadid"}
-)
-# Not recorded: a completion is stored only if it asks for that, and its reply is not worth a look.
-_UNSEEN: Final = "chat/completions"
+# What is made here is stored only if the request asks for that.
+_CHAT: Final = "chat/completions"
+_STORE: Final = "store"
+# Bodies that make no object, and have none of these, need no look: most of what callers send. Of files, a body has an
+# id or the name of its field; beside files only a container is named where no object is made.
+_MARKS: Final = (b'"file', b'"container', ESCAPE)
+_MARKS_OF_CHAT: Final = (b'"file', b'"store"', ESCAPE)
+_SLICE_BYTES: Final = 1024 * 1024
+_IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _SOUGHT_BYTES: Final = 256 * 1024
-_RESPONSE_ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]+)"')
+_STREAMED_ID: Final = re.compile(rb'"id"\s*:\s*"((?:resp_|chatcmpl-)[A-Za-z0-9_-]+)"')
 _MORE_IDS: Final = ("output_file_id", "error_file_id", "thread_id")
 
 
 class OwnedCall:
-    """One kind of request of one caller, by its number in the table."""
+    """One kind of request of one caller, by its number in the table.
 
-    __slots__ = ("_allowed", "_call", "_owner", "_scan", "_table")
+    marks: bytes of which a body must have one, else neither check() nor filters() has anything to do; (): they have.
+    """
+
+    __slots__ = ("_allowed", "_call", "_makes", "_owner", "_scan", "_table", "marks")
 
     def __init__(
-        self, call: ApiCall, owner: int, table: ObjectTable, scan: JsonScan, *, refuses_unknown: bool = False
+        self,
+        call: ApiCall | None,
+        owner: int,
+        table: ObjectTable,
+        scan: JsonScan,
+        *,
+        makes: bool,
+        refuses_unknown: bool = False,
     ) -> None:
+        """call: None for a path that names no object. makes: it is a POST."""
         self._call: Final = call
+        self._makes: Final = makes
         self._owner: Final = owner
         # The owners whose objects it may name.
         self._allowed: Final = (owner,) if refuses_unknown else (owner, UNKNOWN)
         self._table: Final = table
         self._scan: Final = scan
+        self.marks: Final = self._marks()
 
-    def check(self, head: RequestHead, body: bytes | bytearray) -> None:
-        """Raise VeloxError(404) if the path or the body names an object of another caller."""
-        if self._call.object_id:
-            self._check(self._call.object_id)
+    def _marks(self) -> tuple[bytes, ...]:
+        call = self._call
+        if call is None or not call.collection:
+            return _MARKS
+        return _MARKS_OF_CHAT if call.collection == _CHAT and not call.object_id and self._makes else ()
+
+    def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
+        """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
+        call = self._call
+        if call is not None and call.object_id:
+            self._check(call.object_id)
+            for word in call.words:
+                self._check_known(word)
         media = (head.header(b"content-type") or b"").lower()
-        if head.method == b"POST" and body and not media.startswith(b"multipart/"):
-            try:
-                fields = self._scan.fields(body, _IDS.__contains__)
-            except DoubtError as exc:
-                raise VeloxError(Reason.BAD_REQUEST, f"{exc}, so the objects that it names can't be read") from None
-            for name, value in fields:
-                for object_id in _ids_in(value):
-                    self._check(object_id, name)
+        if not body or media.startswith(b"multipart/"):
+            return
+        if len(body) >= LARGE_BYTES:
+            body = (yield from skim(body, _passes)).data
+        if not mentions_objects(body):
+            return
+        try:
+            ids = yield from named_ids(body)
+        except DoubtError as exc:
+            if media and b"json" not in media and (call is None or not call.collection):
+                return  # not JSON, and no endpoint that is known to take it
+            raise VeloxError(Reason.BAD_REQUEST, f"{exc}, so the objects that it names can't be read") from None
+        for n, found in enumerate(ids, 1):
+            if found.name is None:
+                self._check_known(found.text)
+            else:
+                self._check(found.text, found.name)
+            if not n % _IDS_PER_STEP:
+                yield
 
-    def filters(self, head: RequestHead) -> tuple[ReplyFilter, ...]:
+    def is_marked(self, body: bytes | bytearray) -> Generator[None, None, bool]:
+        """Say whether a large body has one of the marks; yields between slices of the work."""
+        for at in range(0, len(body), _SLICE_BYTES):
+            for mark in self.marks:
+                if body.find(mark, at, at + _SLICE_BYTES + len(mark)) >= 0:
+                    return True
+            yield
+        return False
+
+    def filters(self, head: RequestHead, body: bytes | bytearray) -> tuple[ReplyFilter, ...]:
         """Return what reads the reply."""
         call = self._call
+        if call is None or not call.collection:
+            return ()
         if call.object_id:
             return (Recording(self._table, self._owner),) if call.collection == "batches" else ()
         if head.method in _READS:
             return (ListFilter(self._table, self._owner),)
-        return (Recording(self._table, self._owner),) if head.method == b"POST" and call.collection != _UNSEEN else ()
+        is_made = self._makes and (call.collection != _CHAT or self._stores(body))
+        return (Recording(self._table, self._owner),) if is_made else ()
+
+    def _stores(self, body: bytes | bytearray) -> bool:
+        """Say whether a chat completion will be stored."""
+        try:
+            fields = self._scan.fields(body, _STORE.__eq__)
+        except DoubtError:
+            return True
+        return any(value not in (None, False) for _, value in fields)
 
     def _check(self, object_id: str, param: str | None = None) -> None:
         if self._table.owner_of(object_id) not in self._allowed:
-            message = "there is no such object, or it was made by another caller"
-            raise VeloxError(Reason.UNKNOWN_OBJECT, message, param=param)
+            raise _unknown(param)
+
+    def _check_known(self, text: str) -> None:
+        """Check a text that may be something else than an id."""
+        if self._table.owner_of(text) not in (self._owner, UNKNOWN):
+            raise _unknown(None)
 
 
 def owned_call(
@@ -94,18 +158,18 @@ def owned_call(
 
     refuses_unknown: an object whose owner the table does not know is nobody's.
     """
-    if call is None or not call.collection or head.offer is not None:
+    if head.offer is not None or not (head.has_body or (call is not None and call.collection)):
         return None
-    if call.collection == _UNSEEN and not call.object_id and head.method == b"POST":
-        return None
-    return OwnedCall(call, owner, table, scan, refuses_unknown=refuses_unknown)
+    return OwnedCall(call, owner, table, scan, makes=head.method == b"POST", refuses_unknown=refuses_unknown)
 
 
-def _ids_in(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (inner for name, inner in value if folded(name) == "id" and isinstance(inner, str))
+def _unknown(param: str | None) -> VeloxError:
+    message = "there is no such object, or it was made by another caller"
+    return VeloxError(Reason.UNKNOWN_OBJECT, message, param=param)
+
+
+def _passes(_data: bytes, _offset: int) -> None:
+    """Check nothing: who reads the body checks it."""
 
 
 class Recording(ReplyFilter):
@@ -128,7 +192,7 @@ class Recording(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Look for the id before the client can know it."""
         self._seen += data
-        found = _RESPONSE_ID.search(self._seen)
+        found = _STREAMED_ID.search(self._seen)
         if found is not None:
             self._table.remember(found[1].decode("ascii"), self._owner)
             self.reads_body = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -188,8 +189,9 @@ _COLLECTIONS: Final = (
     (("evals",), Group.EVALS),
     (("videos",), Group.VIDEOS),
 )
-# Whose objects are not recorded: a path of them in another spelling names nobody's.
-_UNSEEN: Final = ("chat", "completions")
+# Where a POST to the collection itself is the usual request: the path of an object goes on behind these.
+_CHAT: Final = ("chat", "completions")
+_BEHIND_CHAT: Final = re.compile(rb"completions[^/\\]*[/\\]+[^/\\; ]")
 # Words that stand where an id may stand, and are none.
 _NO_IDS: Final = frozenset({"compact", "input_tokens", "runs"})
 _FIRST_WORDS: Final = {
@@ -245,13 +247,9 @@ def plain_words(path: bytes) -> tuple[str, ...] | None:
 def loose_words(path: bytes) -> frozenset[str]:
     """Return every word, in lower case, that some server may read in a path."""
     found: set[bytes] = set()
-    for _ in range(_DECODINGS):
-        for word in _SEPARATORS.split(path.lower()):
+    for each in _decodings(path):
+        for word in _SEPARATORS.split(each.lower()):
             found |= {word.strip(), *(part.strip() for part in word.split(b";"))}
-        decoded = unquote_to_bytes(path)
-        if decoded == path:
-            break
-        path = decoded
     return frozenset(word.decode("latin-1") for word in found)
 
 
@@ -279,10 +277,24 @@ def is_organizations(method: bytes, path: bytes) -> bool:
     return not words.isdisjoint(_OF_ORGANIZATION) or (method == b"DELETE" and _MODELS in words)
 
 
-def may_name_objects(path: bytes) -> bool:
+def may_name_objects(method: bytes, path: bytes) -> bool:
     """Say whether some server may read a path as one of objects that outlive their request."""
     words = loose_words(path)
-    return any(words.issuperset(each) for each, _ in _COLLECTIONS if each != _UNSEEN)
+    if any(words.issuperset(each) for each, _ in _COLLECTIONS if each != _CHAT):
+        return True
+    if not words.issuperset(_CHAT):
+        return False
+    return method != b"POST" or any(_BEHIND_CHAT.search(each.lower()) for each in _decodings(path))
+
+
+def _decodings(path: bytes) -> Iterator[bytes]:
+    """Yield a path, and what servers make of it that decode it once or more often."""
+    for _ in range(_DECODINGS):
+        yield path
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            return
+        path = decoded
 
 
 def _model_words(path: bytes) -> tuple[str, ...] | None:

@@ -22,6 +22,8 @@ __all__ = [
     "DoubtError",
     "FormField",
     "JsonScan",
+    "Pairs",
+    "body_fields",
     "folded",
     "form_fields",
     "form_models",
@@ -65,11 +67,11 @@ class DoubtError(Exception):
     """Some server may read a model here that another one does not. The text says where."""
 
 
-class _Pairs(list[tuple[str, object]]):
+class Pairs(list[tuple[str, object]]):
     """An object with every field, the second one of a name too."""
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Pairs)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=Pairs)
 
 
 def folded(name: str) -> str:
@@ -131,7 +133,7 @@ def _scan(
 def _plain(value: object) -> object:
     """Return a value without the parser's objects."""
     if type(value) is simdjson.Object:
-        return _Pairs((name, _plain(inner)) for name, inner in value.items())
+        return Pairs((name, _plain(inner)) for name, inner in value.items())
     return [_plain(inner) for inner in value] if type(value) is simdjson.Array else value
 
 
@@ -139,13 +141,13 @@ def _may_choose(name: str) -> bool:
     return name == _TOOLS or is_models(name)
 
 
-def body_fields(data: bytes | bytearray) -> _Pairs:
+def body_fields(data: bytes | bytearray) -> Pairs:
     """Return the fields of a JSON object. Raises DoubtError when it is none."""
     try:
         document = _DECODER.decode(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise DoubtError("the body is no JSON that every server reads the same way") from None
-    if not isinstance(document, _Pairs):
+    if not isinstance(document, Pairs):
         raise DoubtError("the body is no JSON object")
     return document
 
@@ -173,8 +175,8 @@ def _tool_models(tools: object) -> list[str]:
     if not isinstance(tools, list):
         return []
     models = []
-    for tool in (tools,) if isinstance(tools, _Pairs) else tools:
-        if not isinstance(tool, _Pairs):
+    for tool in (tools,) if isinstance(tools, Pairs) else tools:
+        if not isinstance(tool, Pairs):
             continue
         for name, value in tool:
             if is_models(folded(name)):
@@ -195,7 +197,7 @@ def message_models(data: bytes | bytearray) -> list[str]:
 def _walk(value: object, models: list[str], depth: int) -> None:
     if depth > _DEEPEST:
         raise DoubtError("the message is nested too deeply")
-    if isinstance(value, _Pairs):
+    if isinstance(value, Pairs):
         for name, inner in value:
             word = folded(name)
             if is_models(word):
@@ -228,7 +230,7 @@ def line_models(line: bytes, *, is_batch: bool) -> tuple[str, list[str]]:
         elif is_models(word):
             raise DoubtError(f"a line has the field {_shown(name)} beside its body")
     url, body = named.get("url"), named.get("body")
-    if not isinstance(url, str) or not isinstance(body, _Pairs) or named.get("method", "POST") != "POST":
+    if not isinstance(url, str) or not isinstance(body, Pairs) or named.get("method", "POST") != "POST":
         raise DoubtError("a line is no request with method POST, url and body")
     models = body_models(body)
     if not models:

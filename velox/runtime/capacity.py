@@ -23,7 +23,7 @@ from velox.policy.descriptors import DescriptorPlan, plan_descriptors
 from velox.policy.memory_watch import MemoryState, MemoryWatch
 from velox.runtime.buckets import table_size
 from velox.settings import Settings
-from velox.shm.object_table import OBJECT_ROWS, object_bytes
+from velox.shm.object_table import object_bytes
 from velox.shm.status import WorkerStatus
 from velox.types import NO_RATES, Scope
 
@@ -243,7 +243,9 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
     rows.append(MemoryRow("keys of clients", _KEY, len(settings.api_keys)))
     if len({key.caller_name for key in settings.api_keys}) > 1:
-        rows.append(MemoryRow("the table of objects", object_bytes(OBJECT_ROWS), 1))
+        # Two blocks a worker: a process that replaces another one writes its own.
+        n_bytes = object_bytes(settings.object_rows, settings.workers, 2 * settings.workers)
+        rows.append(MemoryRow("the table of objects", n_bytes, 1))
     rows += _of_limits(settings)
     if any(target.naming is not None for route in settings.routes for target in route.targets):
         # The body as it came stays for another attempt; two attempts at a time may name two models.

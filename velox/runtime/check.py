@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from velox.policy.api_table import Group
 from velox.runtime.buckets import bucket_lines
 from velox.runtime.capacity import (
     KEEPER_BYTES,
@@ -36,6 +37,7 @@ def check_lines(settings: Settings, *, shows_all: bool) -> list[str]:
         *route_lines(settings),
         *limit_lines(settings),
         *(f"WARNING: {text}" for text in _warnings(settings)),
+        *_objects(settings),
         _access(settings),
     ]
 
@@ -109,3 +111,25 @@ def _access(settings: Settings) -> str:
     if all(address.is_loopback for address in settings.listen):
         return "clients need no key: only this machine can connect"
     return "clients need no key and can come from other machines (VELOX_AUTH=none)"
+
+
+def _objects(settings: Settings) -> Iterator[str]:
+    """Say whose the files, responses and other objects of the upstreams' accounts are."""
+    keys = settings.api_keys
+    if not keys:
+        if settings.unknown_objects == "refuse":
+            yield "objects: clients need no key, so VELOX_UNKNOWN_OBJECTS has no effect"
+        return
+    names = {key.caller_name for key in keys}
+    if len(names) == 1:
+        yield "objects: all keys have one name, so each may use every file, response and other object (docs/keys.md)"
+        return
+    unknown = "is open to those who know its id" if settings.unknown_objects == "pass" else "gets 404"
+    yield (
+        f"objects: each of {len(names):,} names of keys sees the files, responses and others that it made;"
+        f" {settings.object_rows:,} are remembered until a restart (VELOX_OBJECT_ROWS), any other one {unknown}"
+        " (VELOX_UNKNOWN_OBJECTS)"
+    )
+    every = sorted({key.caller_name for key in keys if Group.ORGANIZATION.value in key.endpoints})
+    if every:
+        yield f"objects: of all names, because of `endpoints: [organization]`: {', '.join(every[:5])}"

@@ -48,7 +48,7 @@ from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Wa
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError
-from velox.shm.object_table import OBJECT_ROWS, ObjectMemory
+from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
@@ -145,7 +145,7 @@ class Supervisor:
         self._settings: Final = settings
         self._logger: Final = logger
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
-        self._objects: Final = ObjectMemory(OBJECT_ROWS, self._segment.blocks)
+        self._objects: Final = ObjectMemory(settings.object_rows, settings.workers, self._segment.blocks)
         self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)
         self._buckets: Final = BucketWatch(self._quotas, settings, logger)

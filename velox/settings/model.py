@@ -230,6 +230,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "files, responses, batches and other [objects](docs/keys.md#objects) whose owner is not known: `pass` to who"
         " knows the id, or `refuse` with 404",
     )
+    object_rows: int = setting(
+        "1048576",
+        "objects whose owner is remembered, in a table that all workers share; 24 bytes each once used",
+        parse.integer(1024, 67_108_864),
+    )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
         "*", "allowed path prefixes, separated by commas; others get 404 `unknown_route`", parse.prefixes

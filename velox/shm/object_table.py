@@ -19,29 +19,37 @@ from atomicshm import fence
 
 from velox.shm.segment import CELL_BYTES, shared_memory
 
-__all__ = ["OBJECT_ROWS", "UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
+__all__ = ["UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
 _WAYS: Final = 16  # rows of a set
 _ROW: Final = 3  # cells: the id, its owner, when it was written
 UNKNOWN: Final = 0  # the owner of an object that is not in the table
-OBJECT_ROWS: Final = 2**20
 
 
-def object_bytes(rows: int) -> int:
-    """Return what a table of so many rows takes, once all of them were written."""
-    return rows * _ROW * CELL_BYTES
+def _sets(rows: int, writers: int) -> int:
+    """Return the sets of rows of one block."""
+    return max(1, -(-rows // (writers * _WAYS)))
+
+
+def object_bytes(rows: int, writers: int, blocks: int) -> int:
+    """Return what a table takes, once every row of every block was written. As for ObjectMemory."""
+    return _sets(rows, writers) * _WAYS * _ROW * CELL_BYTES * blocks
 
 
 class ObjectMemory:
-    """Made by the supervisor before it forks. rows: over all blocks; untouched pages take no memory."""
+    """Made by the supervisor before it forks.
+
+    rows: that the processes of all worker slots have together. writers: those slots. blocks: of all of them, spares
+    included, so that a process that replaces another one has rows of its own. Untouched pages take no memory.
+    """
 
     __slots__ = ("blocks", "cells", "key", "sets")
 
-    def __init__(self, rows: int, blocks: int) -> None:
+    def __init__(self, rows: int, writers: int, blocks: int) -> None:
         self.blocks: Final = blocks
-        self.sets: Final = max(1, rows // (blocks * _WAYS))
+        self.sets: Final = _sets(rows, writers)
         self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
-        size = self.sets * _WAYS * _ROW * blocks * CELL_BYTES
+        size = object_bytes(rows, writers, blocks)
         self.cells: Final[memoryview[int]] = memoryview(shared_memory("velox-objects", size)).cast("Q")
 
     def __repr__(self) -> str:

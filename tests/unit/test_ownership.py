@@ -1,0 +1,284 @@
+"""Whose an object is that a request names: in its path, anywhere in its body, and in the reply that made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velox.errors import Reason, VeloxError
+from velox.gateway.access import Access
+from velox.gateway.auth import Authenticator
+from velox.gateway.filters import ReplyFilter
+from velox.gateway.steps import finished
+from velox.protocol.body import LARGE_BYTES
+from velox.protocol.named_objects import mentions_objects, named_ids
+from velox.shm.object_table import ObjectMemory, ObjectTable
+from velox.types import Caller, Header, KeyEntry, ReplyHead, RequestHead
+
+A, B = Caller("a", id=b"12345678"), Caller("b", id=b"23456789")
+LIMITED = Caller("c", ("m",), b"34567890", endpoints=("all",))
+JSON = ((b"content-type", b"application/json"),)
+FILE, RESPONSE, STORE, CHAT = "file-aaaaaaaa", "resp_aaaaaaaa", "vs_aaaaaaaa", "chatcmpl-aaaaaaaa"
+CHATS = b"/v1/chat/completions"
+
+
+class Account:
+    """Two callers' keys, and the objects that A has made."""
+
+    def __init__(self, *, refuses_unknown: bool = False) -> None:
+        self.table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+        auth = Authenticator([KeyEntry(b"1" * 32, name="a"), KeyEntry(b"2" * 32, name="b")])
+        self.access = Access(self.table, auth, refuses_unknown=refuses_unknown)
+        for each in (FILE, RESPONSE, STORE, CHAT):
+            self.table.remember(each, self.table.number("a"))
+
+    def ask(
+        self, caller: Caller, method: bytes, target: bytes, body: object = None, headers: Sequence[Header] = JSON
+    ) -> tuple[ReplyFilter, ...]:
+        """Show a whole request to its guard; return the filters of its reply. Raises VeloxError."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        head = RequestHead.of(method, target, headers, len(data) if data else None)
+        guard = self.access.guard(head, caller)
+        if guard is None or (len(data) < LARGE_BYTES and not guard.concerns(data)):
+            return ()
+        return tuple(finished(guard.steps(head, data)))
+
+    def refused(
+        self, method: bytes, target: bytes, body: object = None, headers: Sequence[Header] = JSON
+    ) -> VeloxError:
+        """Return why B is refused, who must be, and see that A is not."""
+        self.ask(A, method, target, body, headers)
+        with pytest.raises(VeloxError) as caught:
+            self.ask(B, method, target, body, headers)
+        assert (caught.value.reason, caught.value.status) == (Reason.UNKNOWN_OBJECT, 404)
+        return caught.value
+
+
+def chat(*parts: object, **more: object) -> dict[str, object]:
+    """Return a chat completion's body."""
+    return {"model": "m", "messages": [{"role": "user", "content": list(parts)}], **more}
+
+
+def turn(*parts: object, **more: object) -> dict[str, object]:
+    """Return a response's body."""
+    return {"model": "m", "input": [{"role": "user", "content": list(parts)}], **more}
+
+
+FILE_PART = {"type": "file", "file": {"file_id": FILE}}
+BODIES = [
+    (CHATS, chat(FILE_PART), "file_id"),
+    (CHATS, chat({"type": "text", "text": "x" * LARGE_BYTES}, FILE_PART), "file_id"),
+    (b"/openai/deployments/m/chat/completions", chat(FILE_PART), "file_id"),
+    (b"/v1/Chat/Completions", chat(FILE_PART), "file_id"),
+    (b"/v1/responses", turn({"type": "input_file", "file_id": FILE}), "file_id"),
+    (b"/v1/responses", turn({"type": "input_image", "file_id": FILE}), "file_id"),
+    (b"/v1/responses", turn(tools=[{"type": "file_search", "vector_store_ids": [STORE]}]), "vector_store_ids"),
+    (b"/v1/responses", turn(tools=[{"type": "code_interpreter", "container": {"file_ids": [FILE]}}]), "file_ids"),
+    (b"/v1/responses", turn(tools=[{"type": "code_interpreter", "container": STORE}]), "container"),
+    (b"/v1/responses", turn(conversation=STORE), "conversation"),
+    (b"/v1/responses", turn(conversation={"id": STORE}), "conversation"),
+    (b"/v1/responses", turn(previous_response_id=RESPONSE), "previous_response_id"),
+    (b"/v1/responses/compact", {"model": "m", "previous_response_id": RESPONSE}, "previous_response_id"),
+    (b"/v1/messages", {"model": "m", "messages": [{"content": [{"source": {"file_id": FILE}}]}]}, "file_id"),
+    (b"/v1/messages", {"model": "m", "container": STORE, "messages": []}, "container"),
+    (b"/v1/messages/batches", {"requests": [{"params": {"messages": [{"source": {"file_id": FILE}}]}}]}, "file_id"),
+    (b"/v1/images/edits", {"model": "m", "images": [{"file_id": FILE}]}, "file_id"),
+    (b"/v1/batches", {"input_file_id": FILE}, "input_file_id"),
+    (b"/v1/fine_tuning/jobs", {"model": "m", "training_file": FILE}, "training_file"),
+    (b"/v1/fine_tuning/jobs", {"model": "m", "training_file": "file-own", "validation_file": FILE}, "validation_file"),
+    (b"/v1/assistants", {"tool_resources": {"file_search": {"vector_store_ids": [STORE]}}}, "vector_store_ids"),
+    (b"/v1/threads", {"messages": [{"attachments": [{"file_id": FILE}]}]}, "file_id"),
+    (b"/v1/threads/runs", {"assistant_id": STORE}, "assistant_id"),
+    (b"/v1/vector_stores", {"file_ids": ["file-own", FILE]}, "file_ids"),
+    (b"/v1/vector_stores/vs_own/files", {"file_id": FILE}, "file_id"),
+    (b"/v1/vector_stores/vs_own/file_batches", {"files": [{"file_id": FILE}]}, "file_id"),
+    (b"/v1/containers/cntr_own/files", {"file_id": FILE}, "file_id"),
+    (b"/v1/evals/eval_own/runs", {"data_source": {"source": {"type": "file_id", "id": FILE}}}, None),
+    (b"/v1/something-new", {"reads": {"from": [FILE]}}, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), BODIES)
+def test_body_that_names_another_callers_object_gets_404(path: bytes, body: object, param: str | None) -> None:
+    """At any depth, under the API's fields or one that is new; an id of nobody passes."""
+    account = Account()
+
+    assert account.refused(b"POST", path, body).param == param
+
+    text = json.dumps(body)
+    for each in (FILE, RESPONSE, STORE):
+        text = text.replace(each, each.replace("aaaaaaaa", "yesterday"))
+    account.ask(B, b"POST", path, text.encode())
+
+
+SPELLINGS = [
+    b'{"model":"m","messages":[{"content":[{"file":{"file_id":"file\\u002daaaaaaaa"}}]}]}',
+    b'{"model":"m","messages":[{"content":[{"file":{"\\u0066ile_id":"\\u0066ile-aaaaaaaa"}}]}]}',
+    b'{"model":"m","messages":[{"content":[{"file":{"File_ID" : "file-aaaaaaaa"}}]}]}',
+    b'{"model":"m","messages":[{"content":[{"file":{"file_id":"file-own","file_id":"file-aaaaaaaa"}}]}]}',
+    b'{"model":"m","n":1e999,"messages":[{"content":[{"file":{"file_id":"file-aaaaaaaa"}}]}]}',
+    b'\xef\xbb\xbf{"model":"m","messages":[{"content":[{"file":{"file_id":"file-aaaaaaaa"}}]}]}',
+]
+
+
+@pytest.mark.parametrize("body", SPELLINGS)
+@pytest.mark.parametrize("path", [CHATS, b"/v1/responses"])
+def test_other_spelling_of_an_id_is_the_same_id(path: bytes, body: bytes) -> None:
+    """As servers read it: escapes, letter case of names, a field that is there twice, JSON that is not strict."""
+    Account().refused(b"POST", path, body)
+
+
+PATHS = [
+    (b"GET", b"/v1/files/file-aaaaaaaa"),
+    (b"GET", b"/v1/files/file-aaaaaaaa/content"),
+    (b"DELETE", b"/v1/responses/resp_aaaaaaaa"),
+    (b"GET", b"/v1/vector_stores/vs_own/files/file-aaaaaaaa"),
+    (b"POST", b"/v1/threads/thread_own/runs/resp_aaaaaaaa"),
+    (b"GET", b"/v1/chat/completions/chatcmpl-aaaaaaaa"),
+    (b"POST", b"/v1/chat/completions/chatcmpl-aaaaaaaa"),
+    (b"DELETE", b"/v1/chat/completions/chatcmpl-aaaaaaaa"),
+    (b"GET", b"/v1/chat/completions/chatcmpl-aaaaaaaa/messages"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_path_that_names_another_callers_object_gets_404(method: bytes, path: bytes) -> None:
+    """Whichever segment it is."""
+    Account().refused(method, path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        (b"GET", b"/v1/chat/%63ompletions/chatcmpl-aaaaaaaa"),
+        (b"GET", b"/v1/Chat/completions"),
+        (b"DELETE", b"/v1/chat//completions/chatcmpl-aaaaaaaa"),
+        (b"POST", b"/v1/chat/completions/%63hatcmpl-aaaaaaaa"),
+        (b"POST", b"/v1/chat/completions%2Fchatcmpl-aaaaaaaa"),
+        (b"POST", b"/v1/chat/completions;a=b/chatcmpl-aaaaaaaa"),
+        (b"GET", b"/v1/%66iles/file-aaaaaaaa"),
+    ],
+)
+def test_path_of_an_object_is_written_plainly(method: bytes, path: bytes) -> None:
+    """No server may read another object in it than Velox."""
+    with pytest.raises(VeloxError) as caught:
+        Account().ask(A, method, path)
+    assert caught.value.reason is Reason.FORBIDDEN
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/Chat/Completions", b"/v1/chat/completions/"])
+def test_chat_completion_itself_may_be_written_in_any_way(path: bytes) -> None:
+    """It names no object."""
+    assert Account().ask(B, b"POST", path, chat({"type": "text", "text": "hi"})) == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat({"type": "text", "text": f"what is in {FILE}?"}),
+        chat({"type": "text", "text": '{"file_id":"' + FILE + '"}'}),
+        turn({"type": "input_text", "text": "a " * 200_000}),
+        turn(tools=[{"type": "file_search", "vector_store_ids": ["vs_own"]}]),
+        {"model": "m", "messages": [{"role": "user", "content": "déjà \u00e9"}]},
+    ],
+)
+def test_text_that_speaks_of_an_id_is_not_one(body: object) -> None:
+    """Only a whole text is."""
+    account = Account()
+    for path in (CHATS, b"/v1/responses", b"/v1/files"):
+        account.ask(B, b"POST", path, body)
+
+
+def test_limited_key_is_held_to_its_objects_too() -> None:
+    """A key with `models`, whose bodies are read anyway."""
+    account = Account()
+    for path, body in ((CHATS, chat(FILE_PART)), (b"/v1/responses", turn(previous_response_id=RESPONSE))):
+        with pytest.raises(VeloxError) as caught:
+            account.ask(LIMITED, b"POST", path, body)
+        assert caught.value.reason is Reason.UNKNOWN_OBJECT
+
+
+def test_body_that_can_not_be_read_is_refused_where_it_may_name_objects() -> None:
+    """JSON that servers read differently; what is no JSON at all passes where the API takes none."""
+    account = Account()
+    with pytest.raises(VeloxError) as caught:
+        account.ask(B, b"POST", b"/v1/vector_stores", b'{"file_ids":["file-aaaaaaaa"')
+    assert caught.value.reason is Reason.BAD_REQUEST
+    account.ask(B, b"POST", b"/v1/other", b'a text with "file-x" in it', ((b"content-type", b"text/plain"),))
+    account.ask(B, b"POST", b"/v1/files", b'--x\r\n"file-aaaaaaaa', ((b"content-type", b"multipart/form-data; x"),))
+
+
+def test_unknown_objects_may_be_refused_in_bodies_too() -> None:
+    """Under the names that are for ids; another text that looks like one is nobody's business."""
+    account = Account(refuses_unknown=True)
+    with pytest.raises(VeloxError):
+        account.ask(A, b"POST", CHATS, chat({"type": "file", "file": {"file_id": "file-yesterday"}}))
+    account.ask(A, b"POST", CHATS, chat(FILE_PART, {"type": "text", "text": "file-yesterday"}))
+    account.ask(A, b"POST", b"/v1/responses", turn(tools=[{"type": "code_interpreter", "container": {"type": "auto"}}]))
+
+
+# -- stored chat completions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "is_stored"),
+    [
+        (b'{"model":"m","messages":[]}', False),
+        (b'{"model":"m","messages":[],"store":false}', False),
+        (b'{"model":"m","messages":[],"store":null}', False),
+        (b'{"model":"m","messages":[],"store":true}', True),
+        (b'{"model":"m","messages":[],"\\u0073tore":true}', True),
+        (b'{"model":"m","messages":[],"store":false,"store":true}', True),
+        (b'{"model":"m","messages":[{"content":"\\u00e9"}],"store":true}', True),
+    ],
+)
+@pytest.mark.parametrize("is_sse", [False, True])
+def test_stored_chat_completion_belongs_to_its_caller(body: bytes, is_stored: bool, is_sse: bool) -> None:
+    """From the moment at which its id can be known; one that is not stored is not remembered."""
+    account = Account()
+    filters = account.ask(B, b"POST", CHATS, body)
+    assert bool(filters) is is_stored
+    for each in filters:
+        each.begin(ReplyHead.of(200, [], None), is_sse=is_sse, is_plain=True)
+        reply = b'{"id":"chatcmpl-new","object":"chat.completion"}'
+        each.feed(b"data: %b\n\n" % reply if is_sse else reply, end=not is_sse)
+    assert (account.table.owner_of("chatcmpl-new") == account.table.number("b")) is is_stored
+
+
+def test_list_of_stored_chat_completions_has_the_callers_own() -> None:
+    """As any list."""
+    account = Account()
+    account.table.remember("chatcmpl-bbbbbbbb", account.table.number("b"))
+    (reply,) = account.ask(B, b"GET", CHATS)
+    assert reply.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True) is None
+    page = {"object": "list", "data": [{"id": CHAT}, {"id": "chatcmpl-bbbbbbbb"}, {"id": "chatcmpl-old"}]}
+    found = json.loads(reply.feed(json.dumps(page).encode(), end=True))
+    assert [each["id"] for each in found["data"]] == ["chatcmpl-bbbbbbbb"]
+
+
+# -- what is read of a body ---------------------------------------------------------------------------------------
+
+TEXTS = st.sampled_from(["file-1", "resp_2", "vs_3", "hello", "file", "", "file-1 ", "0b6d3c1e", "é"])
+NAMES = st.sampled_from(["file_id", "file_ids", "conversation", "id", "type", "fileId", "File-Ids", "container", "x"])
+VALUES = st.recursive(
+    TEXTS | st.none() | st.booleans() | st.integers(-5, 5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(body=st.dictionaries(NAMES, VALUES, max_size=4), is_ascii=st.booleans(), is_strict=st.booleans())
+def test_every_id_of_a_body_is_found(body: dict[str, object], is_ascii: bool, is_strict: bool) -> None:
+    """By either parser; and where one is there, the bytes tell it before the parse."""
+    data = json.dumps(body if is_strict else {**body, "n": float("nan")}, ensure_ascii=is_ascii).encode()
+
+    found = {each.text for each in finished(named_ids(data))}
+
+    assert found >= {text for text in ("file-1", "resp_2", "vs_3") if f'"{text}"' in data.decode()}
+    assert found <= {"file-1", "resp_2", "vs_3", "hello", "file", "file-1 ", "0b6d3c1e", "é"}
+    if found & {"file-1", "resp_2", "vs_3"}:
+        assert mentions_objects(data)

@@ -1,0 +1,104 @@
+"""Every place of a JSON body at which a server may read the id of an object: a file, a response, a vector store, ...
+
+Knows: the fields whose values are ids, at any depth, and what ids look like. Does not know: whose an object is.
+
+Two rules, so that a field that is new, or is written in another way, is not missed: a text under one of the names is an
+id, whatever it looks like; any other text is one if it begins as the ids of the API do. Most bodies have neither, which
+mentions_objects() sees without a parse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from typing import Final, NamedTuple
+
+import simdjson
+
+from velox.protocol.named_models import DoubtError, Pairs, body_fields, folded
+
+__all__ = ["ESCAPE", "NamedId", "mentions_objects", "named_ids"]
+
+# Fields of the API. A list under a name holds ids; of an object under one, its `id` is one.
+_FIELDS: Final = (
+    *("file_id", "file_ids", "input_file_id", "training_file", "validation_file", "upload_id", "batch_id"),
+    *("previous_response_id", "response_id", "conversation", "conversation_id", "assistant_id", "thread_id"),
+    *("vector_store_id", "vector_store_ids", "container", "container_id", "eval_id", "video_id"),
+)
+_FOLDED: Final = frozenset(map(folded, _FIELDS))
+# How ids begin, before `-` or `_`. "assistant": a file at Azure.
+_BEGINNINGS: Final = (
+    *("file", "assistant", "upload", "resp", "conv", "batch", "msgbatch", "ftjob", "vs", "asst", "thread"),
+    *("cntr", "container", "eval", "video", "chatcmpl"),
+)
+_ID: Final = re.compile(rf"(?:{'|'.join(_BEGINNINGS)})[-_][A-Za-z0-9_.-]{{1,250}}")
+_MENTIONS: Final = re.compile(rf'"(?:(?:{"|".join(_BEGINNINGS)})[-_]|(?:{"|".join(_FIELDS)})")'.encode())
+# A character that need not be escaped, but is: it could be part of a name or an id.
+ESCAPE: Final = rb"\u00"
+_ESCAPED: Final = re.compile(rb"\\u00[2-7]")
+_MOST_CHARS: Final = 256
+_FEW: Final = 64  # fields of an object; simdjson looks through all of them for each
+_PER_STEP: Final = 500  # values, about half a millisecond
+# As in body.py.
+_TOLERANT_BYTES: Final = 1024 * 1024
+
+
+class NamedId(NamedTuple):
+    """An id in a body. name: of the field that is for ids; None: it only looks like one."""
+
+    text: str
+    name: str | None
+
+
+def mentions_objects(body: bytes | bytearray) -> bool:
+    """Say whether named_ids() may find anything."""
+    return _MENTIONS.search(body) is not None or (ESCAPE in body and _ESCAPED.search(body) is not None)
+
+
+def named_ids(body: bytes | bytearray) -> Generator[None, None, list[NamedId]]:
+    """Return every id that a body names, each once; yields between slices of the work.
+
+    Raises DoubtError: it is no JSON that every server reads the same way.
+    """
+    try:
+        # A parser of its own: its objects live from one step to the next, and forbid another parse.
+        return (yield from _walk(simdjson.Parser().parse(body)))
+    except (ValueError, RuntimeError, KeyError):  # as most upstreams read it (body.py)
+        if len(body) > _TOLERANT_BYTES:
+            raise DoubtError("the body is no strict JSON") from None
+    return (yield from _walk(body_fields(body)))
+
+
+def _walk(document: object) -> Generator[None, None, list[NamedId]]:
+    found: dict[NamedId, None] = {}
+    names: dict[str, str | None] = {}  # as they stand there, to the one that counts
+    todo: list[tuple[str | None, object]] = [(None, document)]
+    n = 0
+    while todo:
+        name, value = todo.pop()
+        n += 1
+        if not n % _PER_STEP:
+            yield
+        if isinstance(value, str):
+            if 0 < len(value) <= _MOST_CHARS and (name or _ID.fullmatch(value)):
+                found[NamedId(value, name)] = None
+        elif (pairs := _pairs(value)) is not None:
+            for key, inner in pairs:
+                if key not in names:
+                    names[key] = key if folded(key) in _FOLDED else None
+                todo.append((name if key == "id" else names[key], inner))
+        elif type(value) is simdjson.Array or isinstance(value, list):
+            todo += [(name, inner) for inner in value]
+    return list(found)
+
+
+def _pairs(value: object) -> Iterable[tuple[str, object]] | None:
+    """Return the fields of an object, the second one of a name, too; None: it is none."""
+    if type(value) is simdjson.Object:
+        keys = list(value)
+        if len(keys) <= _FEW and len(set(keys)) == len(keys):
+            return [(key, value[key]) for key in keys]
+        return value.items()  # makes Python objects of all that is inside
+    if isinstance(value, dict):
+        return value.items()
+    return value if isinstance(value, Pairs) else None
