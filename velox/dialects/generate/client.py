@@ -1,0 +1,59 @@
+"""Gemini's clients: reads their requests, writes their answers and errors. Streams are beside this (client_stream.py).
+
+Knows: Google's words for why an answer ended and what it used. Does not know: models, or how streams are cut.
+Source: REST reference of v1beta; google-genai 3.4 reads what is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.form import Answer, ApiError, Call, Refusal, Request
+from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
+from velox.dialects.generate.client_stream import GenerateStreamWriter
+from velox.dialects.generate.request_reader import RequestReader
+from velox.dialects.losses import Losses
+from velox.dialects.text import joined, quoted
+
+__all__ = ["GenerateClient"]
+
+
+class GenerateClient:
+    """One request of a client."""
+
+    __slots__ = ("_call", "_losses")
+
+    def __init__(self, call: Call, losses: Losses) -> None:
+        self._call: Final = call
+        self._losses: Final = losses
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """Read the request. Raises BadRequestError."""
+        return RequestReader(self._losses).read(body, self._call.model, self._call.stream)
+
+    def answer(self, answer: Answer) -> bytes:
+        """Return the body of a plain answer."""
+        parts = []
+        for n, block in enumerate(answer.blocks):
+            written = part(block, f"call_{self._call.id}{n}")
+            if written is not None:
+                parts.append(written)
+        refusals = [block.text for block in answer.blocks if isinstance(block, Refusal)]
+        return (
+            b'{"candidates":[{"content":{"parts":[%b],"role":"model"},%b,"index":0}],'
+            b'"usageMetadata":%b,"modelVersion":%b,"responseId":%b}'
+        ) % (
+            b",".join(parts) or EMPTY_PART,
+            ending(answer.stop, joined(refusals, b"") if refusals else None),
+            usage_metadata(answer.usage),
+            quoted(answer.model or self._call.model),
+            quoted(answer.id or self._call.id),
+        )
+
+    def stream(self) -> GenerateStreamWriter:
+        """Return what writes a streamed answer."""
+        return GenerateStreamWriter(self._call)
+
+    def error(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+        return error_body(error)

@@ -1,0 +1,156 @@
+"""Writes streams for Gemini's clients: server-sent events, each a whole answer with the parts that are new.
+
+Calls come whole in this dialect: their arguments wait until they are complete. The reason for the end and the counts
+come last, together, once the upstream's stream is known to be whole.
+
+Knows: the order of chunks. Does not know: what an upstream sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.form import (
+    Call,
+    Close,
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    JsonText,
+    Kind,
+    Open,
+    Sign,
+    Signature,
+    Start,
+    Stop,
+    Usage,
+    Used,
+)
+from velox.dialects.generate.answers import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
+from velox.dialects.generate.wire import as_object
+from velox.dialects.losses import BrokenReplyError
+from velox.dialects.text import EMPTY, decoded, joined, quoted
+
+__all__ = ["GenerateStreamWriter", "arguments_of"]
+
+_MOST_OPEN: Final = 128
+_MOST_WAITING_BYTES: Final = 1024 * 1024
+_BEGIN: Final = b'data: {"candidates":[{"content":{"parts":['
+_MIDDLE: Final = b'],"role":"model"},"index":0'
+_BLANK_LINE: Final = b"\r\n\r\n"
+
+
+class _Opened:
+    """A block that is open. texts: of a call's arguments; of others nothing waits."""
+
+    __slots__ = ("begun", "signature", "texts")
+
+    def __init__(self, begun: Open) -> None:
+        self.begun: Final = begun
+        self.texts: Final[list[JsonText]] = []
+        self.signature: Signature | None = None
+
+
+class GenerateStreamWriter:
+    """One stream."""
+
+    __slots__ = ("_call", "_end", "_opened", "_refusal", "_stop", "_usage", "_waiting_bytes")
+
+    def __init__(self, call: Call) -> None:
+        self._call: Final = call
+        self._end = b""  # of each chunk, after its parts
+        self._opened: Final[dict[int, _Opened]] = {}
+        self._waiting_bytes = 0
+        self._refusal: list[JsonText] = []
+        self._usage = Usage()
+        self._stop: Stop | None = None
+        self._start(Start("", ""))
+
+    def __repr__(self) -> str:
+        return f"<GenerateStreamWriter {len(self._opened)} open, {self._waiting_bytes} bytes waiting>"
+
+    def write(self, event: Event) -> bytes:
+        """Return what the client gets. Raises BrokenReplyError: a call is over a bound."""
+        if isinstance(event, Delta):
+            return self._delta(event)
+        if isinstance(event, Open):
+            self._open(event)
+        elif isinstance(event, Sign):
+            self._opened[event.n].signature = event.signature
+        elif isinstance(event, Close):
+            return self._close(self._opened.pop(event.n))
+        elif isinstance(event, Start):
+            self._start(event)
+        elif isinstance(event, Used):
+            self._usage = event.usage.over(self._usage)
+        elif isinstance(event, Finish):
+            self._stop = event.stop
+        elif isinstance(event, End):
+            return self._last()
+        elif isinstance(event, Failed):
+            return b"data: " + error_body(event.error) + _BLANK_LINE
+        return b""
+
+    def _start(self, event: Start) -> None:
+        model = quoted(event.model or self._call.model)
+        answer_id = quoted(event.id or self._call.id)
+        self._end = b',"modelVersion":' + model + b',"responseId":' + answer_id + b"}" + _BLANK_LINE
+
+    def _open(self, event: Open) -> None:
+        if len(self._opened) == _MOST_OPEN:
+            raise BrokenReplyError(f"the upstream's stream has over {_MOST_OPEN} blocks open at once")
+        self._opened[event.n] = _Opened(event)
+
+    def _delta(self, event: Delta) -> bytes:
+        opened = self._opened[event.n]
+        kind = opened.begun.kind
+        if kind is Kind.TOOL:
+            opened.texts.append(event.text)
+            self._waiting_bytes += len(event.text)
+            if self._waiting_bytes > _MOST_WAITING_BYTES:
+                raise BrokenReplyError(f"the arguments of the upstream's calls are over {_MOST_WAITING_BYTES} bytes")
+            return b""
+        if kind is Kind.REFUSAL:
+            self._refuse(event.text)
+        if event.text == EMPTY:
+            return b""
+        return self._chunk(text_part(event.text, is_thought=kind is Kind.THINKING))
+
+    def _refuse(self, text: JsonText) -> None:
+        self._refusal.append(text)
+        self._waiting_bytes += len(text)
+        if self._waiting_bytes > _MOST_WAITING_BYTES:
+            raise BrokenReplyError(f"the upstream's refusal is over {_MOST_WAITING_BYTES} bytes")
+
+    def _close(self, opened: _Opened) -> bytes:
+        begun, signature = opened.begun, opened.signature
+        if begun.kind is Kind.TOOL:
+            self._waiting_bytes -= sum(map(len, opened.texts))
+            call_id = begun.id or f"call_{self._call.id}{begun.n}"
+            arguments = arguments_of(joined(opened.texts, b""))
+            return self._chunk(call_part(call_id, begun.name, arguments, signature))
+        if signature is None:
+            return b""
+        is_redacted = begun.kind is Kind.REDACTED
+        field = signed(signature, is_redacted=is_redacted)
+        return self._chunk(text_part(EMPTY, is_thought=is_redacted or begun.kind is Kind.THINKING, signature=field))
+
+    def _chunk(self, part: bytes) -> bytes:
+        return _BEGIN + part + _MIDDLE + b"}]" + self._end
+
+    def _last(self) -> bytes:
+        if self._stop is None:
+            return b""
+        refusal = joined(self._refusal, b"") if self._refusal else None
+        usage = b',"usageMetadata":' + usage_metadata(self._usage)
+        return _BEGIN + EMPTY_PART + _MIDDLE + b"," + ending(self._stop, refusal) + b"}]" + usage + self._end
+
+
+def arguments_of(text: JsonText) -> bytes:
+    """Return the arguments of a call as an object, whatever the model wrote."""
+    value = decoded(text)
+    if not value.strip():
+        return b"{}"
+    return as_object(value) or b'{"_invalid_arguments":' + text + b"}"

@@ -1,0 +1,99 @@
+"""Gemini as a model's API: writes its requests, reads its answers, its streams and its errors.
+
+Knows: what of the parts beside this is for what. Does not know: where requests go (providers/), clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Answer, ApiError, Block, ErrorKind, Request, Signature, Text, Thinking, ToolUse, Written
+from velox.dialects.generate.partial_args import PartialArgs
+from velox.dialects.generate.replies import (
+    GOOGLE,
+    api_error,
+    blocked,
+    first,
+    read_reply,
+    status_error,
+    stop,
+    tier,
+    usage,
+)
+from velox.dialects.generate.request import RequestWriter
+from velox.dialects.generate.schema import SubsetSchemas
+from velox.dialects.generate.stream import GenerateStreamReader
+from velox.dialects.generate.wire import ReplyCall, ReplyPart, UsageMetadata, is_absent
+from velox.dialects.losses import Losses, ReplyError
+from velox.dialects.text import EMPTY, raw_text
+
+__all__ = ["GenerateModel"]
+
+_NO_USAGE: Final = UsageMetadata()
+_BAD_GATEWAY: Final = 502
+
+
+class GenerateModel:
+    """One attempt at a Gemini model. schemas: what remembers rewritten schemas, where the caller keeps one."""
+
+    __slots__ = ("_facts", "_losses", "_schemas")
+
+    def __init__(self, facts: ModelFacts, losses: Losses, schemas: SubsetSchemas | None = None) -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._schemas: Final = schemas
+
+    def write(self, request: Request, model: str) -> Written:
+        """Write the request; the model stands in the path. Raises BadRequestError."""
+        schemas = self._schemas if self._schemas is not None else SubsetSchemas()
+        return RequestWriter(self._facts, self._losses, schemas).write(request)
+
+    def answer(self, body: bytes) -> Answer:
+        """Read a plain answer. Raises BrokenReplyError, ReplyError."""
+        reply = read_reply(body)
+        if not is_absent(reply.error):
+            raise ReplyError(status_error(reply.error))
+        candidate = first(reply)
+        blocks: list[Block] = []
+        if candidate is not None and candidate.content is not None:
+            blocks = [block for part in candidate.content.parts or () for block in _blocks(part)]
+        has_tools = any(isinstance(block, ToolUse) for block in blocks)
+        found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
+        if isinstance(found, ApiError):
+            raise ReplyError(found)
+        if found is None:
+            raise ReplyError(ApiError(ErrorKind.API, _BAD_GATEWAY, "the upstream's answer does not say why it ended"))
+        metadata = reply.usage_metadata or _NO_USAGE
+        return Answer(
+            reply.response_id or "", reply.model_version or "", blocks, found, usage(metadata), tier(metadata)
+        )
+
+    def stream(self) -> GenerateStreamReader:
+        """Return what reads a streamed answer."""
+        return GenerateStreamReader()
+
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """Read the body of an error, which may be anything."""
+        return api_error(status, body)
+
+
+def _blocks(part: ReplyPart) -> list[Block]:
+    signature = Signature(GOOGLE, part.thought_signature) if part.thought_signature else None
+    call = part.function_call
+    if call is not None:
+        return [ToolUse(call.id or "", call.name, _arguments(call), signature)] if call.name else []
+    text = raw_text(part.text)
+    if text is None or (text == EMPTY and signature is None):
+        return []  # code that was run, a picture, nothing
+    return [Thinking(text, signature)] if part.thought else [Text(text, signature=signature)]
+
+
+def _arguments(call: ReplyCall) -> bytes:
+    if call.partial_args is None:
+        return b"{}" if is_absent(call.args) else bytes(call.args)
+    arguments = PartialArgs()
+    for part in call.partial_args:
+        arguments.add(part)
+    return arguments.whole()

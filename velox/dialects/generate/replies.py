@@ -1,0 +1,195 @@
+"""What an answer says, whole or a chunk of a stream: why it stopped, what it used, and Google's errors.
+
+Knows: Google's words for these, and the form's. Does not know: streams, or requests.
+Source: REST reference of v1beta (FinishReason, BlockedReason), google.rpc.Code, google.rpc.error_details.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
+from velox.dialects.generate.wire import Candidate, Feedback, Reply, Status, UsageMetadata, is_absent
+from velox.dialects.losses import BrokenReplyError
+from velox.dialects.text import raw_text
+
+__all__ = ["GOOGLE", "api_error", "blocked", "first", "read_reply", "status_error", "stop", "tier", "usage"]
+
+# Whose signatures are read and written here.
+GOOGLE: Final = "google"
+
+_REPLY: Final = msgspec.json.Decoder(Reply)
+_ERROR: Final = msgspec.json.Decoder(Reply | list[Reply])
+_STATUS: Final = msgspec.json.Decoder(Status)
+
+_STOPS: Final = {
+    "STOP": StopReason.END,
+    "MAX_TOKENS": StopReason.LENGTH,
+    "SAFETY": StopReason.FILTER,
+    "RECITATION": StopReason.FILTER,
+    "LANGUAGE": StopReason.FILTER,
+    "BLOCKLIST": StopReason.FILTER,
+    "PROHIBITED_CONTENT": StopReason.FILTER,
+    "SPII": StopReason.FILTER,
+    "IMAGE_SAFETY": StopReason.FILTER,
+    "IMAGE_PROHIBITED_CONTENT": StopReason.FILTER,
+    "IMAGE_RECITATION": StopReason.FILTER,
+    "IMAGE_OTHER": StopReason.FILTER,
+    "MODEL_ARMOR": StopReason.FILTER,
+    "ESCALATION": StopReason.FILTER,
+    "PUP_LIMITED_DISABLED": StopReason.FILTER,
+    "CONTINUATION": StopReason.PAUSE,
+}
+# The model said nothing that is of use: an error, not an end.
+_BROKEN: Final = frozenset(
+    {
+        "MALFORMED_FUNCTION_CALL",
+        "MALFORMED_RESPONSE",
+        "MISSING_THOUGHT_SIGNATURE",
+        "TOO_MANY_TOOL_CALLS",
+        "UNEXPECTED_TOOL_CALL",
+    }
+)
+_KINDS: Final = {
+    "INVALID_ARGUMENT": ErrorKind.INVALID,
+    "FAILED_PRECONDITION": ErrorKind.INVALID,
+    "OUT_OF_RANGE": ErrorKind.INVALID,
+    "UNAUTHENTICATED": ErrorKind.AUTHENTICATION,
+    "PERMISSION_DENIED": ErrorKind.PERMISSION,
+    "NOT_FOUND": ErrorKind.NOT_FOUND,
+    "ABORTED": ErrorKind.CONFLICT,
+    "ALREADY_EXISTS": ErrorKind.CONFLICT,
+    "RESOURCE_EXHAUSTED": ErrorKind.RATE_LIMIT,
+    "UNAVAILABLE": ErrorKind.UNAVAILABLE,
+    "DEADLINE_EXCEEDED": ErrorKind.TIMEOUT,
+}
+_KINDS_BY_STATUS: Final = {kind.value: kind for kind in ErrorKind}
+_BAD_KEY: Final = "API_KEY_INVALID"  # comes with a status of 400
+_DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+_MOST_MESSAGE: Final = 4096
+_BAD_GATEWAY: Final = 502
+
+
+def read_reply(body: bytes) -> Reply:
+    """Read an answer or a chunk. Raises BrokenReplyError."""
+    try:
+        body.decode()  # texts stay as they are: nobody else looks
+        return _REPLY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BrokenReplyError("the upstream's answer is no JSON of generateContent") from exc
+
+
+def first(reply: Reply) -> Candidate | None:
+    """Return the first of the answers: nobody asks for others."""
+    for candidate in reply.candidates or ():
+        if not candidate.index:
+            return candidate
+    return None
+
+
+def stop(candidate: Candidate, has_tools: bool) -> Stop | ApiError | None:
+    """Return why a candidate stopped; None: it has not; an error: what it said is of no use.
+
+    has_tools: a function was called so far: the model's STOP does not say it.
+    """
+    reason = candidate.finish_reason
+    if reason is None or reason == "FINISH_REASON_UNSPECIFIED":
+        return None
+    if reason in _BROKEN:
+        message = _plain(candidate.finish_message) or "the model's answer can't be used"
+        return ApiError(ErrorKind.API, _BAD_GATEWAY, f"{message} ({reason})", code=reason.lower())
+    found = _STOPS.get(reason)
+    if found is None:
+        return Stop(StopReason.TOOLS if has_tools else StopReason.END, unknown=reason)
+    if found is StopReason.END and has_tools:
+        return Stop(StopReason.TOOLS)
+    explanation = raw_text(candidate.finish_message) if found is StopReason.FILTER else None
+    return Stop(found, explanation=explanation)
+
+
+def blocked(feedback: Feedback | None) -> Stop | None:
+    """Return the stop of a prompt that was blocked; None: it was not."""
+    if feedback is None or feedback.block_reason in (None, "BLOCKED_REASON_UNSPECIFIED"):
+        return None
+    return Stop(StopReason.FILTER, explanation=raw_text(feedback.block_reason_message))
+
+
+def usage(metadata: UsageMetadata) -> Usage:
+    """Return the tokens. Thoughts are counted beside the candidates, and what tools put into the prompt beside it."""
+    prompt, tools = metadata.prompt_token_count, metadata.tool_use_prompt_token_count
+    output, thoughts = metadata.candidates_token_count, metadata.thoughts_token_count
+    return Usage(
+        input=None if prompt is None and tools is None else (prompt or 0) + (tools or 0),
+        output=None if output is None and thoughts is None else (output or 0) + (thoughts or 0),
+        cached=metadata.cached_content_token_count,
+        reasoning=thoughts,
+    )
+
+
+def tier(metadata: UsageMetadata | None) -> str | None:
+    """Return the tier that a request was served in, as OpenAI calls it."""
+    found = metadata.service_tier.lower() if metadata is not None and metadata.service_tier else None
+    return "default" if found == "standard" else found
+
+
+def status_error(raw: Raw | bytes) -> ApiError:
+    """Read the error of a body or a chunk, which came with a status of 200."""
+    try:
+        status = _STATUS.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ApiError(ErrorKind.API, _BAD_GATEWAY, "the upstream sent an error that can't be read")
+    return _api_error(status, status.code or 0)
+
+
+def api_error(http_status: int, body: bytes) -> ApiError:
+    """Read the body of an error, which may be anything."""
+    try:
+        found = _ERROR.decode(body)
+        reply = found[0] if isinstance(found, list) else found
+        if is_absent(reply.error):
+            raise ValueError
+        return _api_error(_STATUS.decode(reply.error), http_status)
+    except (msgspec.DecodeError, ValueError, IndexError, RecursionError):
+        text = body[:_MOST_MESSAGE].decode("utf-8", "replace").strip()
+        return ApiError(_kind(http_status), http_status, text or f"the upstream answered {http_status} without a body")
+
+
+def _api_error(status: Status, http_status: int) -> ApiError:
+    kind = _KINDS.get(status.status or "")
+    if kind is None:
+        kind = _kind(status.code or http_status)
+    retry_after_s = None
+    for detail in status.details or ():
+        if detail.reason == _BAD_KEY:
+            kind = ErrorKind.AUTHENTICATION
+        delay = _DELAY.fullmatch(detail.retry_delay) if detail.retry_delay else None
+        if delay is not None:
+            retry_after_s = float(delay[1])
+    return ApiError(
+        kind,
+        http_status if 400 <= http_status <= 599 else kind.value,
+        (status.message or status.status or "the upstream sent an error without a message")[:_MOST_MESSAGE],
+        code=status.status.lower() if status.status else None,
+        retry_after_s=retry_after_s,
+    )
+
+
+def _kind(http_status: int) -> ErrorKind:
+    kind = _KINDS_BY_STATUS.get(http_status)
+    if kind is not None:
+        return kind
+    return ErrorKind.INVALID if 400 <= http_status <= 499 else ErrorKind.API
+
+
+def _plain(raw: Raw) -> str:
+    if is_absent(raw):
+        return ""
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return found[:_MOST_MESSAGE] if isinstance(found, str) else ""

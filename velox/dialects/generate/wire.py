@@ -1,0 +1,297 @@
+"""What bodies of generateContent look like.
+
+Google writes names in camelCase and reads them in snake_case too: a field of a request that has such a name stands
+here twice, the second time with a trailing underscore. Any field may be null, which means absent.
+
+Knows: names and types of fields. Does not know: what they mean.
+Source: google-genai 3.4 (types.py, models.py), the REST reference of v1beta, proto3's JSON mapping.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw, field
+
+__all__ = [
+    "ABSENT",
+    "Candidate",
+    "Content",
+    "Declaration",
+    "Feedback",
+    "FileData",
+    "FunctionCall",
+    "FunctionCalling",
+    "FunctionResponse",
+    "GenerationConfig",
+    "InlineData",
+    "Part",
+    "PartialArg",
+    "Reply",
+    "ReplyCall",
+    "ReplyContent",
+    "ReplyPart",
+    "ResponsePart",
+    "Status",
+    "StatusDetail",
+    "Thinking",
+    "ToolConfig",
+    "UsageMetadata",
+    "as_object",
+    "is_absent",
+]
+
+ABSENT: Final = Raw(b"")
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def is_absent(raw: Raw) -> bool:
+    """True for a field that is not there, or null."""
+    return not raw or (len(raw) == 4 and bytes(raw) == b"null")
+
+
+def as_object(text: str) -> bytes | None:
+    """Return a text that is a JSON object as bytes; None: it is something else."""
+    try:
+        found = text.encode()
+        _OBJECT.decode(found)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return found
+
+
+# -- replies ------------------------------------------------------------------------------------------
+
+
+class PartialArg(msgspec.Struct, rename="camel"):
+    """A part of a call's arguments (Vertex, where a client asked for it). json_path: RFC 9535: "$.city", "$.a[0]"."""
+
+    json_path: str | None = None
+    string_value: str | None = None
+    number_value: float | None = None
+    bool_value: bool | None = None
+    null_value: str | None = None
+    will_continue: bool | None = None
+
+
+class ReplyCall(msgspec.Struct, rename="camel"):
+    """A call in an answer. args: an object."""
+
+    id: str | None = None
+    name: str | None = None
+    args: Raw = ABSENT
+    partial_args: list[PartialArg] | None = None
+    will_continue: bool | None = None
+
+
+class ReplyPart(msgspec.Struct, rename="camel"):
+    """A part of an answer. Others than these are not read: code that was run, pictures."""
+
+    text: Raw = ABSENT
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: ReplyCall | None = None
+
+
+class ReplyContent(msgspec.Struct):
+    """The content of an answer."""
+
+    parts: list[ReplyPart] | None = None
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    """One of the answers; others than the first are never asked for."""
+
+    content: ReplyContent | None = None
+    finish_reason: str | None = None
+    finish_message: Raw = ABSENT
+    index: int | None = None
+
+
+class UsageMetadata(msgspec.Struct, rename="camel"):
+    """Tokens so far."""
+
+    prompt_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    service_tier: str | None = None
+
+
+class Feedback(msgspec.Struct, rename="camel"):
+    """Why there is no candidate at all."""
+
+    block_reason: str | None = None
+    block_reason_message: Raw = ABSENT
+
+
+class StatusDetail(msgspec.Struct, rename="camel"):
+    """A detail of an error. reason: of an ErrorInfo. retry_delay: of a RetryInfo: "34s", "0.5s"."""
+
+    type: str | None = field(default=None, name="@type")
+    reason: str | None = None
+    retry_delay: str | None = None
+
+
+class Status(msgspec.Struct):
+    """An error: google.rpc.Status."""
+
+    code: int | None = None
+    message: str | None = None
+    status: str | None = None
+    details: list[StatusDetail] | None = None
+
+
+class Reply(msgspec.Struct, rename="camel"):
+    """An answer, or a chunk of a streamed one, or an error."""
+
+    candidates: list[Candidate] | None = None
+    usage_metadata: UsageMetadata | None = None
+    prompt_feedback: Feedback | None = None
+    response_id: str | None = None
+    model_version: str | None = None
+    error: Raw = ABSENT
+
+
+# -- requests -----------------------------------------------------------------------------------------
+
+
+class InlineData(msgspec.Struct, rename="camel"):
+    """Bytes, in base64 of either alphabet."""
+
+    data: str | None = None
+    mime_type: str | None = None
+    mime_type_: str | None = field(default=None, name="mime_type")
+    display_name: str | None = None
+    display_name_: str | None = field(default=None, name="display_name")
+
+
+class FileData(msgspec.Struct, rename="camel"):
+    """A file elsewhere. file_uri: gs:, https:, or of Google's Files API."""
+
+    file_uri: str | None = None
+    file_uri_: str | None = field(default=None, name="file_uri")
+    mime_type: str | None = None
+    mime_type_: str | None = field(default=None, name="mime_type")
+    display_name: str | None = None
+    display_name_: str | None = field(default=None, name="display_name")
+
+
+class FunctionCall(msgspec.Struct):
+    """A call in the history."""
+
+    id: str | None = None
+    name: str | None = None
+    args: Raw = ABSENT
+
+
+class ResponsePart(msgspec.Struct, rename="camel"):
+    """A picture or a file that a function returned."""
+
+    inline_data: InlineData | None = None
+    inline_data_: InlineData | None = field(default=None, name="inline_data")
+    file_data: FileData | None = None
+    file_data_: FileData | None = field(default=None, name="file_data")
+
+
+class FunctionResponse(msgspec.Struct):
+    """What a function returned. response: an object."""
+
+    id: str | None = None
+    name: str | None = None
+    response: Raw = ABSENT
+    parts: list[ResponsePart] | None = None
+
+
+class Part(msgspec.Struct, rename="camel"):
+    """A part of a message. Those of type Raw are of tools that Google runs itself, and of media."""
+
+    text: Raw = ABSENT
+    thought: bool | None = None
+    thought_signature: str | None = None
+    thought_signature_: str | None = field(default=None, name="thought_signature")
+    function_call: FunctionCall | None = None
+    function_call_: FunctionCall | None = field(default=None, name="function_call")
+    function_response: FunctionResponse | None = None
+    function_response_: FunctionResponse | None = field(default=None, name="function_response")
+    inline_data: InlineData | None = None
+    inline_data_: InlineData | None = field(default=None, name="inline_data")
+    file_data: FileData | None = None
+    file_data_: FileData | None = field(default=None, name="file_data")
+    executable_code: Raw = ABSENT
+    executable_code_: Raw = field(default=ABSENT, name="executable_code")
+    code_execution_result: Raw = ABSENT
+    code_execution_result_: Raw = field(default=ABSENT, name="code_execution_result")
+    tool_call: Raw = ABSENT
+    tool_call_: Raw = field(default=ABSENT, name="tool_call")
+    tool_response: Raw = ABSENT
+    tool_response_: Raw = field(default=ABSENT, name="tool_response")
+    video_metadata: Raw = ABSENT
+    video_metadata_: Raw = field(default=ABSENT, name="video_metadata")
+    media_resolution: Raw = ABSENT
+    media_resolution_: Raw = field(default=ABSENT, name="media_resolution")
+
+
+class Content(msgspec.Struct):
+    """A message. role: "user", "model"; "function" is an old name for who says a function's response."""
+
+    role: str | None = None
+    parts: list[Part] | None = None
+
+
+class Declaration(msgspec.Struct, rename="camel"):
+    """A function. parameters: Google's own kind of schema; parameters_json_schema: any JSON schema."""
+
+    name: str | None = None
+    description: Raw = ABSENT
+    parameters: Raw = ABSENT
+    parameters_json_schema: Raw = ABSENT
+    parameters_json_schema_: Raw = field(default=ABSENT, name="parameters_json_schema")
+
+
+class FunctionCalling(msgspec.Struct, rename="camel"):
+    """Which functions may or must be called."""
+
+    mode: str | None = None
+    allowed_function_names: list[str] | None = None
+    allowed_function_names_: list[str] | None = field(default=None, name="allowed_function_names")
+
+
+class ToolConfig(msgspec.Struct, rename="camel"):
+    """How tools are used."""
+
+    function_calling_config: FunctionCalling | None = None
+    function_calling_config_: FunctionCalling | None = field(default=None, name="function_calling_config")
+
+
+class Thinking(msgspec.Struct, rename="camel"):
+    """How much the model thinks. thinking_budget: -1: as it likes; 0: not at all."""
+
+    include_thoughts: bool | None = None
+    include_thoughts_: bool | None = field(default=None, name="include_thoughts")
+    thinking_budget: int | None = None
+    thinking_budget_: int | None = field(default=None, name="thinking_budget")
+    thinking_level: str | None = None
+    thinking_level_: str | None = field(default=None, name="thinking_level")
+
+
+class GenerationConfig(msgspec.Struct, rename="camel"):
+    """How the answer is generated. Its names are put into camelCase before it is read. Numbers may be strings."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    stop_sequences: list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    candidate_count: int | None = None
+    response_mime_type: str | None = None
+    response_schema: Raw = ABSENT
+    response_json_schema: Raw = ABSENT
+    response_modalities: list[str] | None = None
+    response_logprobs: bool | None = None
+    thinking_config: Thinking | None = None
