@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,18 @@ from tests.wall.faults import EARLY, FAULTS
 from tests.wall.provider import Provider
 from tests.wall.setup import Setup
 
-__all__ = ["CONNECT_S", "FIRST_BYTE_S", "IDLE_S", "KEY", "WRITE_S", "Gate", "Wall", "open_gate", "start_gate"]
+__all__ = [
+    "CONNECT_S",
+    "FIRST_BYTE_S",
+    "IDLE_S",
+    "KEY",
+    "WRITE_S",
+    "Gate",
+    "Wall",
+    "inodes_to",
+    "open_gate",
+    "start_gate",
+]
 
 KEY: Final = "sk-wall-0123456789abcdef"
 CONNECT_S: Final = 0.5
@@ -64,11 +75,6 @@ class Gate:
     n_fds: int = 0  # of the worker, without connections to upstreams; 0: not noted yet
     asks: list[Ask] = field(default_factory=list)  # sent since the last check
     _worker: int = 0
-
-    def __post_init__(self) -> None:
-        ports = "|".join(f"{port:04X}" for port in self.ports)
-        # A row of /proc/net/tcp (proc(5)): number, local and remote address, state, ..., inode. It may have thousands.
-        self._to_walls: Final = re.compile(rf"^ *\d+: \S+ \S+:(?:{ports}) (?:\S+ +){{6}}(\d+)", re.MULTILINE)
 
     def ask(self, model: str, *, stream: bool = PLAIN, fault: str = "", pad: int = 0, **headers: str) -> Ask:
         """Send a request. headers: with _ for -."""
@@ -154,13 +160,25 @@ class Gate:
 
     def _sockets(self) -> tuple[int, int]:
         """Return how many descriptors the worker has that lead elsewhere, and how many that lead to the walls."""
+        before = None
         while True:
             inodes = socket_inodes(self.worker)
-            found = self._to_walls.findall(Path("/proc/net/tcp").read_text())
+            upstream = inodes & inodes_to(self.ports, Path("/proc/net/tcp").read_text())
             n_fds = open_fds(self.worker)
-            if socket_inodes(self.worker) == inodes:  # else one came or went between two of these looks
-                n_upstream = sum(inode in inodes for inode in found)
-                return n_fds - n_upstream, n_upstream
+            look = inodes, upstream, n_fds
+            if look == before:  # else one came or went, or the table was not read whole
+                return n_fds - len(upstream), len(upstream)
+            before = look
+
+
+def inodes_to(ports: Collection[int], table: str) -> set[str]:
+    """Return the inodes of the sockets whose other end is at one of these ports.
+
+    table: /proc/net/tcp (proc(5)): a row has a number, the local and the remote address, the state, ..., the inode. It
+    may have thousands, and is read in parts: while connections come and go, a row may be there twice, or not at all.
+    """
+    wanted = "|".join(f"{port:04X}" for port in ports)
+    return set(re.findall(rf"^ *\d+: \S+ \S+:(?:{wanted}) (?:\S+ +){{6}}(\d+)", table, re.MULTILINE))
 
 
 @contextlib.contextmanager
