@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import anthropic
 import orjson
 import pytest
+from google import genai
 
 from velox.gateway.steps import finished
-from velox.protocol.model_list import list_of, model_object, reading_models
+from velox.protocol.model_list import list_of, model_object, page_for, reading_models
+from velox.types import Dialect
 
 VLLM = {
     "id": "meta-llama/Llama-3.1-8B",
@@ -87,3 +90,46 @@ def test_list_has_the_shape_of_openai() -> None:
 
     assert orjson.loads(list_of(objects)) == {"object": "list", "data": [orjson.loads(each) for each in objects]}
     assert orjson.loads(list_of([])) == {"object": "list", "data": []}
+
+
+PAGE = list_of(
+    [
+        b'{"id":"claude-x","object":"model","created":1715367049,"owned_by":"anthropic","type":"model"}',
+        b'{"id":"models-2","object":"model","created":0,"owned_by":"up","display_name":"Two"}',
+    ]
+)
+
+
+def test_list_for_an_anthropic_client_is_one_of_its_sdk() -> None:
+    """Its SDK reads each model, and that there is no further page."""
+    page = json.loads(page_for(Dialect.ANTHROPIC, PAGE))
+
+    models = [anthropic.types.ModelInfo.model_validate(entry) for entry in page["data"]]
+    assert [(model.id, model.type, model.display_name) for model in models] == [
+        ("claude-x", "model", "claude-x"),
+        ("models-2", "model", "Two"),
+    ]
+    assert models[0].created_at.isoformat() == "2024-05-10T18:50:49+00:00"
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "claude-x", "models-2")
+
+
+def test_list_for_a_google_client_is_one_of_its_sdk() -> None:
+    """Names begin with models/, as Google's do."""
+    page = json.loads(page_for(Dialect.GOOGLE, PAGE))
+
+    assert [entry["name"] for entry in page["models"]] == ["models/claude-x", "models/models-2"]
+    assert genai.types.Model.model_validate({"name": page["models"][0]["name"]}).name == "models/claude-x"
+
+
+def test_list_for_an_openai_client_is_untouched() -> None:
+    """The usual one."""
+    assert page_for(Dialect.OPENAI, PAGE) is PAGE
+
+
+def test_google_list_is_read() -> None:
+    """Of an upstream that has Google's API."""
+    body = b'{"models":[{"name":"models/gemini-9","displayName":"Gemini 9"},{"name":7}]}'
+    found = finished(reading_models(body, "gemini"))
+
+    assert list(found) == ["gemini-9"]
+    assert json.loads(found["gemini-9"])["id"] == "gemini-9"

@@ -212,7 +212,7 @@ class Forwarder:
     def warmup(self, path: str) -> UpstreamRequest:
         """Return the HEAD that warms a connection."""
         target = self._base_path + path.encode("ascii")
-        headers = [(b"user-agent", b"velox"), *self._credential]
+        headers = [(b"user-agent", b"velox"), *self._usual, *self._credential]
         return UpstreamRequest.of(b"HEAD", target, headers, None)
 
     def _target(self, shape: HeadShape) -> bytes:

@@ -24,8 +24,8 @@ from velox.gateway.steps import in_steps
 from velox.memo import Memo
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.routes import UpstreamEntry
-from velox.protocol.model_list import list_of, model_object
-from velox.types import Caller, Header, Headers, RequestHead
+from velox.protocol.model_list import list_of, model_object, object_for, page_for
+from velox.types import Caller, Dialect, Header, Headers, RequestHead
 
 __all__ = ["ModelsPage"]
 
@@ -38,6 +38,8 @@ _KEPT_VIEWS: Final = 256
 # Of all pages: a client whose routes are its own has one of its own.
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _OBJECTS_PER_STEP: Final = 128
+# Where Gemini's clients ask, and where upstreams of all kinds are asked for that.
+_UPSTREAM_PREFIXES: Final = {"/v1beta": "/v1", "/v1alpha": "/v1"}
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 
 
@@ -95,10 +97,12 @@ class ModelsPage:
         prefix, tail = place
         self._use(routing)
         view = await self._view(_asked(head, caller, routing, f"{prefix}/*"), head, routing)
-        told = await self._sources.told(view.catalog.upstreams, prefix)
+        dialect, asked = _dialect_of(head, prefix), _UPSTREAM_PREFIXES.get(prefix, prefix)
+        told = await self._sources.told(view.catalog.upstreams, asked)
         if tail is not None:
-            return 200, list(_HEADERS), await self._one(view.catalog, f"{prefix}/models/{tail}", caller, told)
-        return 200, list(_HEADERS), await self._page(view, caller, told)
+            found = await self._one(view.catalog, f"{asked}/models/{tail}", caller, told)
+            return 200, list(_HEADERS), object_for(dialect, found)
+        return 200, list(_HEADERS), page_for(dialect, await self._page(view, caller, told))
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -171,6 +175,13 @@ def _asked(head: RequestHead, caller: Caller, routing: Routing, below: str) -> _
     wanted = routing.table.header_names
     headers = tuple(field for field in head.headers if field[0] in wanted) if wanted else ()
     return _Asked(caller.name, caller.models, below, headers)
+
+
+def _dialect_of(head: RequestHead, prefix: str) -> Dialect:
+    """Return the dialect of a client that asks for models: the path is the same for OpenAI's and Anthropic's."""
+    if prefix in _UPSTREAM_PREFIXES or head.header(b"x-goog-api-key") is not None:
+        return Dialect.GOOGLE
+    return Dialect.OPENAI if head.header(b"anthropic-version") is None else Dialect.ANTHROPIC
 
 
 def _names(told: dict[str, Told]) -> dict[str, Collection[str]]:

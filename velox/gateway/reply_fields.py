@@ -33,6 +33,7 @@ DROPPED: Final = frozenset(
         b"x-velox-upstream",
         b"x-velox-attempts",
         b"x-velox-tried",
+        b"x-velox-dropped",
     }
 )
 

@@ -1,8 +1,12 @@
 """Lists of models, as `GET /v1/models` answers with them: read from an upstream, and written for a client.
 
-Knows: OpenAI's shape, and what other servers add to it or leave out. Does not know: who may use which model.
+Knows: the shapes of OpenAI, Anthropic and Google, and what other servers add or leave out. Does not know: who may use
+which model.
 
     {"object": "list", "data": [{"id": "gpt-4o", "object": "model", "created": 1715367049, "owned_by": "system"}, ...]}
+
+    Anthropic  {"data": [{"type": "model", "id": ..., "display_name": ..., "created_at": ...}, ...], "has_more": false}
+    Google     {"models": [{"name": "models/gemini-3-pro", "displayName": ...}, ...]}
 
 An upstream's own object of a model passes with all its fields: vLLM tells `max_model_len` and `root`, others prices.
 What is missing of OpenAI's fields, as in Anthropic's lists, is added: its SDKs expect them.
@@ -12,11 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import orjson
 
-__all__ = ["is_model_object", "list_of", "model_object", "reading_models"]
+from velox.types import Dialect
+
+__all__ = ["is_model_object", "list_of", "model_object", "object_for", "page_for", "reading_models"]
 
 # Gateways to all there is list about 500. More of one upstream are left out.
 _MOST_MODELS: Final = 4096
@@ -24,6 +31,7 @@ _MOST_MODELS: Final = 4096
 _NAME_CHARS: Final = 256
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _KIND: Final = "model"
+_YEAR_3000_S: Final = 32_503_680_000
 _PER_STEP: Final = 128  # of them, with 1 KB each: 0.5 ms
 
 
@@ -34,16 +42,16 @@ def reading_models(body: bytes, owner: str) -> Generator[None, None, dict[str, b
     request may have, is left out. The first step takes 5 ms for each MB.
     """
     document = orjson.loads(body)
-    entries = document.get("data") if isinstance(document, dict) else None
+    entries = document.get("data", document.get("models")) if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("it has no list `data`")
+        raise ValueError("it has no list `data`, nor `models`")
     found: dict[str, bytes] = {}
     for n, entry in enumerate(entries):
         if n % _PER_STEP == 0:
             yield
-        name = entry.get("id") if isinstance(entry, dict) else None
+        name = (entry.get("id") or _google_name(entry)) if isinstance(entry, dict) else None
         if isinstance(name, str) and 1 <= len(name) <= _NAME_CHARS and not _UNFIT.search(name):
-            found[name] = orjson.dumps({**entry, **_missing(entry, owner)})
+            found[name] = orjson.dumps({**entry, "id": name, **_missing(entry, owner)})
             if len(found) == _MOST_MODELS:
                 break
     return found
@@ -73,3 +81,36 @@ def is_model_object(body: bytes) -> bool:
 def list_of(objects: Iterable[bytes]) -> bytes:
     """Return a list of objects of JSON."""
     return b'{"object":"list","data":[%b]}' % b",".join(objects)
+
+
+def page_for(dialect: Dialect, page: bytes) -> bytes:
+    """Return a list of OpenAI's shape as clients of a dialect know it."""
+    if dialect is Dialect.OPENAI:
+        return page
+    objects = [_for(dialect, entry) for entry in orjson.loads(page)["data"]]
+    if dialect is Dialect.GOOGLE:
+        return orjson.dumps({"models": objects})
+    ends = {"first_id": objects[0]["id"], "last_id": objects[-1]["id"]} if objects else {}
+    return orjson.dumps({"data": objects, "has_more": False, "first_id": None, "last_id": None, **ends})
+
+
+def object_for(dialect: Dialect, model: bytes) -> bytes:
+    """Return a model's object of OpenAI's shape as clients of a dialect know it."""
+    return model if dialect is Dialect.OPENAI else orjson.dumps(_for(dialect, orjson.loads(model)))
+
+
+def _for(dialect: Dialect, entry: dict[str, Any]) -> dict[str, Any]:
+    name, shown = entry["id"], entry.get("display_name") or entry.get("displayName") or entry["id"]
+    if dialect is Dialect.GOOGLE:
+        own = {key: value for key, value in entry.items() if key not in ("id", "object", "created", "owned_by")}
+        methods = ["generateContent", "countTokens"]
+        return {"supportedGenerationMethods": methods, **own, "name": f"models/{name}", "displayName": shown}
+    made = entry.get("created")
+    made_s = made if isinstance(made, int) and 0 <= made < _YEAR_3000_S else 0
+    made_at = entry.get("created_at") or datetime.fromtimestamp(made_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"lifecycle": "active", **entry, "type": _KIND, "id": name, "display_name": shown, "created_at": made_at}
+
+
+def _google_name(entry: dict[str, object]) -> str | None:
+    name = entry.get("name")
+    return name.removeprefix("models/") if isinstance(name, str) else None

@@ -5,11 +5,24 @@ Knows: the classes. Does not know: what any of them does, or which requests need
 
 from __future__ import annotations
 
+from velox.dialects.chat.client import ChatClient
+from velox.dialects.chat.model import ChatModel
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.generate.model import GenerateModel
+from velox.dialects.generate.schema import SubsetSchemas
 from velox.gateway.lanes import Sides
+from velox.types import Surface
 
 __all__ = ["sides"]
 
 
 def sides() -> Sides:
-    """Return the dialects that clients and models may speak."""
-    return Sides(clients={}, models={})
+    """Return the dialects that clients and models may speak, for one upstream: it keeps the schemas that it rewrote."""
+    schemas = SubsetSchemas()
+    return Sides(
+        clients={Surface.CHAT: ChatClient, Surface.GENERATE: GenerateClient},
+        models={
+            Surface.CHAT: ChatModel,
+            Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
+        },
+    )
