@@ -1,0 +1,123 @@
+"""Pictures, sounds and documents as Converse takes them: bytes with a format, or a place in S3.
+
+Knows: the formats of Bedrock's runtime, the rules for documents' names. Does not know: messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Final
+
+from velox.dialects.form import Audio, Document, Image, Media, MediaKind
+from velox.dialects.losses import BadRequestError
+from velox.dialects.text import quoted
+
+__all__ = ["DocumentNames", "audio_block", "document_block", "image_block"]
+
+_IMAGES: Final = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "pjpeg": "jpeg", "gif": "gif", "webp": "webp"}
+_DOCUMENTS: Final = {
+    "pdf": "pdf",
+    "csv": "csv",
+    "msword": "doc",
+    "doc": "doc",
+    "vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "docx": "docx",
+    "vnd.ms-excel": "xls",
+    "xls": "xls",
+    "vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    "xlsx": "xlsx",
+    "html": "html",
+    "htm": "html",
+    "xhtml+xml": "html",
+    "plain": "txt",
+    "txt": "txt",
+    "markdown": "md",
+    "x-markdown": "md",
+    "md": "md",
+}
+_AUDIO: Final = {
+    each: each for each in ("mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "mkv", "m4a", "mpeg", "pcm", "webm")
+} | {"x-wav": "wav", "wave": "wav", "x-m4a": "m4a", "pcm16": "pcm", "x-flac": "flac"}
+
+# What a name may not have, and where one character would follow its like.
+_OTHER: Final = re.compile(r"[^a-zA-Z0-9\-()\[\]\s]+")
+_SPACES: Final = re.compile(r"\s+")
+_MOST_NAME: Final = 190  # of 200; a number may follow
+
+
+class DocumentNames:
+    """The names of the documents of one request: each has one, and no two have the same."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken: Final[set[str]] = set()
+
+    def fit(self, name: str | None) -> str:
+        """Return the name as the service takes it; the same documents always have the same ones."""
+        stem = _SPACES.sub(" ", _OTHER.sub("-", name or "")).strip(" -")[:_MOST_NAME].strip(" -") or "Document"
+        fitted, n = stem, 1
+        while fitted in self._taken:
+            n += 1
+            fitted = f"{stem} {n}"
+        self._taken.add(fitted)
+        return fitted
+
+
+def image_block(image: Image, path: str) -> bytes:
+    """Write a picture. path: of the message, for errors. Raises BadRequestError."""
+    form = _format(_IMAGES, image.source, None, "picture", path)
+    return b'{"image":{"format":"%b","source":%b}}' % (form, _source(image.source, "picture", path))
+
+
+def audio_block(audio: Audio, path: str) -> bytes:
+    """Write a sound. Raises BadRequestError."""
+    form = _format(_AUDIO, audio.source, audio.format, "sound", path)
+    return b'{"audio":{"format":"%b","source":%b}}' % (form, _source(audio.source, "sound", path))
+
+
+def document_block(document: Document, names: DocumentNames, path: str) -> bytes:
+    """Write a document. Raises BadRequestError."""
+    source = document.source
+    if source.kind is MediaKind.TEXT:
+        form = b"txt"
+        text = base64.b64encode(source.value.encode("utf-8", "replace"))
+        written = b'{"bytes":"%b"}' % text
+    else:
+        extension = document.name.rpartition(".")[2].lower() if document.name else None
+        form = _format(_DOCUMENTS, source, extension, "document", path)
+        written = _source(source, "document", path)
+    more = b""
+    if document.context is not None:
+        more += b',"context":' + document.context
+    if document.citations:
+        more += b',"citations":{"enabled":true}'
+    name = quoted(names.fit(document.name))
+    return b'{"document":{"format":"%b","name":%b,"source":%b%b}}' % (form, name, written, more)
+
+
+def _format(known: dict[str, str], source: Media, said: str | None, what: str, path: str) -> bytes:
+    """Return the format by the media type, else by what the client said of it, else by where it is."""
+    subtype = (source.type or "").partition(";")[0].strip().rpartition("/")[2].lower()
+    extension = source.value.rpartition(".")[2].lower() if source.kind is MediaKind.URL else ""
+    form = known.get(subtype) or known.get(said or "") or known.get(extension)
+    if form is None:
+        formats = ", ".join(dict.fromkeys(known.values()))
+        raise BadRequestError(f"the format of this {what} is not known to this model's API; it takes {formats}", path)
+    return form.encode("ascii")
+
+
+def _source(source: Media, what: str, path: str) -> bytes:
+    match source.kind:
+        case MediaKind.DATA:
+            return b'{"bytes":%b}' % quoted(source.value)
+        case MediaKind.URL if source.value.startswith("s3://"):
+            return b'{"s3Location":{"uri":%b}}' % quoted(source.value)
+        case MediaKind.URL:
+            message = f"this model's API can't fetch a {what} by URL; send its data, or an s3:// URL"
+            raise BadRequestError(message, path)
+        case MediaKind.ID:
+            raise BadRequestError(f"this model's API has no files; send the {what}'s data", path)
+        case MediaKind.TEXT:
+            raise BadRequestError(f"a {what} can't be plain text", path)

@@ -1,0 +1,185 @@
+"""What Converse answers: whole answers, events, errors. Text and arguments stay as they stood.
+
+Knows: names and shapes of fields, as botocore's model of the service has them (1.44). Does not know: what they mean.
+Members of `p` (padding) and fields that nobody needs are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "ANSWER",
+    "BLOCK_DELTA",
+    "BLOCK_START",
+    "BLOCK_STOP",
+    "ERROR",
+    "MESSAGE_STOP",
+    "METADATA",
+    "MORE_FIELDS",
+    "CacheDetail",
+    "Content",
+    "Reasoning",
+    "TokenUsage",
+    "ToolUseBlock",
+]
+
+
+# In a union with None a raw value would be decoded.
+ABSENT: Final = msgspec.Raw()
+
+
+class ReasoningText(msgspec.Struct):
+    """Reasoning with its signature; models other than Claude don't sign."""
+
+    text: msgspec.Raw
+    signature: str | None = None
+
+
+class Reasoning(msgspec.Struct, rename="camel"):
+    """One of both."""
+
+    reasoning_text: ReasoningText | None = None
+    redacted_content: str | None = None
+
+
+class ToolUseBlock(msgspec.Struct, rename="camel"):
+    """A call. type: "server_tool_use" for a tool that the service runs itself."""
+
+    tool_use_id: str
+    name: str
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    type: str | None = None
+
+
+class CitedText(msgspec.Struct):
+    """A part of a text with citations."""
+
+    text: msgspec.Raw = ABSENT
+
+
+class CitationsContent(msgspec.Struct):
+    """A text with citations."""
+
+    content: list[CitedText] | None = None
+
+
+class Content(msgspec.Struct, rename="camel"):
+    """One block of an answer: one of these; others are skipped."""
+
+    text: msgspec.Raw = ABSENT
+    tool_use: ToolUseBlock | None = None
+    reasoning_content: Reasoning | None = None
+    citations_content: CitationsContent | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[Content] = []
+
+
+class _Output(msgspec.Struct):
+    message: _Message | None = None
+
+
+class CacheDetail(msgspec.Struct, rename="camel"):
+    """Of the tokens that were written to the cache, those for one time."""
+
+    ttl: str = ""
+    input_tokens: int = 0
+
+
+class TokenUsage(msgspec.Struct, rename="camel"):
+    """Tokens; input_tokens without those of the cache."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    cache_details: list[CacheDetail] | None = None
+
+
+class _Tier(msgspec.Struct):
+    type: str = ""
+
+
+class _MoreFields(msgspec.Struct):
+    """What was asked for by additionalModelResponseFieldPaths."""
+
+    stop_sequence: str | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    output: _Output
+    stop_reason: str
+    usage: TokenUsage | None = None
+    additional_model_response_fields: msgspec.Raw = ABSENT
+    service_tier: _Tier | None = None
+
+
+class _ToolUseStart(msgspec.Struct, rename="camel"):
+    tool_use_id: str
+    name: str
+    type: str | None = None
+
+
+class _Start(msgspec.Struct, rename="camel"):
+    tool_use: _ToolUseStart | None = None
+
+
+class _BlockStart(msgspec.Struct, rename="camel"):
+    content_block_index: int
+    start: _Start
+
+
+class _ToolUseDelta(msgspec.Struct):
+    input: msgspec.Raw
+
+
+class _ReasoningDelta(msgspec.Struct, rename="camel"):
+    text: msgspec.Raw = ABSENT
+    signature: str | None = None
+    redacted_content: str | None = None
+
+
+class _Delta(msgspec.Struct, rename="camel"):
+    text: msgspec.Raw = ABSENT
+    tool_use: _ToolUseDelta | None = None
+    reasoning_content: _ReasoningDelta | None = None
+
+
+class _BlockDelta(msgspec.Struct, rename="camel"):
+    content_block_index: int
+    delta: _Delta
+
+
+class _BlockStop(msgspec.Struct, rename="camel"):
+    content_block_index: int
+
+
+class _MessageStop(msgspec.Struct, rename="camel"):
+    stop_reason: str
+    additional_model_response_fields: msgspec.Raw = ABSENT
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    usage: TokenUsage | None = None
+
+
+class _Error(msgspec.Struct):
+    """message: the service's own; Message: of what stands before it (signatures, tokens)."""
+
+    message: str | None = None
+    capital: str | None = msgspec.field(default=None, name="Message")
+    type: str | None = msgspec.field(default=None, name="__type")
+
+
+ANSWER: Final = msgspec.json.Decoder(_Answer)
+MORE_FIELDS: Final = msgspec.json.Decoder(_MoreFields)
+BLOCK_START: Final = msgspec.json.Decoder(_BlockStart)
+BLOCK_DELTA: Final = msgspec.json.Decoder(_BlockDelta)
+BLOCK_STOP: Final = msgspec.json.Decoder(_BlockStop)
+MESSAGE_STOP: Final = msgspec.json.Decoder(_MessageStop)
+METADATA: Final = msgspec.json.Decoder(_Metadata)
+ERROR: Final = msgspec.json.Decoder(_Error)

@@ -1,0 +1,514 @@
+"""Writes a request of Converse from the form.
+
+    system messages at the start   system[]
+    later ones                     text of the user: none is moved, as caches go by what stands before
+    turns of one role              one message; results of tools first
+    cache marks                    a cachePoint after the block, the result or the tool
+
+The service is strict: each call has one result in the next turn, no text is blank, the user begins (but for Claude),
+documents stand beside a text, a history with calls has tools. What can be made so is; the rest is refused here with
+the place of the fault.
+
+Knows: how the request is said. Does not know: any model's name (facts).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Audio,
+    CacheMark,
+    Choice,
+    Document,
+    Image,
+    JsonText,
+    JsonValue,
+    Message,
+    Reasoning,
+    Refusal,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.names import FittedNames
+from velox.dialects.text import is_blank, quoted
+
+__all__ = ["ANTHROPIC", "FORMAT_TOOL", "RequestWriter", "is_claude"]
+
+ANTHROPIC: Final = "anthropic"
+# Where the model's API has no schemas: a tool that must be called, whose arguments are the answer.
+FORMAT_TOOL: Final = "json_answer"
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_SCHEMA_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_MOST_NAME: Final = 64
+# A turn needs something that is not blank.
+_FILLER: Final = b'{"text":"."}'
+_REASONING: Final = b'{"reasoningContent":'
+_ANY_OBJECT: Final = b'{"type":"object"}'
+_JSON_ONLY: Final = '"Answer with one JSON object and nothing else, no other text, no code fence.'
+_MOST_MARKS: Final = 4  # Claude's; the top-level one is left out where there are as many
+
+_TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"}
+_BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
+_LEAST_BUDGET: Final = 1024
+_LEAST_TOP_P: Final = 0.95
+# Levels by how models on Bedrock call them.
+_CLAUDE_EFFORTS: Final = {"minimal": "low"}
+_THREE_EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
+
+
+def is_claude(facts: ModelFacts) -> bool:
+    """True for models that reason as Anthropic's do: only they sign."""
+    return facts.thinking in ("adaptive", "budget")
+
+
+class _Turn:
+    """A message of the service: turns of one role that follow each other."""
+
+    __slots__ = ("calls", "first", "has_document", "has_text", "marked", "parts", "results", "role")
+
+    def __init__(self, role: Role, first: int) -> None:
+        self.role: Final = role
+        self.first: Final = first  # number of the request's message
+        self.results: list[bytes] = []  # with their marks
+        self.parts: list[bytes] = []
+        self.calls: list[tuple[str, str]] = []  # id as written, name as the client calls it
+        self.has_text = False
+        self.has_document = False
+        self.marked = False  # its last part is a mark
+
+    def add(self, part: bytes) -> None:
+        self.parts.append(part)
+        self.marked = False
+
+
+class RequestWriter:
+    """Writes one request. facts: of the model. After write(): names, ids, unwrapped."""
+
+    def __init__(self, request: Request, facts: ModelFacts, losses: Losses) -> None:
+        self._request: Final = request
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._is_claude: Final = is_claude(facts)
+        self.names: Final = FittedNames(_NAME, _MOST_NAME)
+        self.ids: Final = FittedNames(_ID, _MOST_NAME)
+        self.unwrapped: str | None = None  # the tool whose arguments are the answer
+        self._documents: Final = DocumentNames()
+        self._turns: list[_Turn] = []
+        self._system: list[bytes] = []
+        self._used: dict[str, None] = {}  # names of tools in the history, as written
+        self._open: list[tuple[str, str]] = []  # calls of the last turn that have no result yet
+        self._n_marks = 0
+
+    def write(self) -> bytes:
+        """Return the request. Raises BadRequestError."""
+        request, losses = self._request, self._losses
+        for field, value in (
+            ("seed", request.seed),
+            ("presence_penalty", request.presence_penalty),
+            ("frequency_penalty", request.frequency_penalty),
+            ("user", request.user),
+            ("prompt_cache_key", request.cache_key),
+        ):
+            if value is not None:
+                losses.drop(field)
+        if request.parallel_tools is False:
+            losses.drop("parallel_tool_calls")
+        self._messages()
+        self._check_end()
+        more, is_thinking = self._reasoning()
+        limits = self._limits(more, is_thinking=is_thinking)
+        output, format_tool = self._format(is_thinking=is_thinking)
+        tools = self._tools(format_tool, is_thinking=is_thinking)
+        self._mark_all()
+
+        fields = [b'"messages":[' + b",".join(self._written(turn) for turn in self._turns) + b"]"]
+        if self._system:
+            fields.append(b'"system":[' + b",".join(self._system) + b"]")
+        if limits:
+            fields.append(b'"inferenceConfig":{' + b",".join(limits) + b"}")
+        if tools:
+            fields.append(b'"toolConfig":{' + tools + b"}")
+        if output:
+            fields.append(b'"outputConfig":{' + output + b"}")
+        if more:
+            fields.append(b'"additionalModelRequestFields":{' + b",".join(more) + b"}")
+        if request.stop and self._is_claude:
+            fields.append(b'"additionalModelResponseFieldPaths":["/stop_sequence"]')
+        if request.tier is not None and request.tier != "auto":
+            tier = _TIERS.get(request.tier)
+            if tier is None:
+                losses.drop("service_tier")
+            else:
+                fields.append(b'"serviceTier":{"type":"' + tier + b'"}')
+        return b"{" + b",".join(fields) + b"}"
+
+    # -- settings ---------------------------------------------------------------------------------------
+
+    def _limits(self, more: list[bytes], *, is_thinking: bool) -> list[bytes]:
+        request, losses, refused = self._request, self._losses, self._facts.refused
+        fields: list[bytes] = []
+        if request.max_tokens is not None:
+            if request.max_tokens < 1:
+                losses.drop("max_tokens")  # to warm a cache: the least there is
+            fields.append(b'"maxTokens":%d' % max(request.max_tokens, 1))
+        temperature, top_p, top_k = request.temperature, request.top_p, request.top_k
+        # Claude refuses these while it thinks, but for a high top_p.
+        bars = is_thinking and self._is_claude
+        if temperature is not None:
+            if not self._facts.sampling or "temperature" in refused or (bars and temperature != 1.0):
+                losses.drop("temperature")
+            elif temperature > 1.0:
+                losses.drop("temperature")
+                fields.append(b'"temperature":1.0')
+            else:
+                fields.append(b'"temperature":' + msgspec.json.encode(temperature))
+        if top_p is not None:
+            if not self._facts.sampling or "top_p" in refused or (bars and top_p < _LEAST_TOP_P):
+                losses.drop("top_p")
+            else:
+                fields.append(b'"topP":' + msgspec.json.encode(top_p))
+        if top_k is not None:
+            if not self._facts.sampling or "top_k" in refused or bars:
+                losses.drop("top_k")
+            else:
+                more.append(b'"top_k":%d' % top_k)
+        if request.stop:
+            stops = [] if "stop" in refused else [stop for stop in request.stop if stop.strip()]
+            if len(stops) < len(request.stop):
+                losses.drop("stop")
+            if stops:
+                fields.append(b'"stopSequences":[' + b",".join(map(quoted, stops)) + b"]")
+        return fields
+
+    def _reasoning(self) -> tuple[list[bytes], bool]:
+        """Return the model's own fields, and whether it thinks."""
+        asked = self._request.reasoning
+        if asked is None:
+            return [], False
+        is_off = asked.enabled is False or asked.effort == "none" or asked.budget_tokens == 0
+        match self._facts.thinking:
+            case "adaptive":
+                return self._adaptive(asked, is_off=is_off)
+            case "budget":
+                return self._budget(asked, is_off=is_off)
+            case "reasoning_effort":
+                name, efforts = b'"reasoning_effort":%b', _THREE_EFFORTS
+            case "reasoning_config":
+                name, efforts = b'"reasoning_config":%b', _THREE_EFFORTS
+            case "nova":
+                name, efforts = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}', _THREE_EFFORTS
+            case _:
+                if not is_off:
+                    self._losses.drop("reasoning_effort")
+                return [], False
+        if is_off:
+            return [], False
+        if asked.effort is None:
+            self._losses.drop("reasoning_effort")
+            return [], False
+        return [name % quoted(efforts.get(asked.effort, asked.effort))], True
+
+    def _adaptive(self, asked: Reasoning, *, is_off: bool) -> tuple[list[bytes], bool]:
+        if is_off:
+            return [b'"thinking":{"type":"disabled"}'], False
+        shown = b""
+        if asked.summary is not None:
+            shown = b',"display":"omitted"' if asked.summary == "omitted" else b',"display":"summarized"'
+        fields = [b'"thinking":{"type":"adaptive"%b}' % shown]
+        effort = asked.effort
+        if effort is None and asked.budget_tokens is not None:
+            # The models that adapt refuse a budget.
+            effort = next((name for name, budget in _BUDGETS.items() if budget >= asked.budget_tokens), "max")
+        if effort is not None:
+            fields.append(b'"output_config":{"effort":%b}' % quoted(_CLAUDE_EFFORTS.get(effort, effort)))
+        return fields, True
+
+    def _budget(self, asked: Reasoning, *, is_off: bool) -> tuple[list[bytes], bool]:
+        if is_off:
+            return [], False
+        budget = asked.budget_tokens or _BUDGETS.get(asked.effort or "medium", _BUDGETS["medium"])
+        most = self._request.max_tokens
+        if (most is not None and most <= _LEAST_BUDGET) or self._lacks_thinking():
+            self._losses.drop("reasoning_effort")
+            return [], False
+        budget = max(budget, _LEAST_BUDGET)
+        if most is not None:
+            budget = min(budget, most - 1)
+        return [b'"thinking":{"type":"enabled","budget_tokens":%d}' % budget], True
+
+    def _lacks_thinking(self) -> bool:
+        """True where calls that are answered now were made without signed reasoning: a 400 if Claude thinks."""
+        if len(self._turns) < 2 or not self._turns[-1].results:
+            return False
+        return not self._turns[-2].parts[0].startswith(_REASONING)
+
+    def _format(self, *, is_thinking: bool) -> tuple[bytes, bytes]:
+        """Return outputConfig's inside, and a tool to be called in its place."""
+        wanted = self._request.format
+        if wanted is None:
+            return b"", b""
+        if wanted.schema is not None and self._facts.json_schema:
+            name = _SCHEMA_NAME.sub("_", wanted.name or "answer")[:_MOST_NAME] or "answer"
+            inside = b'"schema":%b,"name":%b' % (quoted(wanted.schema.decode("utf-8", "replace")), quoted(name))
+            if wanted.description is not None and not is_blank(wanted.description):
+                inside += b',"description":' + wanted.description
+            return b'"textFormat":{"type":"json_schema","structure":{"jsonSchema":{%b}}}' % inside, b""
+        if self._request.tools or self._used or (is_thinking and not self._facts.forced_choice):
+            self._losses.drop("response_format")
+            text = _JSON_ONLY + (" Its JSON schema is: " if wanted.schema is not None else "")
+            inside = text.encode("ascii")
+            if wanted.schema is not None:
+                inside += quoted(wanted.schema.decode("utf-8", "replace"))[1:-1]
+            self._system.append(b'{"text":%b"}' % inside)
+            return b"", b""
+        self.unwrapped = FORMAT_TOOL
+        description = b'"The answer."'
+        if wanted.description is not None and not is_blank(wanted.description):
+            description = wanted.description
+        return b"", _tool(quoted(FORMAT_TOOL), description, wanted.schema, None)
+
+    # -- tools ------------------------------------------------------------------------------------------
+
+    def _tools(self, format_tool: bytes, *, is_thinking: bool) -> bytes:
+        """Return toolConfig's inside, b"" for none."""
+        if format_tool:
+            return b'"tools":[%b],"toolChoice":{"tool":{"name":"%b"}}' % (format_tool, FORMAT_TOOL.encode())
+        request, choice = self._request, self._request.tool_choice
+        is_none = choice is not None and choice.choice is Choice.NONE
+        if is_none and not self._used:
+            return b""
+        written: list[bytes] = []
+        allowed = set(choice.allowed) if choice is not None else set()
+        for tool in request.tools:
+            if allowed and tool.name not in allowed:
+                continue
+            description = None if tool.description is None or is_blank(tool.description) else tool.description
+            written.append(_tool(quoted(self.names.fit(tool.name)), description, tool.parameters, tool.strict))
+            if tool.cache is not None and "tools.cache_control" in self._facts.refused:
+                self._losses.drop("cache_control")
+            elif tool.cache is not None:
+                written += self._mark(tool.cache)
+        if not written:
+            # A history with calls needs some declared; no other dialect does.
+            written = [_tool(quoted(name), None, None, None) for name in self._used]
+        if not written:
+            return b""
+        inside = b'"tools":[' + b",".join(written) + b"]"
+        if choice is None:
+            return inside
+        if choice.choice is Choice.NONE:
+            self._losses.drop("tool_choice")
+            return inside
+        is_forced = choice.choice is not Choice.AUTO
+        if is_forced and ("tool_choice" in self._facts.refused or (is_thinking and not self._facts.forced_choice)):
+            self._losses.drop("tool_choice")
+            is_forced = False
+        if not is_forced:
+            return inside + b',"toolChoice":{"auto":{}}'
+        if choice.choice is Choice.REQUIRED:
+            return inside + b',"toolChoice":{"any":{}}'
+        return inside + b',"toolChoice":{"tool":{"name":%b}}' % quoted(self.names.fit(choice.name or ""))
+
+    # -- messages ---------------------------------------------------------------------------------------
+
+    def _messages(self) -> None:
+        is_leading = True
+        for n, message in enumerate(self._request.messages):
+            if message.name is not None:
+                self._losses.drop("name")
+            if message.role is Role.SYSTEM and is_leading:
+                self._lead(message)
+                continue
+            is_leading = False
+            role = Role.ASSISTANT if message.role is Role.ASSISTANT else Role.USER
+            turn = self._turns[-1] if self._turns else None
+            if turn is None or turn.role is not role:
+                if role is Role.ASSISTANT:
+                    self._check_answered()
+                turn = _Turn(role, n)
+                self._turns.append(turn)
+            for at, block in enumerate(message.blocks):
+                self._add(turn, block, f"messages[{n}].content[{at}]")
+            if not turn.parts and not turn.results:
+                self._turns.remove(turn)  # nothing of it is left
+        # Claude may begin, others may not.
+        if not self._turns or (self._turns[0].role is not Role.USER and not self._is_claude):
+            turn = _Turn(Role.USER, 0)
+            turn.add(_FILLER)
+            self._turns.insert(0, turn)
+
+    def _check_answered(self) -> None:
+        if self._open:
+            name = self._open[0][1]
+            number = next(turn.first for turn in reversed(self._turns) if turn.calls)
+            raise BadRequestError(
+                f"the call of the tool {name!r} has no result in the next message; add one", f"messages[{number}]"
+            )
+
+    def _check_end(self) -> None:
+        self._check_answered()
+        last = self._turns[-1]
+        if last.role is Role.ASSISTANT and not self._facts.prefill:
+            raise BadRequestError(
+                "this model can't continue a message of the assistant; let the last one be the user's",
+                f"messages[{last.first}]",
+            )
+
+    def _lead(self, message: Message) -> None:
+        for block in message.blocks:
+            if isinstance(block, Text):
+                if not is_blank(block.text):
+                    self._system.append(b'{"text":%b}' % block.text)
+                if block.cache is not None and self._system:
+                    self._system += self._mark(block.cache)
+            else:
+                self._losses.drop("system")
+
+    def _add(self, turn: _Turn, block: object, path: str) -> None:
+        match block:
+            case Text():
+                self._add_text(turn, block)
+            case ToolUse():
+                self._add_call(turn, block, path)
+            case ToolResult():
+                self._add_result(turn, block, path)
+            case Thinking():
+                self._add_thinking(turn, block)
+            case Image():
+                if block.detail not in (None, "auto"):
+                    self._losses.drop("detail")
+                turn.add(image_block(block, path))
+                self._mark_part(turn, block.cache)
+            case Document():
+                turn.has_document = True
+                turn.add(document_block(block, self._documents, path))
+                self._mark_part(turn, block.cache)
+            case Audio():
+                turn.add(audio_block(block, path))
+            case Refusal():
+                self._add_text(turn, Text(block.text))
+            case _:
+                raise AssertionError("all blocks of the form are known")
+
+    def _add_text(self, turn: _Turn, block: Text) -> None:
+        if block.citations is not None:
+            self._losses.drop("citations")
+        if not is_blank(block.text):
+            turn.has_text = True
+            turn.add(b'{"text":%b}' % block.text)
+        self._mark_part(turn, block.cache)
+
+    def _add_call(self, turn: _Turn, block: ToolUse, path: str) -> None:
+        if turn.role is not Role.ASSISTANT:
+            raise BadRequestError("only the assistant calls tools", path)
+        name = self.names.fit(block.name)
+        self._used[name] = None
+        # Some dialects have no ids: then calls and results go by their order.
+        call = self.ids.fit(block.id) if block.id else f"call_{turn.first}_{len(turn.calls)}"
+        turn.calls.append((call, block.name))
+        self._open.append((call, block.name))
+        inside = b'"toolUseId":%b,"name":%b,"input":%b' % (quoted(call), quoted(name), block.arguments or b"{}")
+        turn.add(b'{"toolUse":{%b}}' % inside)
+        self._mark_part(turn, block.cache)
+
+    def _add_result(self, turn: _Turn, block: ToolResult, path: str) -> None:
+        if turn.role is not Role.USER:
+            raise BadRequestError("the assistant has no results of tools", path)
+        call = self._answered(block, path)
+        parts: list[bytes] = []
+        cache = block.cache
+        for part in block.parts:
+            cache = part.cache or cache
+            match part:
+                case Text():
+                    if not is_blank(part.text):
+                        parts.append(b'{"text":%b}' % part.text)
+                case Image() if not self._facts.images_in_results:
+                    turn.add(image_block(part, path))  # after the results, as their pictures
+                case Image():
+                    parts.append(image_block(part, path))
+                case Document():
+                    parts.append(document_block(part, self._documents, path))
+        inside = b'"toolUseId":%b,"content":[%b]' % (quoted(call), b",".join(parts or [_FILLER]))
+        if block.is_error:
+            inside += b',"status":"error"'
+        turn.results.append(b'{"toolResult":{%b}}' % inside)
+        if cache is not None:
+            turn.results += self._mark(cache)
+
+    def _answered(self, block: ToolResult, path: str) -> str:
+        """Return the id of the call, which has its result now. Raises BadRequestError."""
+        fitted = self.ids.fit(block.id) if block.id else ""
+        for call, name in self._open:
+            if call == fitted or (not fitted and block.name in (None, name)):
+                self._open.remove((call, name))
+                return call
+        which = f"the id {block.id!r}" if block.id else f"the name {block.name!r}"
+        raise BadRequestError(f"no call in the message before has {which}, or it has a result already", path)
+
+    def _add_thinking(self, turn: _Turn, block: Thinking) -> None:
+        signature = block.signature
+        if signature is None or signature.provider != ANTHROPIC or not self._is_claude:
+            self._losses.drop("reasoning_signature")
+        elif block.is_redacted:
+            turn.add(_REASONING + b'{"redactedContent":%b}}' % quoted(signature.value))
+        else:
+            inside = b'"text":%b,"signature":%b' % (block.text, quoted(signature.value))
+            turn.add(_REASONING + b'{"reasoningText":{%b}}}' % inside)
+
+    # -- cache marks ------------------------------------------------------------------------------------
+
+    def _mark(self, cache: CacheMark) -> list[bytes]:
+        if not self._facts.cache_marks:
+            self._losses.drop("cache_control")
+            return []
+        self._n_marks += 1
+        ttl = b"" if cache.ttl is None else b',"ttl":' + quoted(cache.ttl)
+        return [b'{"cachePoint":{"type":"default"%b}}' % ttl]
+
+    def _mark_part(self, turn: _Turn, cache: CacheMark | None) -> None:
+        if cache is not None and turn.parts and not turn.marked:
+            turn.parts += self._mark(cache)
+            turn.marked = True
+
+    def _mark_all(self) -> None:
+        """Put the mark on all of the request on its last block: the service has none for all."""
+        cache = self._request.cache
+        if cache is None:
+            return
+        last = self._turns[-1]
+        if self._n_marks >= _MOST_MARKS:
+            self._losses.drop("cache_control")
+        elif last.parts:
+            self._mark_part(last, cache)
+        elif not last.results[-1].startswith(b'{"cachePoint"'):
+            last.results += self._mark(cache)
+
+    def _written(self, turn: _Turn) -> bytes:
+        role = b"assistant" if turn.role is Role.ASSISTANT else b"user"
+        parts = [*turn.results, *turn.parts]
+        if turn.has_document and not turn.has_text:
+            parts.append(_FILLER)
+        return b'{"role":"%b","content":[%b]}' % (role, b",".join(parts))
+
+
+def _tool(name: JsonText, description: JsonText | None, schema: JsonValue | None, strict: bool | None) -> bytes:
+    inside = b'"name":%b,"inputSchema":{"json":%b}' % (name, schema or _ANY_OBJECT)
+    if description is not None:
+        inside += b',"description":' + description
+    if strict is not None:
+        inside += b',"strict":true' if strict else b',"strict":false'
+    return b'{"toolSpec":{%b}}' % inside
