@@ -11,7 +11,7 @@ import msgspec
 
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 
-__all__ = ["checked_text", "decoded_reply", "decoded_request"]
+__all__ = ["checked_text", "decoded_reply", "decoded_request", "reply_text"]
 
 _T = TypeVar("_T")
 _PLACE: Final = " - at `$"
@@ -46,3 +46,14 @@ def decoded_reply(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw) 
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BrokenReplyError(f"the upstream's reply can't be read: {exc}") from None
+
+
+def reply_text(data: bytes) -> bytes:
+    """Return a reply, or an event of it, as UTF-8: a server that cuts a character shows a mark in its place."""
+    if data.isascii():
+        return data
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data

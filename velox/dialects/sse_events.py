@@ -54,10 +54,9 @@ class SseEvents:
         Raises BrokenReplyError: one is over the bound.
         """
         if not self._has_begun and data:
-            self._has_begun = True
-            data = data.removeprefix(_BOM)
+            data = self._begun(data)
         is_between = not self._held and not self._data and not self._name
-        if is_between and data.endswith(b"\n\n") and b"\r" not in data:
+        if is_between and data.endswith(b"\n\n") and b"\r" not in data and len(data) <= self._most_bytes:
             return self._whole(data)
         if is_between and data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
             text = data[6:-4]
@@ -76,6 +75,16 @@ class SseEvents:
         if rest:
             self._hold(rest)
         return found
+
+    def _begun(self, data: bytes) -> bytes:
+        """Skip a byte order mark at the start, which may come in pieces."""
+        data = b"".join((*self._held, data))
+        self._held, self._held_bytes = [], 0
+        if len(data) < len(_BOM) and _BOM.startswith(data):
+            self._hold(data)
+            return b""
+        self._has_begun = True
+        return data.removeprefix(_BOM)
 
     def _whole(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Read what is whole events, as most reads are."""
@@ -114,6 +123,7 @@ class SseEvents:
     def _lines(self, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
         found = []
         for line in lines:
+            self._check(len(line))
             if not line:
                 if self._data:
                     found.append((self._name, b"\n".join(self._data)))
@@ -125,8 +135,7 @@ class SseEvents:
             value = value.removeprefix(b" ")
             if name == b"data":
                 self._data.append(value)
-                self._n_bytes += len(value) + 1
-                self._check(0)
+                self._n_bytes += len(line)
             elif name == b"event":
                 self._name = value
             elif name not in _IGNORED and self._stray_bytes < _MOST_STRAY_BYTES:

@@ -26,7 +26,7 @@ from velox.dialects.chat.replies import (
 )
 from velox.dialects.chat.requests import read_arguments
 from velox.dialects.chat.stream import ChunkReader
-from velox.dialects.decoding import decoded_reply
+from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -50,6 +50,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames
+from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
 
 __all__ = ["ChatModel"]
@@ -197,6 +198,9 @@ class ChatModel:
 
     def answer(self, body: bytes) -> Answer:
         """See ModelSide."""
+        return keeping_surrogates(self._answer, reply_text(body))
+
+    def _answer(self, body: bytes) -> Answer:
         given = decoded_reply(_COMPLETION, body)
         if is_given(given.error):
             raise ReplyError(api_error(given.error))

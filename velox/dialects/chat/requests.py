@@ -41,6 +41,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.surrogates import keeping_surrogates, masked
 from velox.dialects.text import EMPTY, decoded, quoted, raw_text
 
 __all__ = ["CUSTOM_INPUT", "RequestReader", "read_arguments"]
@@ -95,7 +96,9 @@ class RequestReader:
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
-        text = checked_text(body)
+        return keeping_surrogates(self._request, checked_text(body))
+
+    def _request(self, text: bytes) -> Request:
         try:
             given: wire.RequestBody = _REQUEST.decode(text)
         except msgspec.ValidationError as exc:
@@ -351,14 +354,20 @@ def read_arguments(raw: bytes) -> JsonValue:
     value = text.encode("utf-8", "backslashreplace").strip()
     if not value or value == b"null":
         return _NO_ARGUMENTS
-    if value[:1] == b"{":
+    if value[:1] == b"{" and _is_object(value):
+        return value
+    return b'{"_invalid_arguments":%b}' % quoted(text)
+
+
+def _is_object(value: bytes) -> bool:
+    for text in (value, masked(value)):
         try:
-            _FIELDS.decode(value)
+            if text is not None:
+                _FIELDS.decode(text)
+                return True
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass
-        else:
-            return value
-    return b'{"_invalid_arguments":%b}' % quoted(text)
+    return False
 
 
 def _is_given(raw: object) -> bool:

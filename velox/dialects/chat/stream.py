@@ -22,7 +22,7 @@ from velox.dialects.chat.replies import (
     signed,
     stop_of,
 )
-from velox.dialects.decoding import decoded_reply
+from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.form import (
     ApiError,
     Close,
@@ -42,6 +42,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.sse_events import SseEvents
+from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, quoted, raw_text
 
 __all__ = ["ChunkReader"]
@@ -115,12 +116,24 @@ class ChunkReader:
         if text == _DONE:
             self._done(found)
             return
-        if not text.isascii():
-            text = _as_text(text)
+        text = reply_text(text)
         if name == _ERROR:
             self._fail(api_error(text), found)
             return
-        chunk = decoded_reply(_CHUNK, text)
+        try:
+            chunk = _CHUNK.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            half = masked(text)
+            if half is None:
+                decoded_reply(_CHUNK, text)
+            else:
+                events: list[Event] = []
+                self._chunk(decoded_reply(_CHUNK, half), events)
+                found += unmasked(events)
+            return
+        self._chunk(chunk, found)
+
+    def _chunk(self, chunk: wire.Chunk, found: list[Event]) -> None:
         if is_given(chunk.error):
             self._fail(api_error(chunk.error), found)
             return
@@ -307,12 +320,3 @@ def _is_other(call: _Call, call_id: str, name: str, arguments: bytes) -> bool:
     if name != call.name or (call_id and call.id and call_id != call.id):
         return True
     return not call_id and call.last.endswith(b"}") and arguments.startswith(b'"{')
-
-
-def _as_text(data: bytes) -> bytes:
-    """Return the data as UTF-8: a server that cuts a character shows a mark in its place."""
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode()
-    return data

@@ -1,0 +1,82 @@
+r"""Texts with half a surrogate pair (`"\ud83d"`), which JSON allows, and the decoder refuses.
+
+JavaScript cuts characters so. A text that can't be decoded is read again with each lone half replaced by the escape of
+a private character, and they are put back in what was read: the upstream, or the client, gets what the other sent.
+
+Knows: RFC 8259 §7 and §8.2. Does not know: any dialect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from velox.dialects.losses import BadRequestError, BrokenReplyError
+
+__all__ = ["keeping_surrogates", "masked", "unmasked"]
+
+_T = TypeVar("_T")
+
+# An escape: a pair of surrogates, a lone one (the group), or any other.
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+_MASK: Final = re.compile(rb"\\(?:(u[eE][0-7][0-9a-fA-F]{2})|.)", re.DOTALL)
+_LOOKS_SO: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+# U+E000 to U+E7FF, escaped and not: where a text has those, nothing could be put back.
+_TAKEN: Final = re.compile(rb"\\u[eE][0-7]|\xee[\x80-\x9f]")
+_HALVES: Final = {0xE000 + n: 0xD800 + n for n in range(0x800)}
+
+
+def masked(data: bytes) -> bytes | None:
+    """Return JSON without lone surrogates; None: it has none, or there is no way."""
+    if _LOOKS_SO.search(data) is None or _TAKEN.search(data) is not None:
+        return None
+    found = _ESCAPE.sub(_to_mask, data)
+    return None if found == data else found
+
+
+def _to_mask(match: re.Match[bytes]) -> bytes:
+    half: bytes | None = match[1]
+    return match[0] if half is None else b"\\ue%x%b" % (int(half[2:3], 16) - 8, half[3:])
+
+
+def _to_half(match: re.Match[bytes]) -> bytes:
+    mask: bytes | None = match[1]
+    return match[0] if mask is None else b"\\ud%x%b" % (int(mask[2:3], 16) + 8, mask[3:])
+
+
+def unmasked(value: _T) -> _T:
+    """Return a struct of the form, or a list of them, with the surrogates of a text that was masked."""
+    found = _unmasked(value)
+    assert isinstance(found, type(value)), "no type changes"
+    return found
+
+
+def _unmasked(value: object) -> object:
+    match value:
+        case bytes():
+            return _MASK.sub(_to_half, value)
+        case str():
+            return value.translate(_HALVES)
+        case list():
+            return [_unmasked(each) for each in value]
+        case tuple():
+            return tuple(_unmasked(each) for each in value)
+        case msgspec.Struct():
+            return type(value)(*(_unmasked(getattr(value, name)) for name in value.__struct_fields__))
+    return value
+
+
+def keeping_surrogates(read: Callable[[bytes], _T], data: bytes) -> _T:
+    """Return what `read` makes of JSON, and read it again, masked, if it can't be read."""
+    try:
+        return read(data)
+    except (BadRequestError, BrokenReplyError):
+        text = masked(data)
+        if text is None:
+            raise
+    return unmasked(read(text))
