@@ -10,7 +10,7 @@ from typing import Final
 
 from velox.gateway.filters import ReplyFilter
 from velox.protocol.body_edit import ask_for_usage
-from velox.protocol.usage import BodyUsage, DataLines, StreamUsage, Usage
+from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Endpoint, ReplyHead
 
@@ -25,12 +25,13 @@ _FAILED: Final = Usage(0, 0, False)
 
 
 class Meter(ReplyFilter):
-    """Reads the usage of one reply. is_stream: the client asked for a stream."""
+    """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there."""
 
-    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_lines", "_noted", "_reader")
+    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_key", "_lines", "_noted", "_reader")
 
-    def __init__(self, *, is_stream: bool = False) -> None:
+    def __init__(self, *, is_stream: bool = False, key: bytes = b'"usage"') -> None:
         super().__init__()
+        self._key: Final = key
         self._is_stream: Final = is_stream
         self._has_begun = False
         self._has_ended = False
@@ -53,7 +54,7 @@ class Meter(ReplyFilter):
         if self._is_failed or not is_plain:
             self._reader = None
         else:
-            self._reader = StreamUsage() if is_sse else BodyUsage()
+            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key)
         self._lines = DataLines() if is_sse else None
         self.reads_body = self._reader is not None
         return head
@@ -116,6 +117,9 @@ def metered(
 
     Once for an exchange, before its first attempt: a bytearray is changed in place.
     """
+    if endpoint is Endpoint.GENERATE:
+        meter = Meter(is_stream=fields.stream, key=GOOGLE_KEY)
+        return meter, (meter,), body
     meter = Meter(is_stream=fields.stream)
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

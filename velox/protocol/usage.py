@@ -5,8 +5,8 @@
     DataLines     the events of a stream, where it says nothing
 
 Knows: the object `"usage": {...}` as OpenAI (chat, completions, embeddings, Responses), vLLM and Anthropic write it,
-and at which place of a document it stands. Does not know: who asked (body_edit.py), limits, HTTP, what else events
-mean.
+Google's `"usageMetadata"`, and at which place of a document it stands. Does not know: who asked (body_edit.py), limits,
+HTTP, what else events mean.
 
 A reply may hold other objects of that name: a tool's schema that is echoed, a part of the answer. So the place decides,
 and not the first text that looks right. Three facts make this cheap:
@@ -32,10 +32,10 @@ import orjson
 
 from velox.protocol.body_edit import STRING
 
-__all__ = ["BodyUsage", "DataLines", "StreamUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
-_KEY_BYTES: Final = len(_KEY)
+GOOGLE_KEY: Final = b'"usageMetadata"'
 _NULL: Final = b'"usage":null'
 _LF: Final = ord("\n")
 _BACKSLASH: Final = ord("\\")
@@ -97,6 +97,9 @@ class _Counts:
 
     def take(self, usage: dict[str, object]) -> None:
         """Take over what one usage says."""
+        if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
+            self._take_google(usage)
+            return
         given = _count(usage, "prompt_tokens")
         if given is None:
             given = _count(usage, "input_tokens")
@@ -115,6 +118,15 @@ class _Counts:
             self.input = given if given is not None else self.input
         if made is not None:
             self.output = made
+
+    def _take_google(self, usage: dict[str, object]) -> None:
+        """Take over Google's names. Each is a total so far; reasoning is counted beside the answer."""
+        prompt = _count(usage, "promptTokenCount")
+        if prompt is not None:
+            self.input = prompt + (_count(usage, "toolUsePromptTokenCount") or 0)
+        parts = [_count(usage, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+        if any(part is not None for part in parts):
+            self.output = sum(part or 0 for part in parts)
 
 
 def _count(usage: dict[str, object], name: str) -> int | None:
@@ -219,10 +231,11 @@ class _FromWithin(_Levels):
     not top-level, and what stands on it is, if nothing but one closing bracket follows.
     """
 
-    __slots__ = ("_lowest", "_usage", "last")
+    __slots__ = ("_key", "_lowest", "_usage", "last")
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes) -> None:
         super().__init__()
+        self._key: Final = key
         self._lowest = 0
         self._usage: dict[str, object] | None = None  # the last one of the lowest level
         self.last: dict[str, object] | None = None
@@ -239,7 +252,8 @@ class _FromWithin(_Levels):
 
     def _string(self, text: bytes, start: int, end: int) -> int:
         self.last = None
-        is_member = self.depth == self._lowest and end - start == _KEY_BYTES and text.startswith(_KEY, start)
+        key = self._key
+        is_member = self.depth == self._lowest and end - start == len(key) and text.startswith(key, start)
         return self._value(text, start, end) if is_member else end
 
     def _found(self, usage: dict[str, object] | None) -> None:
@@ -247,11 +261,15 @@ class _FromWithin(_Levels):
 
 
 class BodyUsage:
-    """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB."""
+    """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB.
 
-    __slots__ = ("_levels", "_tail")
+    key: what the usage is called, as a JSON string.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_key", "_levels", "_tail")
+
+    def __init__(self, key: bytes = _KEY) -> None:
+        self._key: Final = key
         # From the first key on, while that is short; before it, the last bytes, in which a key may have begun.
         self._tail = b""
         self._levels: _FromWithin | None = None
@@ -265,15 +283,15 @@ class BodyUsage:
         if self._levels is not None:
             self._levels.feed(data)
             return
-        text = self._tail + data if self._tail else data
-        at = _first_key(text)
+        text, key = self._tail + data if self._tail else data, self._key
+        at = _first_key(text, key)
         if at < 0:
             # A key that is cut, and the byte before it. A whole one in it was looked at already.
-            self._tail = text[-_KEY_BYTES:] if not text.endswith(_KEY) else text[-_KEY_BYTES + 1 :]
+            self._tail = text[-len(key) :] if not text.endswith(key) else text[-len(key) + 1 :]
         elif len(text) - at <= _OBJECT_BYTES:
             self._tail = text[at:]
         else:
-            self._tail, self._levels = b"", _FromWithin()
+            self._tail, self._levels = b"", _FromWithin(key)
             self._levels.feed(text[at:])
 
     def tokens(self) -> tuple[int | None, int | None]:
@@ -288,22 +306,23 @@ class BodyUsage:
         if self._levels is not None:
             self._levels.finish()
             return self._levels.last
-        if not self._tail.startswith(_KEY):
+        key = self._key
+        if not self._tail.startswith(key):
             return None
-        usual = _USUAL_END.match(self._tail, _KEY_BYTES)
-        if usual is not None and self._tail.find(_KEY, usual.end(1)) < 0:
+        usual = _USUAL_END.match(self._tail, len(key))
+        if usual is not None and self._tail.find(key, usual.end(1)) < 0:
             return _loaded(usual[1])
-        levels = _FromWithin()
+        levels = _FromWithin(key)
         levels.feed(self._tail)
         levels.finish()
         return levels.last
 
 
-def _first_key(text: bytes) -> int:
-    """Return where the first whole string `usage` begins, or -1."""
-    at = text.find(_KEY)
+def _first_key(text: bytes, key: bytes) -> int:
+    """Return where the first whole string that is the key begins, or -1."""
+    at = text.find(key)
     while at > 0 and text[at - 1] == _BACKSLASH:  # the end of a string that has a quote in it
-        at = text.find(_KEY, at + 1)
+        at = text.find(key, at + 1)
     return at
 
 
@@ -320,10 +339,11 @@ def _holder(kind: bytes) -> bytes | None:
 class _Event(_Levels):
     """Reads one event from its beginning on: for one that is too long to be kept. usage: once it was whole."""
 
-    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "usage")
+    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "_word", "usage")
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes) -> None:
         super().__init__()
+        self._word: Final = key[1:-1]
         self.usage: dict[str, object] | None = None
         self._begin()
 
@@ -348,8 +368,8 @@ class _Event(_Levels):
             return end
         word = text[start + 1 : end - 1]
         if self.depth == 2:
-            return self._value(text, start, end) if word == b"usage" and self._name in _HOLDER_NAMES else end
-        if word == b"usage":
+            return self._value(text, start, end) if word == self._word and self._name in _HOLDER_NAMES else end
+        if word == self._word:
             return self._value(text, start, end)
         colon = _COLON.match(text, end)
         if colon is None and self._may_wait(text, start) and not text[end:].strip(_BLANKS):
@@ -363,7 +383,7 @@ class _Event(_Levels):
     def _found(self, usage: dict[str, object] | None) -> None:
         if self.depth == 1:
             self._own, self._is_top_level = usage, True
-            self._name = b"usage"
+            self._name = self._word
         else:
             self._held = usage
 
@@ -371,12 +391,14 @@ class _Event(_Levels):
 class StreamUsage:
     """Reads one event stream that is not compressed. However it is cut, it reads the same.
 
-    It keeps the open event, 64 KiB of it at most. Events end with a blank line; lines end with LF or CRLF.
+    It keeps the open event, 64 KiB of it at most. Events end with a blank line; lines end with LF or CRLF. key: as for
+    BodyUsage.
     """
 
-    __slots__ = ("_counts", "_event", "_long")
+    __slots__ = ("_counts", "_event", "_key", "_long")
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes = _KEY) -> None:
+        self._key: Final = key
         self._counts: Final = _Counts()
         self._event: Final = bytearray()  # the open event; of a long one its last bytes
         self._long: _Event | None = None
@@ -388,9 +410,9 @@ class StreamUsage:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream, at least one."""
         if not self._event and data.endswith(_EVENT_ENDS):
-            at = data.find(_KEY)
+            at = data.find(self._key)
             # The usual chunk is whole events, and has no usage yet.
-            if at < 0 or (data.startswith(_NULL, at) and data.find(_KEY, at + 1) < 0):
+            if at < 0 or (data.startswith(_NULL, at) and data.find(self._key, at + 1) < 0):
                 return
         event = self._event
         begin, look = 0, max(0, len(event) - _EVENT_END_BYTES + 1)
@@ -411,7 +433,7 @@ class StreamUsage:
 
     def _ended(self, event: bytes) -> None:
         if self._long is None:
-            usage = _of_event(event)
+            usage = _of_event(event, self._key)
         else:
             self._long.feed(event)
             self._long.finish()
@@ -422,31 +444,32 @@ class StreamUsage:
     def _go_on(self, event: bytearray) -> None:
         """Read what came of a long event. Its last bytes stay: its end may have begun in them."""
         if self._long is None:
-            self._long = _Event()
+            self._long = _Event(self._key)
         n = len(event) - _EVENT_END_BYTES + 1
         if n > 0:
             self._long.feed(bytes(event[:n]))
             del event[:n]
 
 
-def _of_event(event: bytes) -> dict[str, object] | None:
+def _of_event(event: bytes, key: bytes) -> dict[str, object] | None:
     """Return the usage of one whole event."""
-    n_keys = event.count(_KEY)
+    n_keys = event.count(key)
     if not n_keys or n_keys == event.count(_NULL):
         return None
     data = b"\n".join(_DATA_LINE.findall(event))
     loaded = _loaded(data)
     if loaded is None:  # half a surrogate, or too deep for the parser
-        reader = _Event()
+        reader = _Event(key)
         reader.feed(data)
         reader.finish()
         return reader.usage
-    usage = loaded.get("usage")
-    if "usage" not in loaded:
+    name = key[1:-1].decode("ascii")
+    usage = loaded.get(name)
+    if name not in loaded:
         kind = loaded.get("type")
         holder = _holder(kind.encode("utf-8", "surrogatepass")) if isinstance(kind, str) else None
         inside = loaded.get(holder.decode()) if holder is not None else _last(loaded.get("choices"))
-        usage = inside.get("usage") if isinstance(inside, dict) else None
+        usage = inside.get(name) if isinstance(inside, dict) else None
     return usage if isinstance(usage, dict) else None
 
 

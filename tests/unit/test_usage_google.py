@@ -1,0 +1,66 @@
+"""How many tokens a Gemini reply says it took (protocol/usage.py), in every recorded one."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tests.recorded import Exchange, recorded
+from velox.protocol.usage import GOOGLE_KEY, BodyUsage, StreamUsage
+
+RECORDED = [each for name in ("gemini", "vertex") for each in recorded(name, "enerateContent")]
+PLAIN = [each for each in RECORDED if not each.is_stream]
+STREAMS = [each for each in RECORDED if each.is_stream]
+
+
+def told(usage: dict[str, Any]) -> tuple[int | None, int | None]:
+    prompt = usage.get("promptTokenCount")
+    parts = [usage[name] for name in ("candidatesTokenCount", "thoughtsTokenCount") if name in usage]
+    more = usage.get("toolUsePromptTokenCount", 0)
+    return None if prompt is None else prompt + more, sum(parts) if parts else None
+
+
+def read(reader: BodyUsage | StreamUsage, reply: bytes, seed: int) -> tuple[int | None, int | None]:
+    chance, at = random.Random(seed), 0
+    while at < len(reply):
+        n = chance.choice((1, 7, 100, 5000))
+        reader.feed(reply[at : at + n])
+        at += n
+    return reader.tokens()
+
+
+@pytest.mark.parametrize("exchange", PLAIN, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_reply_is_counted_however_it_is_cut(exchange: Exchange, seed: int) -> None:
+    """By its own usageMetadata, reasoning with the answer."""
+    expected = told(json.loads(exchange.reply).get("usageMetadata", {}))
+
+    assert read(BodyUsage(GOOGLE_KEY), exchange.reply, seed) == expected
+
+
+@pytest.mark.parametrize("exchange", STREAMS, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_stream_is_counted_by_its_last_totals(exchange: Exchange, seed: int) -> None:
+    """They are totals, repeated in each event."""
+    last: dict[str, Any] = {}
+    for line in exchange.reply.splitlines():
+        if line.startswith(b"data: "):
+            last = {**last, **json.loads(line[6:]).get("usageMetadata", {})}
+
+    assert read(StreamUsage(GOOGLE_KEY), exchange.reply, seed) == told(last)
+
+
+def test_arguments_that_the_model_made_are_no_usage() -> None:
+    """Only the top level counts."""
+    call = {"functionCall": {"name": "f", "args": {"usageMetadata": {"promptTokenCount": 0}}}}
+    reply = {"candidates": [{"content": {"parts": [call]}}], "usageMetadata": {"promptTokenCount": 5}}
+    for document in (reply, dict(reversed(reply.items()))):
+        body = json.dumps(document).encode()
+        reader = BodyUsage(GOOGLE_KEY)
+        reader.feed(body)
+        stream = StreamUsage(GOOGLE_KEY)
+        stream.feed(b"data: " + body + b"\r\n\r\n")
+        assert (reader.tokens(), stream.tokens()) == ((5, None), (5, None))
