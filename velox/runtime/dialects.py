@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from velox.dialects.chat.client import ChatClient
 from velox.dialects.chat.model import ChatModel
+from velox.dialects.converse.model import ConverseModel
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
@@ -23,6 +24,7 @@ def sides() -> Sides:
         clients={Surface.CHAT: ChatClient, Surface.GENERATE: GenerateClient},
         models={
             Surface.CHAT: ChatModel,
+            Surface.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
             Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
         },
     )
