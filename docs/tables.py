@@ -7,6 +7,7 @@ velox/errors.py and velox/settings; a test compares the pages with what this mak
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +15,27 @@ from velox.admin import metrics_page
 from velox.admin.metrics_page import upstream_families
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
+from velox.providers.provider import Keyless, Provider
+from velox.providers.rows import PROVIDERS
+from velox.providers.target import missing, surfaces
 from velox.settings.model import VARIABLES
+from velox.settings.provider_fields import PARAMETERS
 from velox.settings.show import markdown
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.upstream_table import ROW_CELLS, UpstreamTable
+from velox.types import Surface
 
-__all__ = ["MEANING", "TABLES", "fill", "most_series", "reasons_by_status", "reasons_in_full", "settings_by_topic"]
+__all__ = [
+    "MEANING",
+    "TABLES",
+    "fill",
+    "most_series",
+    "providers",
+    "reasons_by_status",
+    "reasons_in_full",
+    "settings_by_topic",
+]
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -79,6 +94,13 @@ MEANING: Final = {
 # These end an exchange without a reply of Velox's own.
 _NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.TUNNEL_TIMEOUT, Reason.UPSTREAM_STATUS)
 
+
+# What is sent in place of a key.
+_SIGNED: Final = {
+    Keyless.AWS: "AWS credentials",
+    Keyless.GOOGLE: "a Google account",
+    Keyless.ENTRA: "Microsoft Entra",
+}
 
 # Topic -> the first variable of it; it goes on to the next topic's.
 _TOPICS: Final = {
@@ -165,12 +187,58 @@ def _count_upstream_series(n_origins: int) -> int:
     return sum(len(family.samples) for family in found)
 
 
+def providers() -> str:
+    """Return the table of docs/providers.md: a row for each provider, a line in it for each family of models."""
+    lines = ["| `provider` | key, parameters | APIs | others are translated to |", "|---|---|---|---|"]
+    for row in PROVIDERS.values():
+        lines.append(f"| `{row.name}`: {row.title} | {_needs(row)} | {'<br>'.join(_apis(row))} | {_into(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _needs(row: Provider) -> str:
+    ways = [f"`{name}`" for name in row.key_variables[:1]]
+    if row.keyless is not Keyless.CLIENT:
+        ways.append(_SIGNED[row.keyless])
+    elif not ways and row.origin.startswith("https:"):
+        ways.append("`key`")
+    parameters = ", ".join(f"`{name}`" for name in PARAMETERS if name in missing(row, (), has_origin=False))
+    origin = "" if row.origin else "`origin`"
+    return "; ".join(filter(None, [" or ".join(ways), parameters, origin])) or "none"
+
+
+def _apis(row: Provider) -> Iterator[str]:
+    for models, native, _ in surfaces(row, {}):
+        yield _of_models(models, row) + _codes(native)
+    usual = {api for family in row.families for api in family.native}
+    optional = {api for family in row.families for api in family.optional} - usual
+    if optional:
+        yield f"where `apis` names them: {_codes(sorted(optional))}"
+
+
+def _into(row: Provider) -> str:
+    found = [(models, crossing) for models, _, crossing in surfaces(row, {}) if crossing is not None]
+    if len({crossing for _, crossing in found}) < 2:
+        return _codes([found[0][1]]) if found else "nothing, unless `apis` names one"
+    return "<br>".join(_of_models(models, row) + _codes([crossing]) for models, crossing in found)
+
+
+def _of_models(models: Sequence[str], row: Provider) -> str:
+    if models:
+        return f"{', '.join(f'`{model}`' for model in models)}: "
+    return "other models: " if len(list(surfaces(row, {}))) > 1 else ""
+
+
+def _codes(apis: Iterable[Surface]) -> str:
+    return ", ".join(f"`{api.name.lower()}`" for api in apis)
+
+
 # (page, name of the markers, what makes the table)
 TABLES: Final = (
     ("docs/settings.md", "settings", settings_by_topic),
     ("docs/errors.md", "statuses", reasons_by_status),
     ("docs/errors.md", "reasons", reasons_in_full),
     ("docs/metrics.md", "series", most_series),
+    ("docs/providers.md", "providers", providers),
 )
 
 

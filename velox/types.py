@@ -485,13 +485,13 @@ class Dialect(enum.IntEnum):
 class Surface(enum.IntEnum):
     """The APIs that clients ask for or that models have. CONVERSE is Bedrock's, which no client asks for."""
 
-    CHAT = 0
-    RESPONSES = 1
-    MESSAGES = 2
-    GENERATE = 3
-    CONVERSE = 4
-    EMBEDDINGS = 5
-    EMBED_CONTENTS = 6
-    COUNT_MESSAGES = 7
-    COUNT_RESPONSES = 8
-    COUNT_GENERATE = 9
+    CHAT = 1
+    RESPONSES = 2
+    MESSAGES = 3
+    GENERATE = 4
+    CONVERSE = 5
+    EMBEDDINGS = 6
+    EMBED_CONTENTS = 7
+    COUNT_MESSAGES = 8
+    COUNT_RESPONSES = 9
+    COUNT_GENERATE = 10

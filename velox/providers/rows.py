@@ -167,7 +167,7 @@ _VERTEX_AI: Final = Provider(
             _S.MESSAGES,
             _CLAUDE,
         ),
-        Family(_generate_paths(f"/v1beta1{_VERTEX}/publishers/google/models"), _S.GENERATE, ("gemini*", "models/*")),
+        Family(_generate_paths(f"/v1beta1{_VERTEX}/publishers/google/models"), _S.GENERATE, ("gemini*",)),
         # Models of others, which Vertex serves with OpenAI's API.
         Family(_openai_paths(f"/v1{_VERTEX}/endpoints/openapi", embeddings=False), _S.CHAT),
     ),

@@ -9,7 +9,7 @@ Knows: templates. Does not know: settings, bodies, connections. All of it is pur
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
@@ -18,7 +18,17 @@ from velox.policy.patterns import matches
 from velox.providers.provider import CallPath, Envelope, Family, Provider
 from velox.types import Header, Surface
 
-__all__ = ["TargetCall", "TargetError", "family_of", "missing", "native_of", "origin_of", "target_call"]
+__all__ = [
+    "TargetCall",
+    "TargetError",
+    "family_of",
+    "missing",
+    "native_of",
+    "origin_of",
+    "parameters_of",
+    "surfaces",
+    "target_call",
+]
 
 _COUNTS: Final = (Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE)
 _EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS)
@@ -63,6 +73,14 @@ def missing(row: Provider, parameters: Collection[str], *, has_origin: bool) -> 
     return [name for name in dict.fromkeys((*of_origin, *row.needs)) if name not in parameters]
 
 
+def parameters_of(row: Provider) -> frozenset[str]:
+    """Return the names of all parameters that a row has a use for."""
+    paths = [path for family in row.families for path in family.native.values()]
+    texts = [row.origin, *(text for path in paths for _, text in path.query), *(path.path for path in paths)]
+    named = {name for text in texts for name in _NAME.findall(text)}
+    return frozenset(named | set(row.needs)) - {"model"}
+
+
 def family_of(row: Provider, parameters: Mapping[str, str], model: str) -> Family:
     """Return the family that a model belongs to."""
     name = model.removeprefix(row.model_start) if row.model_start else model
@@ -72,6 +90,19 @@ def family_of(row: Provider, parameters: Mapping[str, str], model: str) -> Famil
         ):
             return family
     raise AssertionError("the last family of each row takes every model")
+
+
+def surfaces(
+    row: Provider, parameters: Mapping[str, str], apis: Collection[Surface] = ()
+) -> Iterator[tuple[tuple[str, ...], tuple[Surface, ...], Surface | None]]:
+    """Yield patterns of models, the APIs that they have, and what others are translated into, for each family."""
+    for family in row.families:
+        if all(matches(pattern, parameters.get(key, "")) for key, pattern in family.when):
+            native = native_of(family, apis)
+            if native:
+                yield family.models, tuple(sorted(native)), _crossing(family, native, Surface.CONVERSE)
+            if not family.models:
+                return
 
 
 def native_of(family: Family, apis: Collection[Surface] = ()) -> dict[Surface, CallPath]:

@@ -20,7 +20,7 @@ from velox.runtime.capacity import (
 )
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.show import effective, limit_lines, route_lines, upstream_lines
+from velox.settings.show import effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
 
@@ -97,7 +97,7 @@ def _warnings(settings: Settings) -> Iterator[str]:
     is_open = not all(address.is_loopback for address in settings.listen)
     if is_open and settings.tls_cert_file is None and settings.api_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
-    own = [entry.name for entry in settings.upstreams if not entry.keys]
+    own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.api_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
 

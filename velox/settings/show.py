@@ -7,19 +7,25 @@ secret by mistake.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Final
 
 from velox.policy.limit_rules import LimitRule, called
 from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
+from velox.providers.provider import Keyless
+from velox.providers.rows import COMPATIBLE, PROVIDERS
+from velox.providers.target import origin_of, surfaces
 from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
+from velox.settings.provider_fields import api_names
 from velox.settings.variable import Variable
-from velox.types import NO_RATES, KeyEntry, Rates, Secret
+from velox.types import NO_RATES, KeyEntry, Rates, Secret, Surface
 
 __all__ = [
     "effective",
+    "is_keyless",
     "limit_lines",
     "markdown",
     "match_text",
@@ -34,6 +40,14 @@ _OFF: Final = frozenset({"admin_listen", "memory_soft_bytes", "memory_hard_bytes
 # More would push everything else out of sight.
 _MOST_KEYS: Final = 20
 _MOST_ROUTES: Final = 100
+_KEYLESS: Final = MappingProxyType(
+    {
+        Keyless.CLIENT: "the client's own key",
+        Keyless.AWS: "signed with AWS credentials",
+        Keyless.GOOGLE: "a token of a Google account",
+        Keyless.ENTRA: "a token of Microsoft Entra",
+    }
+)
 _WIDEST: Final = 60  # a longer text moves what follows in its own line only
 
 
@@ -100,15 +114,14 @@ def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
 
 
 def upstream_lines(settings: Settings) -> list[str]:
-    """Return two lines for each upstream: its name, where it is, where it was written; what is said of it."""
+    """Return lines for each upstream: its name, where it is, where it was written; what is said of it; its APIs."""
     origin = settings.origins["VELOX_UPSTREAM_ORIGIN"]
-    return _lines(
-        "upstream",
-        [
-            (entry.name, ", ".join(map(str, entry.origins)), _of_upstream(entry), entry.where or origin)
-            for entry in settings.upstreams
-        ],
-    )
+    rows = [
+        (entry.name, ", ".join(map(str, entry.origins)), _of_upstream(entry), entry.where or origin)
+        for entry in settings.upstreams
+    ]
+    lines = iter(_lines("upstream", rows))
+    return [line for entry in settings.upstreams for line in (next(lines), next(lines), *_apis(entry))]
 
 
 def route_lines(settings: Settings) -> list[str]:
@@ -213,10 +226,10 @@ def _rule_origin(settings: Settings, rule: LimitRule) -> str:
 
 
 def _of_upstream(entry: UpstreamEntry) -> str:
-    keys = ", ".join(map(str, entry.keys))
     probe = entry.probe
     return _listed(
-        f"keys {keys}" if keys else "the client's own key",
+        _provider(entry),
+        _credential(entry),
         f"http2 {entry.http2}",
         f"weight {entry.weight}" if entry.weight != 1 else "",
         f"concurrency {entry.concurrency}" if entry.concurrency else "",
@@ -227,6 +240,40 @@ def _of_upstream(entry: UpstreamEntry) -> str:
         f"ca {entry.ca_file}" if entry.ca_file is not None else "",
         f"certificate {entry.cert_file}" if entry.cert_file is not None else "",
     )
+
+
+def _provider(entry: UpstreamEntry) -> str:
+    """Return its provider, and what its templates got; "" for one that says nothing of it."""
+    row = PROVIDERS[entry.provider]
+    origin = origin_of(row, dict(entry.parameters))
+    has_own = bool(origin) and [str(each) for each in entry.origins] == [origin]
+    names = [f"{name} {value}" for name, value in entry.parameters]
+    shown = f"provider {row.name}" + (f" ({', '.join(names)})" if names else "")
+    return "" if row is COMPATIBLE else shown if has_own or not origin else f"{shown} at an origin of its own"
+
+
+def is_keyless(entry: UpstreamEntry) -> bool:
+    """True for an upstream that no credential of its own goes to: the client's does, or none."""
+    return not entry.keys and PROVIDERS[entry.provider].keyless is Keyless.CLIENT
+
+
+def _credential(entry: UpstreamEntry) -> str:
+    if entry.keys:
+        return f"keys {', '.join(map(str, entry.keys))}"
+    return _KEYLESS[PROVIDERS[entry.provider].keyless]
+
+
+def _apis(entry: UpstreamEntry) -> Iterator[str]:
+    """Yield a line for each family of models: the APIs that pass to it, and what other requests become."""
+    is_split = False
+    for models, native, crossing in surfaces(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
+        asked = [api for api in native if api is not Surface.CONVERSE]
+        parts = [f"{api_names(asked)} as sent"] if asked else []
+        if crossing is not None:
+            parts.append(f"{'others' if asked else 'all'} translated to {api_names([crossing])}")
+        whom = f"models {', '.join(models)}" if models else "other models" if is_split else "all models"
+        is_split = True
+        yield f"    {whom}: {', '.join(parts)}"
 
 
 def _of_route(route: RouteEntry) -> str:

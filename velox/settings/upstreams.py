@@ -8,6 +8,8 @@ made.
       - name: openai
         origin: https://api.openai.com
         keys: [env:OPENAI_API_KEY]
+      - provider: anthropic          # see provider_fields.py
+        key: env:ANTHROPIC_API_KEY
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from velox.settings.certificates import ca_problem, client_certificate_problem
 from velox.settings.header_rules import plain_headers
 from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
+from velox.settings.provider_fields import FIELDS as PROVIDER_FIELDS
+from velox.settings.provider_fields import Chosen, base_problem, choose, first_set
 from velox.settings.tree import ListForm, Section, Tree, read_file
 from velox.types import Origin, Secret
 
@@ -36,8 +40,21 @@ _MOST_ORIGINS: Final = 64
 _MOST_KEYS: Final = 64
 _MOST_WEIGHT: Final = 1000
 FIELDS: Final = (
-    *("name", "origin", "keys", "http2", "ca_file", "cert_file", "key_file", "timeouts", "connections", "weight"),
+    *(
+        "name",
+        "origin",
+        "key",
+        "keys",
+        "http2",
+        "ca_file",
+        "cert_file",
+        "key_file",
+        "timeouts",
+        "connections",
+        "weight",
+    ),
     *("concurrency", "models", "headers", "load", "probe"),
+    *PROVIDER_FIELDS,
 )
 _LIST: Final = ListForm(
     "upstreams",
@@ -52,10 +69,13 @@ _LIST: Final = ListForm(
                 ("url", "base_url", "api_base", "host", "address"),
                 "expected `origin`, such as `origin: https://api.openai.com`",
             ),
-            **dict.fromkeys(
-                ("key", "api_key", "api_keys", "token"), "expected `keys`, such as `keys: [env:OPENAI_API_KEY]`"
-            ),
+            **dict.fromkeys(("api_key", "api_keys", "token"), "expected `keys`, such as `keys: [env:OPENAI_API_KEY]`"),
             "timeout": "expected `timeouts`, such as `timeouts: {first_byte: 60s}`",
+            **dict.fromkeys(("type", "kind", "vendor"), "expected `provider`, such as `provider: anthropic`"),
+            **dict.fromkeys(("aws_region", "aws_region_name"), "expected `region`, such as `region: eu-central-1`"),
+            **dict.fromkeys(("project_id", "vertex_project"), "expected `project`, such as `project: my-project`"),
+            "vertex_location": "expected `location`, such as `location: global`",
+            "version": "expected `api_version`, such as `api_version: 2024-10-21`",
             "model": "expected `models`; what another model is asked for stands in `to` of a route",
         }
     ),
@@ -68,6 +88,7 @@ _USUAL_NAME: Final = re.compile(
     r"[A-Z][A-Z0-9]{0,31}(?:_[A-Z0-9]{1,31}){1,7}|[A-Z]{1,16}[0-9]{0,2}|[a-z]{1,16}(?:_[a-z]{1,16}){1,4}[0-9]{0,2}"
 )
 _USUAL_FILE: Final = re.compile(r".*/.*|[A-Za-z_-]{1,24}[0-9]{0,2}\.[a-z]{1,4}", re.DOTALL)
+_NO_KEY: Final = "none"
 _LONGEST_KEY_BYTES: Final = 16 * 1024
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
 
@@ -124,16 +145,18 @@ def key_files_of_bad(path: str) -> frozenset[str]:
 
 
 def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]) -> UpstreamEntry:
-    section.needs(name="openai", origin="https://api.openai.com")
-    origins = section.many("origin", _origin)
-    keys = section.many("keys", _key_reader(environ), shown=False)
+    if "provider" not in section:
+        section.needs(name="openai")
+    chosen = choose(section, environ)
+    origins = _origins(section, chosen)
+    keys = _keys(section, chosen, environ)
     if len({key.digest for key in keys}) < len(set(keys)):
         section.refuse("keys", "expected each key once: two of these lead to the same one")
     for name, found, most in (("origin", origins, _MOST_ORIGINS), ("keys", keys, _MOST_KEYS)):
         if len(found) > most:
             section.refuse(name, f"expected at most {most}")
     entry = UpstreamEntry(
-        section.one("name", parse.name, "", shown=False),
+        section.one("name", parse.name, chosen.row.name if "provider" in section else "", shown=False),
         origins,
         keys,
         section.one("http2", parse.one_of(*get_args(Http2Use)), usual.http2),
@@ -150,9 +173,40 @@ def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]
         section.one("load", parse.one_of(*get_args(LoadSource)), "off"),
         _probe(section),
         section.where,
+        chosen.row.name,
+        tuple(sorted(chosen.parameters.items())),
+        chosen.apis,
     )
     _check_files(section, entry)
     return entry
+
+
+def _origins(section: Section, chosen: Chosen) -> tuple[Origin, ...]:
+    if chosen.origin is not None:
+        return (chosen.origin,)
+    origins = section.many("origin", _origin)
+    for origin in origins:
+        if expected := base_problem(chosen.row, origin):
+            section.refuse("origin", expected, quoted(str(origin)))
+            break
+    return origins
+
+
+def _keys(section: Section, chosen: Chosen, environ: Mapping[str, str]) -> tuple[KeyRef, ...]:
+    """Return the keys; where an upstream names its provider and no key, the one in the provider's own variable."""
+    if "key" in section and "keys" in section:
+        section.refuse("key", "expected this or `keys`, not both")
+    read = _key_reader(environ)
+    if "key" in section:
+        return section.one("key", lambda text: () if text == _NO_KEY else (read(text),), (), shown=False)
+    if "keys" in section or "provider" not in section:
+        return section.many("keys", read, shown=False)
+    name = first_set(chosen.row.key_variables, environ)
+    try:
+        return (read(f"env:{name}"),) if name else ()
+    except ValueError as exc:
+        section.lacks(f"{exc}, or `key: {_NO_KEY}`")
+        return ()
 
 
 def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
@@ -253,7 +307,7 @@ def _from_file(path: str) -> Secret:
 
 def _refs(upstream: Tree) -> Iterator[str]:
     for entry in upstream.fields or ():
-        if entry.key == "keys":
+        if entry.key in ("key", "keys"):
             for item in entry.value.items or (entry.value,):
                 yield from (part.strip() for part in (item.text or "").split(","))
 
