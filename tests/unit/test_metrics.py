@@ -36,7 +36,7 @@ from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
-from velox.types import Endpoint, Priority, Scope
+from velox.types import Endpoint, Priority, Scope, Surface
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -104,6 +104,9 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for mirrored in Mirrored:
         metrics.count_mirror(mirrored)
     metrics.count_canary()
+    for client in Surface:
+        for upstream in Surface:
+            metrics.count_translation(client, upstream, 1)
     for resumed in (False, True):
         metrics.count_tls_handshake(resumed)
     for failure in TlsFailure:

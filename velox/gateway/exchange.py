@@ -410,6 +410,7 @@ class Exchange:
             has_limits=self._grant.limits.headers is not None,
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
+            on_translated=self.recorder.translated,
             on_tokens=None if self._grant.meter is None else self._grant.meter.note,
         )
 

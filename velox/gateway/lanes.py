@@ -62,6 +62,7 @@ class Asked(NamedTuple):
     model: the one to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in
     form.Call. strict: a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply.
     to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
+    on_translated: called with the client's API, the upstream's, and how many fields were left out.
     """
 
     surface: Surface
@@ -77,6 +78,7 @@ class Asked(NamedTuple):
     to_be_read: bool
     on_bug: Callable[[Exception], None]
     on_tokens: Callable[[int | None, int | None], None] | None
+    on_translated: Callable[[Surface, Surface, int], None]
 
 
 class Lanes:
@@ -145,6 +147,7 @@ class Lanes:
             body = crossing.request(asked.body or b"", asked.model)
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
         attempt.translation = TranslatedReply(
             crossing,
             attempt.refuses,

@@ -31,7 +31,7 @@ from velox.outcomes import (
     StreamEnd,
     TokenCount,
 )
-from velox.types import BodyFields, Endpoint, Priority, RequestHead
+from velox.types import BodyFields, Endpoint, Priority, RequestHead, Surface
 
 __all__ = ["RecordedExchange", "Recorder", "outcome_of", "outcome_of_failure"]
 
@@ -143,6 +143,10 @@ class Recorder:
     def canary(self) -> None:
         """Note a request that goes to a canary first."""
         self._metrics.count_canary()
+
+    def translated(self, client: Surface, upstream: Surface, n_dropped: int) -> None:
+        """Note that a request is put into another dialect for an attempt, and how many fields were left out."""
+        self._metrics.count_translation(client, upstream, n_dropped)
 
     def retried(self, cause: Retry) -> None:
         """Note that another attempt begins."""

@@ -15,7 +15,7 @@ from velox import outcomes
 from velox.errors import Reason
 from velox.observe import series
 from velox.observe.series import Family
-from velox.types import Endpoint, Priority, Scope
+from velox.types import Endpoint, Priority, Scope, Surface
 
 __all__ = ["Times", "WorkerMetrics"]
 
@@ -33,6 +33,7 @@ _REQUESTS: Final = series.REQUESTS.first
 _ATTEMPTS: Final = series.ATTEMPTS.first
 _STREAM_ENDS: Final = series.STREAM_ENDS.first
 _LIMIT: Final = series.LIMIT.first
+_N_SURFACES: Final = len(Surface)
 _DURATION: Final = series.DURATION.first
 _N_DURATION: Final = series.DURATION.stride
 _DURATION_BOUNDS_NS: Final = series.DURATION.bounds_ns
@@ -225,6 +226,12 @@ class WorkerMetrics:
     def count_canary(self) -> None:
         """Count one request that goes to a canary."""
         self._cells[series.CANARY.first] += 1
+
+    def count_translation(self, client: Surface, upstream: Surface, n_dropped: int) -> None:
+        """Count one attempt whose request was put into another dialect, and the fields that were left out."""
+        place = client * _N_SURFACES + upstream
+        self._cells[series.TRANSLATIONS.first + place] += 1
+        self._cells[series.DROPPED_FIELDS.first + place] += n_dropped
 
     def set_queue_depth(self, priority: Priority, n: int) -> None:
         """Set the number of requests of one class in the admission queue."""

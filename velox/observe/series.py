@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 from velox import outcomes
 from velox.errors import Reason
 from velox.shm.upstream_table import FIRST_BYTE_NS
-from velox.types import Endpoint, Priority, Scope
+from velox.types import Endpoint, Priority, Scope, Surface
 
 __all__ = ["CELLS", "DURATION_NS", "FAMILIES", "GAUGES", "OVERHEAD_NS", "Family"]
 
@@ -106,6 +106,7 @@ _PRIORITY: Final = _label("class", Priority)
 _ROUTE: Final = _label("route", Endpoint)
 _CLASS: Final[Label] = ("class", ("2xx", "3xx", "4xx", "5xx"))
 _REASON: Final[Label] = ("reason", ("ok", *(reason.code for reason in Reason)))
+_SURFACES: Final = (_label("client", Surface), _label("upstream", Surface))
 _SHED: Final[Label] = ("reason", tuple(reason.code for reason in outcomes.SHED_REASONS))
 
 _layout: Final = _Layout()
@@ -179,6 +180,18 @@ MIRRORED: Final = _layout.counter(
     "velox_mirrored_requests", "Mirrored requests, by outcome.", _label("outcome", outcomes.Mirrored)
 )
 CANARY: Final = _layout.counter("velox_canary_requests", "Requests sent to a canary.")
+TRANSLATIONS: Final = _layout.counter(
+    "velox_translations",
+    "Attempts whose request was put into another dialect, by the client's API and the upstream's.",
+    *_SURFACES,
+    sparse=True,
+)
+DROPPED_FIELDS: Final = _layout.counter(
+    "velox_translation_dropped_fields",
+    "Fields of requests that were left out by a translation, because the upstream's API has none such.",
+    *_SURFACES,
+    sparse=True,
+)
 
 QUEUE_DEPTH: Final = _layout.gauge("velox_queue_depth", "Requests in the admission queues, by priority.", _PRIORITY)
 INFLIGHT: Final = _layout.gauge("velox_inflight_requests", "Requests admitted and not yet answered.")
