@@ -11,7 +11,7 @@ import msgspec
 
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 
-__all__ = ["checked_text", "decoded_reply", "decoded_request", "reply_text"]
+__all__ = ["checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
 
 _T = TypeVar("_T")
 _PLACE: Final = " - at `$"
@@ -57,3 +57,8 @@ def reply_text(data: bytes) -> bytes:
     except UnicodeDecodeError:
         return data.decode("utf-8", "replace").encode()
     return data
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Tell whether a raw field is there, and not null."""
+    return len(raw) > 0 and bytes(raw) != b"null"

@@ -55,13 +55,17 @@ class SseEvents:
         """
         if not self._has_begun and data:
             data = self._begun(data)
-        is_between = not self._held and not self._data and not self._name
-        if is_between and data.endswith(b"\n\n") and b"\r" not in data and len(data) <= self._most_bytes:
-            return self._whole(data)
-        if is_between and data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
-            text = data[6:-4]
-            if b"\r" not in text and b"\n" not in text and len(data) <= self._most_bytes:
-                return [(b"", text)]  # one event, as Google sends them
+        if not self._held and not self._data and not self._name and len(data) <= self._most_bytes:
+            if data.endswith(b"\n\n"):
+                text = data[6:-2]
+                if data.startswith(b"data: ") and b"\n" not in text and b"\r" not in text:
+                    return [(b"", text)]  # one event, as most servers send them
+                if b"\r" not in data:
+                    return self._whole(data)
+            elif data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
+                text = data[6:-4]
+                if b"\r" not in text and b"\n" not in text:
+                    return [(b"", text)]  # one event, as Google sends them
         if b"\n" not in data and b"\r" not in data and not self._ends_with_cr:
             self._hold(data)
             return []

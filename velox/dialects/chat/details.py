@@ -24,6 +24,7 @@ from velox.dialects.text import EMPTY, decoded, quoted, raw_text
 
 __all__ = [
     "BETWEEN",
+    "THOUGHT",
     "id_with_thought",
     "id_without_thought",
     "read_blocks",
@@ -34,7 +35,8 @@ __all__ = [
 
 # Between the texts of two blocks of reasoning.
 BETWEEN: Final = "\n\n"
-_THOUGHT: Final = "__thought__"
+# In the id of a call, before a signature.
+THOUGHT: Final = "__thought__"
 _FORMATS: Final = {
     "anthropic": "anthropic-claude-v1",
     "google": "google-gemini-v1",
@@ -79,7 +81,7 @@ def id_with_thought(call_id: str, signature: Signature | None) -> str:
     """Return the id of a call as a client gets it: with a signature of Google's in it."""
     if signature is None or signature.provider != "google":
         return call_id
-    return f"{call_id}{_THOUGHT}{signature.value}"
+    return f"{call_id}{THOUGHT}{signature.value}"
 
 
 # -- read of clients' messages ----------------------------------------------------------------------
@@ -87,7 +89,7 @@ def id_with_thought(call_id: str, signature: Signature | None) -> str:
 
 def id_without_thought(call_id: str) -> tuple[str, Signature | None]:
     """Take a signature out of the id of a call."""
-    plain, mark, value = call_id.partition(_THOUGHT)
+    plain, mark, value = call_id.partition(THOUGHT)
     return (plain, Signature("google", value)) if mark and value else (call_id, None)
 
 

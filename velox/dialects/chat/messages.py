@@ -36,6 +36,8 @@ __all__ = ["MessageWriter"]
 
 # OpenAI refuses longer ids of calls.
 _MOST_ID: Final = 40
+_SYSTEM: Final = Role.SYSTEM
+_ASSISTANT: Final = Role.ASSISTANT
 _N_MISTRAL: Final = 9
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
@@ -59,19 +61,23 @@ class MessageWriter:
         """Write them. note: what else the model is told, after the leading system messages."""
         written: list[bytes] = []
         for n, message in enumerate(messages):
-            if note is not None and message.role is not Role.SYSTEM:
+            role = message.role
+            if note is not None and role is not _SYSTEM:
                 written.append(b'{"role":"system","content":%b}' % note)
                 note = None
-            match message.role:
-                case Role.SYSTEM:
-                    written.append(self._said(b"system", message, message.blocks, n))
-                case Role.USER:
-                    written += self._user(message, n)
-                case Role.ASSISTANT:
-                    written.append(self._assistant(message))
+            blocks = message.blocks
+            if role is _ASSISTANT:
+                written.append(self._assistant(message))
+            elif len(blocks) == 1 and type(blocks[0]) is Text and blocks[0].cache is None and message.name is None:
+                form = b'{"role":"system","content":%b}' if role is _SYSTEM else b'{"role":"user","content":%b}'
+                written.append(form % blocks[0].text)
+            elif role is _SYSTEM:
+                written.append(self._said(b"system", message, blocks, n))
+            else:
+                written += self._user(message, n)
         if note is not None:
             written.append(b'{"role":"system","content":%b}' % note)
-        if messages and messages[-1].role is Role.ASSISTANT and not self._facts.prefill:
+        if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             text = "the model of this route can't go on with a message of the assistant; end with the user's"
             raise BadRequestError(text, f"messages[{len(messages) - 1}]")
         return b",".join(written)
@@ -162,15 +168,19 @@ class MessageWriter:
         """Write the result of a tool: text only; files move to the message that follows."""
         if result.is_error:
             self._losses.drop("is_error")
-        texts = [part.text for part in result.parts if isinstance(part, Text)]
-        files = [part for part in result.parts if not isinstance(part, Text)]
+        call_id = quoted(self._result_id(result))
+        parts = result.parts
+        if len(parts) == 1 and type(parts[0]) is Text and parts[0].cache is None and result.cache is None:
+            return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (call_id, parts[0].text)
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        files = [part for part in parts if not isinstance(part, Text)]
         moved += files
-        marks = [mark for part in result.parts if isinstance(part, Text) and (mark := self._marks(part.cache))]
+        marks = [mark for part in parts if isinstance(part, Text) and (mark := self._marks(part.cache))]
         mark = self._marks(result.cache) or (marks[-1] if marks else b"")
         content = joined(texts, b"\\n") if texts else _PICTURES_FOLLOW if files else EMPTY
         if mark:
             content = b'[{"type":"text","text":%b%b}]' % (content, mark)
-        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (quoted(self._result_id(result)), content)
+        return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (call_id, content)
 
     # -- the assistant ----------------------------------------------------------------------------------
 
@@ -182,20 +192,20 @@ class MessageWriter:
         refusals: list[JsonText] = []
         mark = b""
         for block in message.blocks:
-            match block:
-                case Text():
-                    texts.append(block.text)
+            if isinstance(block, ToolUse):
+                calls.append(self._call(block))
+            elif isinstance(block, Text):
+                texts.append(block.text)
+                if block.cache is not None:
                     mark = self._marks(block.cache) or mark
-                    if block.signature is not None:
-                        self._losses.drop("reasoning_signature")
-                case Thinking():
-                    self._thinking(block, thoughts, details)
-                case ToolUse():
-                    calls.append(self._call(block))
-                case Refusal():
-                    refusals.append(block.text)
-                case _:
-                    self._losses.drop("media")
+                if block.signature is not None:
+                    self._losses.drop("reasoning_signature")
+            elif isinstance(block, Thinking):
+                self._thinking(block, thoughts, details)
+            elif isinstance(block, Refusal):
+                refusals.append(block.text)
+            else:
+                self._losses.drop("media")
         content = self._assistant_content(texts, thoughts, mark, has_calls=bool(calls or refusals))
         fields = [b'{"role":"assistant","content":', content]
         if refusals:
@@ -214,6 +224,8 @@ class MessageWriter:
     def _assistant_content(
         self, texts: Sequence[JsonText], thoughts: Sequence[JsonText], mark: bytes, *, has_calls: bool
     ) -> bytes:
+        if not texts and not thoughts:
+            return b"null" if has_calls else EMPTY
         text = joined(texts, b"")
         if thoughts and self._facts.reasoning_field == "thinking":
             thought = b'{"type":"thinking","thinking":[{"type":"text","text":%b}]}' % joined(thoughts)
@@ -243,7 +255,7 @@ class MessageWriter:
         details.append(b'%b,"format":%b,"index":%d%b}' % (entry, quoted(form), len(details), own_id))
 
     def _call(self, call: ToolUse) -> bytes:
-        extra = self._extra(call.signature)
+        extra = b"" if call.signature is None else self._extra(call.signature)
         mark = b"" if call.cache is None else self._marks(call.cache)
         return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}%b%b}' % (
             quoted(self._call_id(call)),
@@ -253,9 +265,7 @@ class MessageWriter:
             mark,
         )
 
-    def _extra(self, signature: Signature | None) -> bytes:
-        if signature is None:
-            return b""
+    def _extra(self, signature: Signature) -> bytes:
         form, _, value = signature.value.partition(":")
         if signature.provider != self._provider or form != EXTRA_CONTENT:
             self._losses.drop("reasoning_signature")

@@ -16,7 +16,6 @@ from velox.dialects.chat.messages import MessageWriter
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
     api_error,
-    is_given,
     read_content,
     read_error,
     read_reasoning,
@@ -26,7 +25,7 @@ from velox.dialects.chat.replies import (
 )
 from velox.dialects.chat.requests import read_arguments
 from velox.dialects.chat.stream import ChunkReader
-from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -174,7 +173,7 @@ class ChatModel:
             description,
             tool.parameters or _NO_PARAMETERS,
             strict,
-            messages.cache_control(tool.cache),
+            b"" if tool.cache is None else messages.cache_control(tool.cache),
         )
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.chat import wire
+from velox.dialects.decoding import is_given
 from velox.dialects.form import (
     ApiError,
     ErrorKind,
@@ -27,7 +28,6 @@ from velox.dialects.text import EMPTY, joined, raw_text
 __all__ = [
     "EXTRA_CONTENT",
     "api_error",
-    "is_given",
     "kind_of",
     "read_content",
     "read_error",
@@ -96,11 +96,6 @@ _WORDS: Final = {
     "overloaded_error": ErrorKind.OVERLOADED,
     "server_overloaded": ErrorKind.OVERLOADED,
 }
-
-
-def is_given(raw: Raw) -> bool:
-    """Tell whether a raw field is there, and not null."""
-    return len(raw) > 0 and bytes(raw) != b"null"
 
 
 # -- usage and stop ---------------------------------------------------------------------------------

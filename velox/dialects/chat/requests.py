@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.chat import wire
-from velox.dialects.chat.details import id_without_thought, read_blocks, read_details
-from velox.dialects.decoding import checked_text, decoded_request
+from velox.dialects.chat.details import THOUGHT, id_without_thought, read_blocks, read_details
+from velox.dialects.decoding import checked_text, decoded_request, is_given
 from velox.dialects.form import (
     Audio,
     Block,
@@ -54,9 +54,9 @@ _NO_ARGUMENTS: Final = b"{}"
 _REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
 _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
-_TEXT_PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_ANY: Final = msgspec.json.Decoder(Raw)
 _DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _UNKNOWN: Final = "Object contains unknown field"
 
@@ -66,6 +66,9 @@ _CHOICES: Final = {
     "required": Choice.REQUIRED,
     "any": Choice.REQUIRED,  # Mistral's word
 }
+_USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
+_ASSISTANT: Final = Role.ASSISTANT
+_ROLES: Final = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _REFUSED: Final = {
     "functions": "functions is the old name of tools; send tools",
@@ -146,7 +149,8 @@ class RequestReader:
 
     def _refuse(self, given: wire.RequestBody) -> None:
         for name, message in _REFUSED.items():
-            if _is_given(getattr(given, name)):
+            raw = getattr(given, name)
+            if raw is not wire.ABSENT and is_given(raw):
                 raise BadRequestError(message, name)
         if given.n is not None and given.n != 1:
             raise BadRequestError("the model of this route gives one answer; leave n out or set it to 1", "n")
@@ -160,7 +164,8 @@ class RequestReader:
 
     def _drop(self, given: wire.RequestBody) -> None:
         for name in _DROPPED:
-            if _is_given(getattr(given, name)):
+            raw = getattr(given, name)
+            if raw is not wire.ABSENT and is_given(raw):
                 self._losses.drop(name)
         if given.store:
             self._losses.drop("store")
@@ -170,38 +175,38 @@ class RequestReader:
     def _messages(self, given: list[wire.Message]) -> list[Message]:
         messages = []
         for n, each in enumerate(given):
-            match each.role:
-                case "user":
-                    blocks: list[Block] = [*self._content(each, n)]
-                    role = Role.USER
-                case "assistant":
-                    blocks, role = self._assistant(each, n), Role.ASSISTANT
-                case "tool":
-                    blocks, role = [self._tool_result(each, n)], Role.USER
-                case "system" | "developer":
-                    blocks, role = [*self._content(each, n)], Role.SYSTEM
-                case "function":
-                    message = "function is the old name of the role tool; send tool, with a tool_call_id"
-                    raise BadRequestError(message, f"messages[{n}].role")
-                case _:
-                    message = "the role of a message is system, developer, user, assistant or tool"
-                    raise BadRequestError(message, f"messages[{n}].role")
+            word, content = each.role, bytes(each.content)
+            blocks: list[Block]
+            if word == "assistant":
+                blocks = self._assistant(each, content, n)
+                role = _ASSISTANT
+            elif word == "tool":
+                blocks = [self._tool_result(each, content, n)]
+                role = _USER
+            else:
+                role = self._role(word, n)
+                blocks = [Text(content)] if content[:1] == b'"' else [*self._content(each, n)]
             if each.cache_control is not None and blocks:
                 _set_mark(blocks[-1], _mark(each.cache_control))
-            messages.append(Message(role, blocks, each.name if each.role != "tool" else None))
+            messages.append(Message(role, blocks, None if word == "tool" else each.name))
         return messages
 
+    def _role(self, word: str, n: int) -> Role:
+        role = _ROLES.get(word)
+        if role is None:
+            message = "the role of a message is system, developer, user, assistant or tool"
+            if word == "function":
+                message = "function is the old name of the role tool; send tool, with a tool_call_id"
+            raise BadRequestError(message, f"messages[{n}].role")
+        return role
+
     def _content(self, message: wire.Message, n: int) -> list[Content]:
-        """Read the content of a message that is not the assistant's."""
-        content = message.content
-        text = raw_text(content)
-        if text is not None:
-            return [Text(text)]
-        if not _is_given(content):
-            raise BadRequestError("a message of this role has a content", f"messages[{n}].content")
+        """Read the content of a message that is not the assistant's, and not a string."""
         path = f"messages[{n}].content"
+        if not is_given(message.content):
+            raise BadRequestError("a message of this role has a content", path)
+        parts = decoded_request(_PARTS, message.content, path)
         found = []
-        parts = decoded_request(_PARTS, content, path)
         for k, part in enumerate(parts):
             block = self._part(part, f"{path}[{k}]")
             if isinstance(block, Thinking | Refusal):
@@ -230,48 +235,31 @@ class RequestReader:
         message = "parts of a message are of type text, image_url, input_audio, file or refusal"
         raise BadRequestError(message, f"{path}.type")
 
-    def _assistant(self, message: wire.Message, n: int) -> list[Block]:
-        path = f"messages[{n}]"
-        if _is_given(message.function_call):
-            raise BadRequestError("function_call is the old name of tool_calls; send those", f"{path}.function_call")
-        if _is_given(message.audio):
-            message_ = "an earlier answer in audio can't be sent to the model of this route; send its text"
-            raise BadRequestError(message_, f"{path}.audio")
-        calls = [self._call(each, f"{path}.tool_calls[{k}]") for k, each in enumerate(message.tool_calls or ())]
-        thoughts, signatures = self._thoughts(message, {call.id for call in calls})
-        for call in calls:
-            call.signature = call.signature or signatures.get(call.id)
+    def _assistant(self, message: wire.Message, content: bytes, n: int) -> list[Block]:
+        if message.function_call is not wire.ABSENT or message.audio is not wire.ABSENT:
+            _refuse_old(message, n)
+        calls = [self._call(each, n, k) for k, each in enumerate(message.tool_calls)] if message.tool_calls else []
         said: list[Block] = []
-        text = raw_text(message.content)
-        if text is not None:
-            if text != EMPTY:
-                said.append(Text(text))
-        elif _is_given(message.content):
-            parts = decoded_request(_PARTS, message.content, f"{path}.content")
-            said += [self._part(part, f"{path}.content[{k}]") for k, part in enumerate(parts)]
-        signature = signatures.get("") or _google(message.extra_content)
+        if content[:1] == b'"':
+            if content != EMPTY:
+                said.append(Text(content))
+        elif content and content != b"null":
+            path = f"messages[{n}].content"
+            parts = decoded_request(_PARTS, message.content, path)
+            said += [self._part(part, f"{path}[{k}]") for k, part in enumerate(parts)]
+        thoughts, signature = _thoughts(message, calls)
         if signature is not None:
             _sign(signature, said, calls)
-        refusal = raw_text(message.refusal)
-        if refusal is not None and refusal != EMPTY:
-            said.append(Refusal(refusal))
-        return [*thoughts, *said, *calls]
+        if message.refusal is not wire.ABSENT:
+            refusal = raw_text(message.refusal)
+            if refusal is not None and refusal != EMPTY:
+                said.append(Refusal(refusal))
+        return [*thoughts, *said, *calls] if thoughts or said else [*calls]
 
-    def _thoughts(self, message: wire.Message, calls: set[str]) -> tuple[list[Thinking], dict[str, Signature]]:
-        """Read the reasoning of a message, and the signatures of calls by their ids, "" for the text's."""
-        text = raw_text(message.reasoning_content)
-        if text is None:
-            text = raw_text(message.reasoning)
-        if text == EMPTY:
-            text = None
-        if message.reasoning_details:
-            return read_details(message.reasoning_details, text, calls)
-        if message.thinking_blocks:
-            return read_blocks(message.thinking_blocks), {}
-        return ([] if text is None else [Thinking(text)]), {}
-
-    def _call(self, call: wire.ToolCall, path: str) -> ToolUse:
-        call_id, signature = id_without_thought(call.id or "")
+    def _call(self, call: wire.ToolCall, n: int, k: int) -> ToolUse:
+        call_id, signature = call.id or "", None
+        if THOUGHT in call_id:
+            call_id, signature = id_without_thought(call_id)
         function = call.function
         if call.custom is not None:
             function = call.custom
@@ -279,25 +267,26 @@ class RequestReader:
             arguments = b'{"%b":%b}' % (CUSTOM_INPUT.encode(), raw_text(function.input) or EMPTY)
         elif function is not None:
             arguments = read_arguments(bytes(function.arguments))
-        else:
-            raise BadRequestError("a tool call has a function", f"{path}.function")
-        if not function.name:
-            raise BadRequestError("a tool call has the name of its function", f"{path}.function.name")
-        signature = _google(call.extra_content) or signature
+        if function is None or not function.name:
+            message = "a tool call has a function with a name"
+            raise BadRequestError(message, f"messages[{n}].tool_calls[{k}].function")
+        if call.extra_content is not None:
+            signature = _google(call.extra_content) or signature
         return ToolUse(call_id, function.name, arguments, signature, _mark(call.cache_control))
 
-    def _tool_result(self, message: wire.Message, n: int) -> ToolResult:
+    def _tool_result(self, message: wire.Message, content: bytes, n: int) -> ToolResult:
         if message.tool_call_id is None:
             raise BadRequestError("a message of role tool has a tool_call_id", f"messages[{n}].tool_call_id")
-        call_id, _ = id_without_thought(message.tool_call_id)
+        call_id = message.tool_call_id
+        if THOUGHT in call_id:
+            call_id, _ = id_without_thought(call_id)
+        if content[:1] == b'"':
+            return ToolResult(call_id, [Text(content)], message.name)
         parts: list[Text | Image | Document] = []
-        if _is_given(message.content):
-            for k, part in enumerate(self._content(message, n)):
-                if isinstance(part, Audio):
-                    raise BadRequestError(
-                        "the result of a tool is text or pictures", f"messages[{n}].content[{k}].type"
-                    )
-                parts.append(part)
+        for k, part in enumerate(self._content(message, n) if is_given(message.content) else ()):
+            if isinstance(part, Audio):
+                raise BadRequestError("the result of a tool is text or pictures", f"messages[{n}].content[{k}].type")
+            parts.append(part)
         return ToolResult(call_id, parts, message.name)
 
     # -- tools ----------------------------------------------------------------------------------------
@@ -306,12 +295,13 @@ class RequestReader:
         function = tool.function
         if tool.type == "function" and function is not None:
             parameters = bytes(function.parameters)
+            mark = tool.cache_control or function.cache_control
             return Tool(
                 function.name,
                 raw_text(function.description),
                 parameters if parameters[:1] == b"{" else None,
                 function.strict,
-                _mark(tool.cache_control or function.cache_control),
+                None if mark is None else _mark(mark),
             )
         if tool.type == "custom" and tool.custom is not None:
             self.custom.add(tool.custom.name)
@@ -322,7 +312,7 @@ class RequestReader:
         return None
 
     def _tool_choice(self, raw: Raw) -> ToolChoice | None:
-        if not _is_given(raw):
+        if not is_given(raw):
             return None
         word = raw_text(raw)
         if word is not None:
@@ -360,19 +350,41 @@ def read_arguments(raw: bytes) -> JsonValue:
 
 
 def _is_object(value: bytes) -> bool:
-    for text in (value, masked(value)):
-        try:
-            if text is not None:
-                _FIELDS.decode(text)
-                return True
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            pass
-    return False
+    """Tell whether JSON that begins as an object is one."""
+    try:
+        _ANY.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        half = masked(value)
+        return half is not None and _is_object(half)
+    return True
 
 
-def _is_given(raw: object) -> bool:
-    """Tell whether a raw field is there, and not null."""
-    return isinstance(raw, Raw) and len(raw) > 0 and bytes(raw) != b"null"
+def _refuse_old(message: wire.Message, n: int) -> None:
+    if is_given(message.function_call):
+        text = "function_call is the old name of tool_calls; send those"
+        raise BadRequestError(text, f"messages[{n}].function_call")
+    if is_given(message.audio):
+        text = "an earlier answer in audio can't be sent to the model of this route; send its text"
+        raise BadRequestError(text, f"messages[{n}].audio")
+
+
+def _thoughts(message: wire.Message, calls: list[ToolUse]) -> tuple[list[Thinking], Signature | None]:
+    """Read the reasoning of a message; return it, and the signature of the text. Those of calls are put there."""
+    text = None
+    for raw in (message.reasoning_content, message.reasoning):
+        if text is None and raw is not wire.ABSENT:
+            text = raw_text(raw)
+    if text == EMPTY:
+        text = None
+    signature = None if message.extra_content is None else _google(message.extra_content)
+    if message.reasoning_details:
+        thoughts, signatures = read_details(message.reasoning_details, text, {call.id for call in calls})
+        for call in calls:
+            call.signature = call.signature or signatures.get(call.id)
+        return thoughts, signatures.get("") or signature
+    if message.thinking_blocks:
+        return read_blocks(message.thinking_blocks), signature
+    return ([] if text is None else [Thinking(text)]), signature
 
 
 def _text(raw: Raw, path: str) -> JsonText:
@@ -387,7 +399,7 @@ def _thinking_text(raw: Raw, path: str) -> JsonText:
     text = raw_text(raw)
     if text is not None:
         return text
-    parts = decoded_request(_TEXT_PARTS, raw, path) if _is_given(raw) else []
+    parts = decoded_request(_PARTS, raw, path) if is_given(raw) else []
     return b'"' + b"".join(part[1:-1] for each in parts if (part := raw_text(each.text)) is not None) + b'"'
 
 
@@ -424,8 +436,8 @@ def _set_mark(block: Block, mark: CacheMark | None) -> None:
         block.cache = mark
 
 
-def _google(extra: wire.ExtraContent | None) -> Signature | None:
-    if extra is None or extra.google is None or not extra.google.thought_signature:
+def _google(extra: wire.ExtraContent) -> Signature | None:
+    if extra.google is None or not extra.google.thought_signature:
         return None
     return Signature("google", extra.google.thought_signature)
 

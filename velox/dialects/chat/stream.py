@@ -16,13 +16,12 @@ from velox.dialects.chat import wire
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
     api_error,
-    is_given,
     read_content,
     read_usage,
     signed,
     stop_of,
 )
-from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.form import (
     ApiError,
     Close,

@@ -9,10 +9,13 @@ Source: openai 3.54 (types/chat); recorded exchanges with the compatible servers
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import Raw
 
 __all__ = [
+    "ABSENT",
     "AllowedTools",
     "CacheControl",
     "Choice",
@@ -37,7 +40,8 @@ __all__ = [
     "Usage",
 ]
 
-_NONE = Raw()
+# A raw field that is not there: the same object, so that asking for it costs nothing.
+ABSENT: Final = Raw()
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -65,8 +69,8 @@ class FunctionCall(msgspec.Struct):
     """The called function; input: of a custom tool."""
 
     name: str = ""
-    arguments: Raw = _NONE
-    input: Raw = _NONE
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
 
 
 class ToolCall(msgspec.Struct):
@@ -84,8 +88,8 @@ class ReasoningDetail(msgspec.Struct):
     """One of OpenRouter's `reasoning_details`. length: ours, see details.py."""
 
     type: str = ""
-    text: Raw = _NONE
-    summary: Raw = _NONE
+    text: Raw = ABSENT
+    summary: Raw = ABSENT
     data: str | None = None
     signature: str | None = None
     format: str | None = None
@@ -98,7 +102,7 @@ class ThinkingBlock(msgspec.Struct):
     """One of LiteLLM's `thinking_blocks`: Anthropic's."""
 
     type: str = ""
-    thinking: Raw = _NONE
+    thinking: Raw = ABSENT
     signature: str | None = None
     data: str | None = None
 
@@ -107,19 +111,19 @@ class Message(msgspec.Struct):
     """A message of a request, of any role."""
 
     role: str
-    content: Raw = _NONE
+    content: Raw = ABSENT
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    refusal: Raw = _NONE
-    reasoning_content: Raw = _NONE
-    reasoning: Raw = _NONE
+    refusal: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
     reasoning_details: list[ReasoningDetail] | None = None
     thinking_blocks: list[ThinkingBlock] | None = None
     extra_content: ExtraContent | None = None
     cache_control: CacheControl | None = None
-    function_call: Raw = _NONE
-    audio: Raw = _NONE
+    function_call: Raw = ABSENT
+    audio: Raw = ABSENT
 
 
 class _ImageUrl(msgspec.Struct):
@@ -142,20 +146,20 @@ class Part(msgspec.Struct):
     """A part of a message's content. thinking: Mistral's: a list of texts."""
 
     type: str
-    text: Raw = _NONE
-    refusal: Raw = _NONE
+    text: Raw = ABSENT
+    refusal: Raw = ABSENT
     image_url: _ImageUrl | None = None
     input_audio: _InputAudio | None = None
     file: _File | None = None
-    thinking: Raw = _NONE
+    thinking: Raw = ABSENT
     cache_control: CacheControl | None = None
     prompt_cache_breakpoint: CacheControl | None = None
 
 
 class _Function(msgspec.Struct):
     name: str
-    description: Raw = _NONE
-    parameters: Raw = _NONE
+    description: Raw = ABSENT
+    parameters: Raw = ABSENT
     strict: bool | None = None
     cache_control: CacheControl | None = None
 
@@ -199,8 +203,8 @@ class AllowedTools(msgspec.Struct):
 
 class _JsonSchema(msgspec.Struct):
     name: str | None = None
-    description: Raw = _NONE
-    schema: Raw = _NONE
+    description: Raw = ABSENT
+    schema: Raw = ABSENT
     strict: bool | None = None
 
 
@@ -254,7 +258,7 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
     reasoning: _Reasoning | None = None
     thinking: _Thinking | None = None
     tools: list[Tool] | None = None
-    tool_choice: Raw = _NONE
+    tool_choice: Raw = ABSENT
     parallel_tool_calls: bool | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -264,18 +268,18 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
     modalities: list[str] | None = None
     store: bool | None = None
     # Refused:
-    functions: Raw = _NONE
-    function_call: Raw = _NONE
-    audio: Raw = _NONE
-    web_search_options: Raw = _NONE
-    moderation: Raw = _NONE
+    functions: Raw = ABSENT
+    function_call: Raw = ABSENT
+    audio: Raw = ABSENT
+    web_search_options: Raw = ABSENT
+    moderation: Raw = ABSENT
     # Dropped:
-    logit_bias: Raw = _NONE
-    prediction: Raw = _NONE
-    verbosity: Raw = _NONE
-    metadata: Raw = _NONE
-    prompt_cache_options: Raw = _NONE
-    prompt_cache_retention: Raw = _NONE
+    logit_bias: Raw = ABSENT
+    prediction: Raw = ABSENT
+    verbosity: Raw = ABSENT
+    metadata: Raw = ABSENT
+    prompt_cache_options: Raw = ABSENT
+    prompt_cache_retention: Raw = ABSENT
 
 
 class LenientRequest(RequestBody, forbid_unknown_fields=False):
@@ -310,10 +314,10 @@ class Usage(msgspec.Struct):
 class ReplyMessage(msgspec.Struct):
     """The message of an answer."""
 
-    content: Raw = _NONE
-    refusal: Raw = _NONE
-    reasoning_content: Raw = _NONE
-    reasoning: Raw = _NONE
+    content: Raw = ABSENT
+    refusal: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
     reasoning_details: list[ReasoningDetail] | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: FunctionCall | None = None
@@ -327,7 +331,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     index: int | None = None
-    error: Raw = _NONE
+    error: Raw = ABSENT
 
 
 class Completion(msgspec.Struct):
@@ -336,14 +340,14 @@ class Completion(msgspec.Struct):
     id: str | int | None = None
     model: str | None = None
     choices: list[Choice] | None = None
-    usage: Raw = _NONE
+    usage: Raw = ABSENT
     service_tier: str | None = None
-    error: Raw = _NONE
+    error: Raw = ABSENT
 
 
 class _FunctionDelta(msgspec.Struct):
     name: str | None = None
-    arguments: Raw = _NONE
+    arguments: Raw = ABSENT
 
 
 class ToolCallDelta(msgspec.Struct):
@@ -358,10 +362,10 @@ class ToolCallDelta(msgspec.Struct):
 class Delta(msgspec.Struct):
     """What a chunk adds to the message."""
 
-    content: Raw = _NONE
-    refusal: Raw = _NONE
-    reasoning_content: Raw = _NONE
-    reasoning: Raw = _NONE
+    content: Raw = ABSENT
+    refusal: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
     reasoning_details: list[ReasoningDetail] | None = None
     tool_calls: list[ToolCallDelta] | None = None
     function_call: _FunctionDelta | None = None
@@ -374,11 +378,11 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     index: int | None = None
-    error: Raw = _NONE
+    error: Raw = ABSENT
 
 
 class _GroqUsage(msgspec.Struct):
-    usage: Raw = _NONE
+    usage: Raw = ABSENT
 
 
 class Chunk(msgspec.Struct):
@@ -387,6 +391,6 @@ class Chunk(msgspec.Struct):
     id: str | int | None = None
     model: str | None = None
     choices: list[ChunkChoice] | None = None
-    usage: Raw = _NONE
+    usage: Raw = ABSENT
     x_groq: _GroqUsage | None = None
-    error: Raw = _NONE
+    error: Raw = ABSENT
