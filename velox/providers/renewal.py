@@ -1,0 +1,238 @@
+"""Tokens and credentials that are renewed ahead of their expiry, outside the way of requests.
+
+    Renewal        when to fetch again, and what holds until then: no clock, no loop
+    RenewedSource  one coroutine that waits, fetches, and tells a Renewal
+
+A fetch is made half a lifetime, but at most ten minutes, before the expiry. When it fails, what was fetched before
+stays in use until it expires, the next tries wait longer and longer, and the reason is told.
+
+A fetch asks through `Outside`, which the composition root implements: so what is asked and how an answer is read has no
+socket in it. No error, repr or log has a secret: replies and bodies stay out of them.
+
+Knows: lifetimes, pauses, reasons. Does not know: what is fetched, or from whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from velox.providers.authority import NoCredentialsError
+from velox.types import Headers
+
+__all__ = [
+    "Fetch",
+    "FetchError",
+    "Fetched",
+    "FixedSource",
+    "Outside",
+    "Question",
+    "Renewal",
+    "RenewedSource",
+    "Reply",
+    "one_line",
+]
+
+T = TypeVar("T")
+
+# What AWS's SDKs do for credentials of some hours. Google's and Azure's servers give the same token until about five
+# minutes before its expiry: then it is asked for again halfway through what is left.
+_AHEAD_S: Final = 600.0
+_JITTER: Final = 0.1  # of the wait: workers do not all ask at once
+_FIRST_PAUSE_S: Final = 1.0
+_LAST_PAUSE_S: Final = 60.0
+_LEAST_WAIT_S: Final = 1.0
+# The system's clock may be set, and machines sleep: how long one sleep is at most.
+_MOST_SLEEP_S: Final = 60.0
+_MOST_REASON: Final = 300  # characters of what a server said
+
+
+class FetchError(Exception):
+    """What was asked for did not come. reason: for the operator and clients, without any secret."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
+
+
+def one_line(text: str) -> str:
+    """Return what a server said, as part of a reason."""
+    return " ".join(text.split())[:_MOST_REASON]
+
+
+# -- what is asked ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One HTTP request. url: plain http only to this machine or its link. headers: names in lower case."""
+
+    method: bytes
+    url: str
+    headers: Headers = field(default_factory=list, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Its answer, whatever the status."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+class Outside(Protocol):
+    """The network and the files, for fetches."""
+
+    async def ask(self, question: Question) -> Reply:
+        """Send a request, without following redirects. Raises FetchError: there is no whole answer."""
+
+    async def read(self, path: str) -> bytes | None:
+        """Return a file's content; None: there is no such file. Raises FetchError: it can't be read or is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(Generic[T]):
+    """What a fetch brought. expires_at_s: Unix time; None: never. again_s: in how long to fetch again all the same."""
+
+    value: T = field(repr=False)
+    expires_at_s: float | None = None
+    again_s: float | None = None
+
+
+Fetch: TypeAlias = Callable[[], Awaitable[Fetched[T]]]
+
+
+# -- when it is asked -----------------------------------------------------------------------------------
+
+
+class Renewal(Generic[T]):
+    """What was fetched, and when to fetch again. All times are Unix time. random: in [0, 1)."""
+
+    __slots__ = ("_expires_at_s", "_next_s", "_pause_s", "_random", "_value", "problem")
+
+    def __init__(self, random: Callable[[], float] = random.random) -> None:
+        self._random: Final = random
+        self._value: T | None = None
+        self._expires_at_s: float | None = None
+        self._next_s: float | None = 0.0  # None: never
+        self._pause_s = 0.0
+        self.problem: str | None = None  # why the last fetch failed
+
+    def __repr__(self) -> str:
+        state = "none" if self._value is None else f"until {self._expires_at_s}"
+        return f"<Renewal {state}{', failing' if self.problem else ''}>"
+
+    @property
+    def next_s(self) -> float | None:
+        """When to fetch again; None: never."""
+        return self._next_s
+
+    def took(self, fetched: Fetched[T], now_s: float) -> None:
+        """A fetch has succeeded."""
+        self._value, self._expires_at_s = fetched.value, fetched.expires_at_s
+        self._pause_s, self.problem = 0.0, None
+        waits = [] if fetched.again_s is None else [fetched.again_s]
+        if fetched.expires_at_s is not None:
+            left_s = fetched.expires_at_s - now_s
+            waits.append(left_s - min(_AHEAD_S, left_s / 2.0))
+        if not waits:
+            self._next_s = None
+            return
+        wait_s = min(waits) * (1.0 - _JITTER * self._random())
+        self._next_s = now_s + max(wait_s, _LEAST_WAIT_S)
+
+    def failed(self, reason: str, now_s: float) -> None:
+        """A fetch has failed."""
+        self.problem = reason
+        self._pause_s = min(max(2.0 * self._pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
+        self._next_s = now_s + self._pause_s * (1.0 + _JITTER * self._random())
+
+    def current(self, now_s: float) -> T:
+        """Return what holds. Raises NoCredentialsError."""
+        if self._value is None:
+            raise NoCredentialsError(self.problem or "they have not been fetched yet")
+        if self._expires_at_s is not None and now_s >= self._expires_at_s:
+            raise NoCredentialsError(f"they have expired, and could not be renewed: {self.problem or 'not tried yet'}")
+        return self._value
+
+
+class RenewedSource(Generic[T]):
+    """Fetches again and again.
+
+    name: of what it is, for logs. on_problem: called with the name, and why a fetch failed when that is new; None: it
+    works again. clock: Unix time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fetch: Fetch[T],
+        *,
+        clock: Callable[[], float],
+        on_problem: Callable[[str, str | None], None] = lambda _name, _problem: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._name: Final = name
+        self._fetch: Final = fetch
+        self._clock: Final = clock
+        self._on_problem: Final = on_problem
+        self._sleep: Final = sleep
+        self._renewal: Final[Renewal[T]] = Renewal(random)
+        self.current: Final = self._renewal.current  # without a frame: asked for each request
+
+    def __repr__(self) -> str:
+        return f"<RenewedSource {self._name} {self._renewal!r}>"
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last fetch failed; None: it did not."""
+        return self._renewal.problem
+
+    async def run(self) -> None:
+        """Fetch as often as it takes, for as long as this runs; return where it is never needed again."""
+        while (next_s := self._renewal.next_s) is not None:
+            wait_s = next_s - self._clock()
+            if wait_s > 0.0:
+                await self._sleep(min(wait_s, _MOST_SLEEP_S))
+            else:
+                await self.fetch()
+
+    async def fetch(self) -> None:
+        """Fetch once, now. Raises nothing: whether it failed is in `problem`."""
+        before = self._renewal.problem
+        try:
+            fetched = await self._fetch()
+        except FetchError as exc:
+            self._renewal.failed(exc.reason, self._clock())
+        except Exception as exc:
+            # A bug, or a server that answers what nobody thought of: it must not end the renewal.
+            self._renewal.failed(f"the answer could not be used ({type(exc).__name__})", self._clock())
+        else:
+            self._renewal.took(fetched, self._clock())
+        if self._renewal.problem != before:
+            self._on_problem(self._name, self._renewal.problem)
+
+
+class FixedSource(Generic[T]):
+    """What stays: keys of the environment or the settings."""
+
+    __slots__ = ("_value", "problem")
+
+    def __init__(self, value: T) -> None:
+        self._value: Final = value
+        self.problem: str | None = None
+
+    def __repr__(self) -> str:
+        return "<FixedSource>"
+
+    def current(self, now_s: float) -> T:
+        return self._value
+
+    async def run(self) -> None:
+        return
