@@ -97,6 +97,8 @@ _VERTEX: Final = "/projects/{project}/locations/{location}"
 _VERTEX_CLAUDE: Final = f"/v1{_VERTEX}/publishers/anthropic/models"
 # Most servers with OpenAI's API know the older name and role only, which the newer ones take, too.
 _COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", developer=False)
+# OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
+_OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",))
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
 
 OPENAI: Final = Provider(
@@ -104,6 +106,7 @@ OPENAI: Final = Provider(
     title="OpenAI",
     origin="https://api.openai.com",
     families=_like_openai(_openai_paths(responses=True), _INPUT_TOKENS),
+    facts=_OPENAI_FACTS,
     key_variables=("OPENAI_API_KEY",),
 )
 # What an upstream is that names no provider: all paths go up as they came, and nothing is translated unless it names
@@ -128,6 +131,7 @@ _AZURE: Final = Provider(
     keyless=Keyless.ENTRA,
     scope=_ENTRA_SCOPE,
     before=b"/openai",
+    facts=_OPENAI_FACTS,
     key_variables=("AZURE_OPENAI_API_KEY",),
 )
 _ANTHROPIC: Final = Provider(
@@ -265,11 +269,20 @@ def _compatible(
 
 _LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths()})
 _REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", developer=False, reasoning_field="reasoning")
+# They reason unless they are told not to, know JSON objects but no schemas, and take texts as plain strings.
+_SWITCHED: Final = ModelFacts(
+    max_tokens_name="max_tokens", developer=False, thinking="toggle", json_schema=False, text_parts=False
+)
 _OTHERS: Final = (
     _compatible(
         *("mistral", "Mistral", "https://api.mistral.ai", _chat(_openai_paths()), "MISTRAL_API_KEY"),
         facts=ModelFacts(
-            max_tokens_name="max_tokens", developer=False, call_ids="mistral", renamed=(("seed", "random_seed"),)
+            max_tokens_name="max_tokens",
+            developer=False,
+            call_ids="mistral",
+            reasoning_field="thinking",
+            refused=("stream_options", "top_k", "user", "service_tier"),
+            renamed=(("seed", "random_seed"),),
         ),
     ),
     _compatible(
@@ -279,7 +292,7 @@ _OTHERS: Final = (
         facts=ModelFacts(
             developer=False,
             reasoning_field="reasoning",
-            refused=("logprobs", "top_logprobs", "logit_bias", "name", "n"),
+            refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k"),
         ),
     ),
     _compatible(
@@ -287,13 +300,19 @@ _OTHERS: Final = (
         _chat({**_openai_paths("", responses=True, embeddings=False), **_messages_paths("/anthropic", counts=False)}),
         "DEEPSEEK_API_KEY",
         headers=_ANTHROPIC_VERSION,
+        facts=_SWITCHED,
     ),
     _compatible(
         *("openrouter", "OpenRouter", "https://openrouter.ai/api"),
         _chat({**_openai_paths(responses=True), **_messages_paths(counts=False)}),
         "OPENROUTER_API_KEY",
         headers=_ANTHROPIC_VERSION,
-        facts=_REASONING_FIELD,
+        facts=ModelFacts(
+            max_tokens_name="max_tokens",
+            developer=False,
+            reasoning_field="reasoning",
+            renamed=(("prompt_cache_breakpoint", "cache_control"),),
+        ),
     ),
     _compatible(*("together", "Together AI", "https://api.together.xyz", _chat(_openai_paths()), "TOGETHER_API_KEY")),
     _compatible(
@@ -319,6 +338,7 @@ _OTHERS: Final = (
         _chat({**_openai_paths("/paas/v4", embeddings=False), **_messages_paths("/anthropic", counts=False)}),
         *("ZAI_API_KEY",),
         headers=_ANTHROPIC_VERSION,
+        facts=_SWITCHED,
     ),
     _compatible(
         *("perplexity", "Perplexity", "https://api.perplexity.ai"),
