@@ -229,7 +229,7 @@ class WorkerMetrics:
 
     def count_translation(self, client: Surface, upstream: Surface, n_dropped: int) -> None:
         """Count one attempt whose request was put into another dialect, and the fields that were left out."""
-        place = client * _N_SURFACES + upstream
+        place = (client - 1) * _N_SURFACES + upstream - 1  # APIs count from 1
         self._cells[series.TRANSLATIONS.first + place] += 1
         self._cells[series.DROPPED_FIELDS.first + place] += n_dropped
 
