@@ -1,0 +1,171 @@
+"""Questions of the gateway's own to metadata services and token endpoints, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trustme
+
+from velox.providers.aws import AwsChain
+from velox.providers.renewal import FetchError, Question
+from velox.providers.sigv4 import AwsCredentials
+from velox.runtime.outside import NetOutside
+
+T = TypeVar("T")
+
+
+class _Server:
+    """Answers each request by its first line; remembers all of them. answers: bytes to send, b"" closes at once."""
+
+    def __init__(self, answers: dict[str, bytes]) -> None:
+        self.answers = answers
+        self.asked: list[bytes] = []
+        self.n_open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.n_open += 1
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            n_body = next(
+                (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+            )
+            self.asked.append(head + await reader.readexactly(n_body))
+            line = " ".join(head.decode().split(" ")[:2])
+            writer.write(self.answers.get(line, _reply(404, b"")))
+            if self.answers.get(line) != b"":
+                await reader.read()  # the client closes
+        finally:
+            self.n_open -= 1
+            writer.close()
+
+
+def _reply(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def _run(server: _Server, test: Callable[[NetOutside, int], Awaitable[T]], context: ssl.SSLContext | None = None) -> T:
+    async def main() -> T:
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+        port = listener.sockets[0].getsockname()[1]
+        async with asyncio.timeout(10.0):
+            found = await test(NetOutside(asyncio.get_running_loop()), port)
+            while server.n_open:
+                await asyncio.sleep(0)
+        listener.close()
+        await listener.wait_closed()
+        return found
+
+    return asyncio.run(main())
+
+
+def test_question_is_sent_and_its_connection_closed() -> None:
+    server = _Server({"POST /x?a=b": _reply(400, b"why")})
+
+    async def ask(outside: NetOutside, port: int) -> None:
+        reply = await outside.ask(Question(b"POST", f"http://127.0.0.1:{port}/x?a=b", [(b"x-a", b"1")], b"body"))
+        assert (reply.status, reply.body) == (400, b"why")
+        assert server.asked[0].startswith(b"POST /x?a=b HTTP/1.1\r\n") and server.asked[0].endswith(b"\r\n\r\nbody")
+        assert f"\r\nhost: 127.0.0.1:{port}\r\n".encode() in server.asked[0].lower()
+        assert b"\r\nx-a: 1\r\n" in server.asked[0]
+
+    _run(server, ask)
+
+
+def test_question_without_answer_says_which_host_and_why() -> None:
+    server = _Server({"GET /gone": b"", "GET /huge": _reply(200, b"x" * (2**20 + 1)), "GET /bad": b"nonsense\r\n\r\n"})
+
+    async def ask(outside: NetOutside, port: int) -> None:
+        for path in ("/gone", "/huge", "/bad"):
+            with pytest.raises(FetchError, match=r"^127\.0\.0\.1 was asked: "):
+                await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}{path}"))
+
+    _run(server, ask)
+
+    async def nobody(outside: NetOutside, port: int) -> None:
+        with pytest.raises(FetchError, match="could not be reached"):
+            await outside.ask(Question(b"GET", "http://127.0.0.1:1/"))
+        for url in ("nonsense", "ftp://127.0.0.1/", "http://"):
+            with pytest.raises(FetchError, match="is no http or https URL"):
+                await outside.ask(Question(b"GET", url))
+        with pytest.raises(FetchError):
+            await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/", [(b"a", b"x\r\ny: z")]))
+
+    _run(server, nobody)
+
+
+def test_question_that_takes_too_long_is_given_up() -> None:
+    server = _Server({"GET /slow": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc"})
+
+    async def ask(outside: NetOutside, port: int) -> None:
+        with pytest.raises(FetchError, match="in time"):
+            await outside.ask(Question(b"GET", f"http://127.0.0.1:{port}/slow", timeout_s=0.05))
+
+    _run(server, ask)
+
+
+def test_question_over_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    async def ask(outside: NetOutside, port: int) -> int:
+        return (await outside.ask(Question(b"GET", f"https://127.0.0.1:{port}/"))).status
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    assert _run(_Server({}), ask, context) == 404
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+
+    async def refused(outside: NetOutside, port: int) -> None:
+        with pytest.raises(FetchError, match="127"):
+            await ask(outside, port)
+
+    _run(_Server({}), refused, context)
+
+
+def test_files_are_read_up_to_a_bound(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(b"token\n")
+    large.write_bytes(bytes(2**20 + 1))
+
+    async def read(outside: NetOutside, port: int) -> None:
+        assert await outside.read(str(small)) == b"token\n"
+        assert await outside.read(str(tmp_path / "none")) is None
+        with pytest.raises(FetchError, match="more than 1048576 bytes"):
+            await outside.read(str(large))
+        with pytest.raises(FetchError, match="can't be read"):
+            await outside.read(str(tmp_path))
+
+    _run(_Server({}), read)
+
+
+def test_credentials_of_an_instance_over_real_sockets() -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    document = {
+        "Code": "Success",
+        "AccessKeyId": "A",
+        "SecretAccessKey": "s",
+        "Token": "t",
+        "Expiration": "2030-01-01T00:00:00Z",
+    }
+    server = _Server(
+        {
+            "PUT /latest/api/token": _reply(200, b"imds"),
+            f"GET {roles}": _reply(200, b"role"),
+            f"GET {roles}role": _reply(200, json.dumps(document).encode()),
+        }
+    )
+
+    async def fetch(outside: NetOutside, port: int) -> AwsCredentials:
+        env = {"HOME": "/nonexistent", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{port}"}
+        return (await AwsChain(env, outside, clock=lambda: 0.0, region="us-east-1")()).value
+
+    assert _run(server, fetch) == AwsCredentials("A", "s", "t", 1893456000.0)
+    assert len(server.asked) == 3 and b"\r\nx-aws-ec2-metadata-token: imds\r\n" in server.asked[2]
