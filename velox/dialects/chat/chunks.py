@@ -12,21 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-import msgspec
-
+from velox.dialects.arguments import custom_input
 from velox.dialects.chat.details import BETWEEN, id_with_thought, signature_detail, thinking_detail
 from velox.dialects.form import (
-    ApiError,
     Call,
     Close,
     Delta,
     End,
-    ErrorKind,
     Event,
     Failed,
     Finish,
     JsonText,
-    JsonValue,
     Kind,
     Open,
     Sign,
@@ -38,15 +34,15 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.openai_errors import error_json
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
-__all__ = ["ChunkWriter", "answer_id", "custom_input", "error_json", "finish_word", "usage_json"]
+__all__ = ["ChunkWriter", "answer_id", "finish_word", "usage_json"]
 
 _MOST_HELD_BYTES: Final = 1024 * 1024
 _DONE: Final = b"data: [DONE]\n\n"
 _ROLE: Final = b'{"role":"assistant","content":""}'
 _ARGUMENTS: Final = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
-_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BETWEEN: Final = quoted(BETWEEN)
 
 _FINISHES: Final = {
@@ -57,20 +53,6 @@ _FINISHES: Final = {
     StopReason.TOOLS: b"tool_calls",
     StopReason.FILTER: b"content_filter",
     StopReason.PAUSE: b"stop",
-}
-_ERROR_TYPES: Final = {
-    ErrorKind.INVALID: "invalid_request_error",
-    ErrorKind.AUTHENTICATION: "authentication_error",
-    ErrorKind.BILLING: "insufficient_quota",
-    ErrorKind.PERMISSION: "permission_error",
-    ErrorKind.NOT_FOUND: "invalid_request_error",
-    ErrorKind.CONFLICT: "invalid_request_error",
-    ErrorKind.TOO_LARGE: "invalid_request_error",
-    ErrorKind.RATE_LIMIT: "rate_limit_error",
-    ErrorKind.API: "server_error",
-    ErrorKind.UNAVAILABLE: "server_error",
-    ErrorKind.TIMEOUT: "timeout_error",
-    ErrorKind.OVERLOADED: "server_error",
 }
 
 
@@ -93,29 +75,6 @@ def usage_json(usage: Usage) -> bytes:
         b'"completion_tokens_details":{"reasoning_tokens":%d}}'
         % (prompt, completion, prompt + completion, usage.cached or 0, written, usage.reasoning or 0)
     )
-
-
-def error_json(error: ApiError) -> bytes:
-    """Write an error as a body, or as the data of an event."""
-    fields = {
-        "message": error.message,
-        "type": _ERROR_TYPES[error.kind],
-        "param": error.param,
-        "code": error.code,
-    }
-    return b'{"error":{%b}}' % b",".join(
-        quoted(name) + b":" + (b"null" if value is None else quoted(value)) for name, value in fields.items()
-    )
-
-
-def custom_input(arguments: JsonValue) -> JsonText:
-    """Return the text for a custom tool of the function that stood for it; all of the arguments, if that is not one."""
-    try:
-        fields = _FIELDS.decode(arguments)
-    except msgspec.DecodeError:
-        fields = {}
-    found = bytes(next(iter(fields.values()))) if len(fields) == 1 else b""
-    return found if found[:1] == b'"' else quoted(arguments.decode("utf-8", "replace"))
 
 
 class _Block:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from velox.dialects.arguments import custom_input
 from velox.dialects.chat.chunks import (
     ChunkWriter,
     answer_id,
-    custom_input,
-    error_json,
     finish_word,
     usage_json,
 )
@@ -33,6 +32,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import Losses
+from velox.dialects.openai_errors import error_json
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
 __all__ = ["ChatClient"]

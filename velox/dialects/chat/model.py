@@ -11,19 +11,17 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.arguments import read_arguments
 from velox.dialects.chat import wire
 from velox.dialects.chat.messages import MessageWriter
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
-    api_error,
     read_content,
-    read_error,
     read_reasoning,
     read_usage,
     signed,
     stop_of,
 )
-from velox.dialects.chat.requests import read_arguments
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
 from velox.dialects.facts import ModelFacts
@@ -49,6 +47,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames
+from velox.dialects.openai_errors import api_error, read_error
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
 

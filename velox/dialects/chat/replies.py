@@ -27,23 +27,18 @@ from velox.dialects.text import EMPTY, joined, raw_text
 
 __all__ = [
     "EXTRA_CONTENT",
-    "api_error",
-    "kind_of",
     "read_content",
-    "read_error",
     "read_reasoning",
     "read_usage",
     "signed",
     "stop_of",
 ]
 
-_MOST_MESSAGE: Final = 4096
 # The format of a signature that came in `extra_content`, in its value before the colon; see signed().
 EXTRA_CONTENT: Final = "extra_content"
 
 _USAGE: Final = msgspec.json.Decoder(wire.Usage)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
-_ANY: Final = msgspec.json.Decoder()
 _NO_USAGE: Final = Usage()
 
 _STOPS: Final = {
@@ -67,34 +62,6 @@ _FAILURES: Final = {
     "network_error": ErrorKind.UNAVAILABLE,
     "insufficient_system_resource": ErrorKind.UNAVAILABLE,
     "abort": ErrorKind.UNAVAILABLE,
-}
-_KINDS: Final = {kind.value: kind for kind in ErrorKind} | {
-    408: ErrorKind.TIMEOUT,
-    422: ErrorKind.INVALID,
-    424: ErrorKind.API,
-    502: ErrorKind.UNAVAILABLE,
-    503: ErrorKind.UNAVAILABLE,
-    524: ErrorKind.TIMEOUT,
-}
-# Types and codes of errors in a stream, which has no status of its own.
-_WORDS: Final = {
-    "invalid_request_error": ErrorKind.INVALID,
-    "tool_use_failed": ErrorKind.INVALID,
-    "context_length_exceeded": ErrorKind.INVALID,
-    "content_filter": ErrorKind.INVALID,
-    "authentication_error": ErrorKind.AUTHENTICATION,
-    "invalid_api_key": ErrorKind.AUTHENTICATION,
-    "insufficient_quota": ErrorKind.RATE_LIMIT,
-    "permission_error": ErrorKind.PERMISSION,
-    "not_found_error": ErrorKind.NOT_FOUND,
-    "model_not_found": ErrorKind.NOT_FOUND,
-    "rate_limit_error": ErrorKind.RATE_LIMIT,
-    "rate_limit_exceeded": ErrorKind.RATE_LIMIT,
-    "too_many_requests": ErrorKind.RATE_LIMIT,
-    "timeout_error": ErrorKind.TIMEOUT,
-    "service_unavailable": ErrorKind.UNAVAILABLE,
-    "overloaded_error": ErrorKind.OVERLOADED,
-    "server_overloaded": ErrorKind.OVERLOADED,
 }
 
 
@@ -196,72 +163,3 @@ def read_reasoning(details: Sequence[wire.ReasoningDetail], provider: str) -> li
         elif signature is not None:
             blocks.append(Thinking(EMPTY, signature, is_redacted=True))
     return blocks
-
-
-# -- errors -----------------------------------------------------------------------------------------
-
-
-def kind_of(status: int) -> ErrorKind:
-    """Return what an error of this status is about."""
-    return _KINDS.get(status) or (ErrorKind.API if status >= 500 or status < 400 else ErrorKind.INVALID)
-
-
-def api_error(raw: Raw | bytes, status: int | None = None) -> ApiError:
-    """Read an error object, or whatever stands there. status: of the reply; None: it is in a reply of 2xx."""
-    value: object = None
-    try:
-        value = _ANY.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    if isinstance(value, list) and value:
-        value = value[0]
-    if isinstance(value, dict) and isinstance(value.get("error"), dict):
-        value = value["error"]
-    fields: dict[str, object] = value if isinstance(value, dict) else {"message": value}
-    message = _message(fields)
-    code, word = fields.get("code"), fields.get("type")
-    if status is None:
-        status = _status(fields)
-    kind = kind_of(status)
-    return ApiError(
-        kind,
-        status,
-        message or f"the upstream answered with an error (status {status}) and said nothing about it",
-        code if isinstance(code, str) and code else word if isinstance(word, str) and word in _WORDS else None,
-        param if isinstance(param := fields.get("param"), str) else None,
-    )
-
-
-def _message(fields: dict[str, object]) -> str:
-    for name in ("message", "detail", "error", "msg"):
-        value = fields.get(name)
-        if isinstance(value, str) and value:
-            return value[:_MOST_MESSAGE]
-        if value and not isinstance(value, str):
-            return msgspec.json.encode(value).decode("utf-8", "replace")[:_MOST_MESSAGE]
-    return ""
-
-
-def _status(fields: dict[str, object]) -> int:
-    """Return the status that an error in a reply of 2xx would have had."""
-    for name in ("code", "status_code", "status"):
-        value = fields.get(name)
-        if isinstance(value, str) and value.isdigit() and len(value) == 3:
-            value = int(value)
-        if isinstance(value, int) and 400 <= value <= 599:
-            return value
-    for name in ("code", "type"):
-        kind = _WORDS.get(str(fields.get(name)))
-        if kind is not None:
-            return kind.value
-    return ErrorKind.API.value
-
-
-def read_error(status: int, body: bytes) -> ApiError:
-    """Read the body of an error reply, which may be anything."""
-    text = body.strip()
-    if text[:1] in (b"{", b"["):
-        return api_error(text, status)
-    shown = text[:_MOST_MESSAGE].decode("utf-8", "replace")
-    message = shown or f"the upstream answered with status {status} and an empty body"
-    return ApiError(kind_of(status), status, message)

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from velox.dialects.arguments import CUSTOM_SCHEMA, custom_arguments, read_arguments
 from velox.dialects.chat import wire
 from velox.dialects.chat.details import THOUGHT, id_without_thought, read_blocks, read_details
 from velox.dialects.decoding import checked_text, decoded_request, is_given
@@ -24,7 +25,6 @@ from velox.dialects.form import (
     Format,
     Image,
     JsonText,
-    JsonValue,
     Media,
     MediaKind,
     Message,
@@ -41,22 +41,16 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.surrogates import keeping_surrogates, masked
-from velox.dialects.text import EMPTY, decoded, quoted, raw_text
+from velox.dialects.surrogates import keeping_surrogates
+from velox.dialects.text import EMPTY, decoded, raw_text
 
-__all__ = ["CUSTOM_INPUT", "RequestReader", "read_arguments"]
-
-# The one parameter of a function that stands for a custom tool, which takes a text.
-CUSTOM_INPUT: Final = "input"
-_CUSTOM_SCHEMA: Final = b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}'
-_NO_ARGUMENTS: Final = b"{}"
+__all__ = ["RequestReader"]
 
 _REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
 _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_ANY: Final = msgspec.json.Decoder(Raw)
 _DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _UNKNOWN: Final = "Object contains unknown field"
 
@@ -264,7 +258,7 @@ class RequestReader:
         if call.custom is not None:
             function = call.custom
             self.custom.add(function.name)
-            arguments = b'{"%b":%b}' % (CUSTOM_INPUT.encode(), raw_text(function.input) or EMPTY)
+            arguments = custom_arguments(raw_text(function.input) or EMPTY)
         elif function is not None:
             arguments = read_arguments(bytes(function.arguments))
         if function is None or not function.name:
@@ -305,7 +299,7 @@ class RequestReader:
             )
         if tool.type == "custom" and tool.custom is not None:
             self.custom.add(tool.custom.name)
-            return Tool(tool.custom.name, raw_text(tool.custom.description), _CUSTOM_SCHEMA)
+            return Tool(tool.custom.name, raw_text(tool.custom.description), CUSTOM_SCHEMA)
         if tool.type in ("function", "custom"):
             raise BadRequestError(f"a tool of type {tool.type} has a field {tool.type}", f"tools[{n}].{tool.type}")
         self._losses.drop("tools.hosted", f"tools[{n}]")
@@ -332,31 +326,6 @@ class RequestReader:
         raise BadRequestError(
             "tool_choice is of type function, custom or allowed_tools, with a field so", "tool_choice"
         )
-
-
-def read_arguments(raw: bytes) -> JsonValue:
-    """Return the arguments of a call, a JSON string of an object, as an object. Others are wrapped, never refused."""
-    if raw[:1] == b"{":
-        return raw  # some servers send an object
-    if raw[:1] != b'"' or raw == EMPTY:
-        return _NO_ARGUMENTS
-    text = decoded(raw)
-    value = text.encode("utf-8", "backslashreplace").strip()
-    if not value or value == b"null":
-        return _NO_ARGUMENTS
-    if value[:1] == b"{" and _is_object(value):
-        return value
-    return b'{"_invalid_arguments":%b}' % quoted(text)
-
-
-def _is_object(value: bytes) -> bool:
-    """Tell whether JSON that begins as an object is one."""
-    try:
-        _ANY.decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        half = masked(value)
-        return half is not None and _is_object(half)
-    return True
 
 
 def _refuse_old(message: wire.Message, n: int) -> None:

@@ -15,7 +15,6 @@ import msgspec
 from velox.dialects.chat import wire
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
-    api_error,
     read_content,
     read_usage,
     signed,
@@ -40,6 +39,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.openai_errors import api_error
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, quoted, raw_text

@@ -1,0 +1,62 @@
+"""The arguments of calls, where a dialect has them as a string; and custom tools, whose input is a text.
+
+Knows: how they become a JSON object, and back. Does not know: any dialect's fields.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from velox.dialects.form import JsonText, JsonValue
+from velox.dialects.surrogates import masked
+from velox.dialects.text import EMPTY, decoded, quoted
+
+__all__ = ["CUSTOM_SCHEMA", "custom_arguments", "custom_input", "read_arguments"]
+
+# The parameters of a function that stands for a custom tool: the text.
+CUSTOM_SCHEMA: Final = b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}'
+_NO_ARGUMENTS: Final = b"{}"
+_ANY: Final = msgspec.json.Decoder(msgspec.Raw)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read_arguments(raw: bytes) -> JsonValue:
+    """Return the arguments of a call, a JSON string of an object, as an object. Others are wrapped, never refused."""
+    if raw[:1] == b"{":
+        return raw  # some servers send an object
+    if raw[:1] != b'"' or raw == EMPTY:
+        return _NO_ARGUMENTS
+    text = decoded(raw)
+    value = text.encode("utf-8", "backslashreplace").strip()
+    if not value or value == b"null":
+        return _NO_ARGUMENTS
+    if value[:1] == b"{" and _is_object(value):
+        return value
+    return b'{"_invalid_arguments":%b}' % quoted(text)
+
+
+def _is_object(value: bytes) -> bool:
+    """Tell whether JSON that begins as an object is one."""
+    try:
+        _ANY.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        half = masked(value)
+        return half is not None and _is_object(half)
+    return True
+
+
+def custom_arguments(text: JsonText) -> JsonValue:
+    """Return the arguments of the function that stands for a custom tool."""
+    return b'{"input":%b}' % text
+
+
+def custom_input(arguments: JsonValue) -> JsonText:
+    """Return the text for a custom tool of the function that stood for it; all of the arguments, if that is not one."""
+    try:
+        fields = _FIELDS.decode(arguments)
+    except msgspec.DecodeError:
+        fields = {}
+    found = bytes(next(iter(fields.values()))) if len(fields) == 1 else b""
+    return found if found[:1] == b'"' else quoted(arguments.decode("utf-8", "replace"))
