@@ -1,0 +1,47 @@
+"""Efforts of reasoning by their names, and what they come to in tokens, for models that want one or the other.
+
+Knows: the names, and a budget for each. Does not know: any dialect or model.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from velox.dialects.form import Reasoning
+
+__all__ = ["budget_of", "effort_of"]
+
+_DEFAULT: Final = "high"  # of "as the model likes": Anthropic's own default
+# The least that Anthropic takes is 1024. Other gateways have nearly the same figures.
+_BUDGETS: Final = MappingProxyType(
+    {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
+)
+# Budgets that people give are larger than those that an effort comes to: up to this many tokens it is that effort.
+_LOW_UP_TO: Final = 2048
+_MEDIUM_UP_TO: Final = 8192
+
+
+def budget_of(reasoning: Reasoning) -> int:
+    """Return the tokens for reasoning; 0: none at all."""
+    if reasoning.enabled is False:
+        return 0
+    if reasoning.budget_tokens is not None:
+        return max(0, reasoning.budget_tokens)
+    return _BUDGETS.get(reasoning.effort or _DEFAULT, 0)
+
+
+def effort_of(reasoning: Reasoning) -> str:
+    """Return the name of the effort: "none", "minimal", "low", "medium", "high", "xhigh", "max"."""
+    if reasoning.enabled is False:
+        return "none"
+    if reasoning.effort is not None:
+        return reasoning.effort
+    budget = reasoning.budget_tokens
+    if budget is None:
+        return _DEFAULT
+    if budget <= 0:
+        return "none"
+    if budget <= _LOW_UP_TO:
+        return "low"
+    return "medium" if budget <= _MEDIUM_UP_TO else "high"

@@ -1,0 +1,109 @@
+"""Anthropic's Messages, answered: a client's request read, answers, streams and errors written.
+
+Knows: the way through one request. Does not know: HTTP, or who answers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    Block,
+    Call,
+    Refusal,
+    Request,
+    Signature,
+    StreamWriter,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from velox.dialects.losses import Losses
+from velox.dialects.messages.client_stream import MessagesWriter, error_body, signed, stop_fields
+from velox.dialects.messages.meaning import served_tier, written_usage
+from velox.dialects.messages.reader import read_request
+from velox.dialects.messages.turns import PROVIDER
+from velox.dialects.signatures import tagged
+from velox.dialects.text import EMPTY, quoted
+
+__all__ = ["MessagesClient"]
+
+
+class MessagesClient:
+    """One request."""
+
+    __slots__ = ("_call", "_losses", "_model")
+
+    def __init__(self, call: Call, losses: Losses) -> None:
+        self._call: Final = call
+        self._losses: Final = losses
+        self._model = call.model
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """Read the request. Raises BadRequestError."""
+        request = read_request(body, self._losses)
+        self._model = request.model
+        return request
+
+    def answer(self, answer: Answer) -> bytes:
+        """Write a plain answer."""
+        blocks: list[bytes] = []
+        for n, block in enumerate(answer.blocks):
+            self._write(n, block, blocks)
+        has_refused = any(type(block) is Refusal for block in answer.blocks)
+        answer_id = answer.id if answer.id.startswith("msg_") else f"msg_{self._call.id}"
+        usage = written_usage(answer.usage)
+        tier = served_tier(answer.tier)
+        if tier is not None:
+            usage = usage[:-1] + b',"service_tier":"%b"}' % tier
+        return b'{"id":%b,"type":"message","role":"assistant","model":%b,"content":[%b],%b,"usage":%b}' % (
+            quoted(answer_id),
+            quoted(answer.model or self._model),
+            b",".join(blocks),
+            stop_fields(answer.stop, has_refused=has_refused),
+            usage,
+        )
+
+    def _write(self, n: int, block: Block, blocks: list[bytes]) -> None:
+        match block:
+            case Text():
+                if block.text != EMPTY:
+                    citations = b"" if block.citations is None else b',"citations":' + block.citations
+                    blocks.append(b'{"type":"text","text":%b%b}' % (block.text, citations))
+                if block.signature is not None:
+                    blocks.append(_thinking(EMPTY, block.signature))
+            case Refusal(text):
+                blocks.append(b'{"type":"text","text":%b}' % text)
+            case Thinking(text, signature, is_redacted):
+                if not is_redacted:
+                    blocks.append(_thinking(text, signature))
+                elif signature is not None:
+                    is_own = signature.provider == PROVIDER
+                    data = signature.value if is_own else tagged(signature, is_redacted=True)
+                    blocks.append(b'{"type":"redacted_thinking","data":%b}' % quoted(data))
+            case ToolUse():
+                tool_id = block.id or f"toolu_{self._call.id}{n}"
+                if block.signature is not None:
+                    bound = Signature(block.signature.provider, block.signature.value, tool_id)
+                    blocks.append(_thinking(EMPTY, bound))
+                blocks.append(
+                    b'{"type":"tool_use","id":%b,"name":%b,"input":%b}'
+                    % (quoted(tool_id), quoted(block.name), block.arguments or b"{}")
+                )
+            case _:
+                pass  # a model says nothing else
+
+    def stream(self) -> StreamWriter:
+        """Return what writes a streamed answer."""
+        return MessagesWriter(self._call, self._model)
+
+    def error(self, error: ApiError) -> bytes:
+        """Write an error."""
+        return error_body(error.kind, error.message)
+
+
+def _thinking(text: bytes, signature: Signature | None) -> bytes:
+    value = "" if signature is None else signed(signature)
+    return b'{"type":"thinking","thinking":%b,"signature":%b}' % (text, quoted(value))

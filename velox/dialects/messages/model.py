@@ -1,0 +1,135 @@
+"""Anthropic's Messages, asked: the request written, answers and errors read.
+
+Knows: the way through one attempt. Does not know: HTTP; whether Claude runs at Anthropic, on Vertex or on Bedrock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    Block,
+    Request,
+    Signature,
+    Stop,
+    StopReason,
+    StreamReader,
+    Text,
+    Thinking,
+    ToolUse,
+    Usage,
+    Written,
+)
+from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.messages.meaning import error_of, status_kind, stop_of, tier_of, usage_of
+from velox.dialects.messages.stream import MessagesReader
+from velox.dialects.messages.turns import PROVIDER
+from velox.dialects.messages.wire import ANSWER, ERROR, BlockOut
+from velox.dialects.messages.writer import RequestWriter
+from velox.dialects.surrogates import keeping_surrogates
+from velox.dialects.text import EMPTY, quoted, raw_text
+
+__all__ = ["MessagesModel"]
+
+_MOST_ERROR_CHARS: Final = 4096
+
+
+class MessagesModel:
+    """One attempt."""
+
+    __slots__ = ("_facts", "_json_tool", "_losses")
+
+    def __init__(self, facts: ModelFacts, losses: Losses) -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._json_tool: str | None = None
+
+    def write(self, request: Request, model: str) -> Written:
+        """Write the request. Raises BadRequestError."""
+        writer = RequestWriter(self._facts, self._losses, request)
+        written = writer.write(model)
+        self._json_tool = writer.json_tool
+        return written
+
+    def answer(self, body: bytes) -> Answer:
+        """Read a plain answer. Raises BrokenReplyError, ReplyError."""
+        return keeping_surrogates(self._answer, reply_text(body))
+
+    def _answer(self, body: bytes) -> Answer:
+        found = decoded_reply(ANSWER, body)
+        if found.error is not None:
+            raise ReplyError(error_of(found.error))
+        if found.content is None:
+            raise BrokenReplyError("the upstream's answer has no content")
+        blocks: list[Block] = []
+        n_tools = 0
+        for each in found.content:
+            block = self._block(each)
+            if block is not None:
+                blocks.append(block)
+                n_tools += type(block) is ToolUse
+        stop = stop_of(found.stop_reason, found.stop_sequence, found.stop_details)
+        if stop.reason is StopReason.TOOLS and self._json_tool is not None and not n_tools:
+            stop = Stop(StopReason.END)
+        usage, tier = Usage(), None
+        if found.usage is not None:
+            usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)
+        return Answer(found.id, found.model, blocks, stop, usage, tier)
+
+    def _block(self, block: BlockOut) -> Block | None:
+        """Read one block; None: it has no counterpart, as those of tools that Anthropic runs."""
+        match block.type:
+            case "text":
+                citations = bytes(block.citations)
+                return Text(raw_text(block.text) or EMPTY, citations=None if citations in (b"", b"null") else citations)
+            case "thinking":
+                signature = Signature(PROVIDER, block.signature) if block.signature else None
+                return Thinking(raw_text(block.thinking) or EMPTY, signature)
+            case "redacted_thinking":
+                return Thinking(EMPTY, Signature(PROVIDER, block.data or ""), is_redacted=True)
+            case "tool_use":
+                arguments = bytes(block.input) or b"{}"
+                if self._json_tool is not None and block.name == self._json_tool:
+                    return Text(quoted(arguments.decode("utf-8", "surrogatepass")))
+                return ToolUse(block.id or "", block.name or "", arguments)
+            case _:
+                return None
+
+    def stream(self) -> StreamReader:
+        """Return what reads a streamed answer."""
+        return MessagesReader(self._json_tool)
+
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """Read an error's body: Anthropic's; of the platforms that run Claude another one, or none. Never raises."""
+        try:
+            found = ERROR.decode(body).error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = None
+        if found is not None and found.message:
+            return error_of(found, status)
+        return ApiError(status_kind(status), status, _told(body) or f"the upstream answered with status {status}")
+
+
+def _told(body: bytes) -> str:
+    """Return what a body says that is no error of Anthropic's: its message, or its text."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body[:_MOST_ERROR_CHARS].decode("utf-8", "replace").strip()
+    if isinstance(found, list) and found:
+        found = found[0]
+    for name in ("error", "message", "Message", "detail"):
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+            if isinstance(found, dict):
+                found = found.get("message", found)
+            break
+    text = found if isinstance(found, str) else body.decode("utf-8", "replace")
+    return text[:_MOST_ERROR_CHARS]

@@ -1,0 +1,410 @@
+"""A client's request in Anthropic's Messages, read: as Claude Code and Anthropic's SDKs send it.
+
+Knows: fields, and which of them no other dialect has: those are dropped or refused. Does not know: who will answer.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.decoding import checked_text, decoded_request
+from velox.dialects.form import (
+    Block,
+    CacheMark,
+    Choice,
+    Document,
+    Format,
+    Image,
+    JsonText,
+    Media,
+    MediaKind,
+    Message,
+    Reasoning,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.turns import PROVIDER
+from velox.dialects.messages.wire import (
+    BLOCKS,
+    CITATIONS,
+    REQUEST,
+    SOURCE,
+    STRICT_REQUEST,
+    STRING,
+    BlockIn,
+    CacheControl,
+    MessageIn,
+    RequestIn,
+    ToolChoiceIn,
+    ToolIn,
+)
+from velox.dialects.signatures import is_redacted, untagged
+from velox.dialects.surrogates import keeping_surrogates
+from velox.dialects.text import EMPTY, decoded, joined, quoted
+
+__all__ = ["read_request"]
+
+_T = TypeVar("_T")
+_NOTHING: Final = (b"", b"null")
+_EMPTY: Final = (b"", b"null", b"[]", b"{}", b'""')
+_ROLES: Final = MappingProxyType({"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM})
+_CHOICES: Final = MappingProxyType(
+    {"auto": Choice.AUTO, "any": Choice.REQUIRED, "tool": Choice.TOOL, "none": Choice.NONE}
+)
+_TIERS: Final = MappingProxyType({"auto": "auto", "standard_only": "default"})
+# They change what is answered: the state of a conversation elsewhere.
+_REFUSED: Final = ("container", "thread")
+_DROPPED: Final = (
+    "mcp_servers",
+    "context_management",
+    "compaction",
+    "speed",
+    "inference_geo",
+    "diagnostics",
+    "fallbacks",
+    "fallback_credit_token",
+    "billing_policy",
+)
+_OF_SERVER_TOOLS: Final = "server_tools"
+# Who signs calls and texts.
+_GOOGLE: Final = "google"
+
+
+def read_request(body: bytes | bytearray, losses: Losses) -> Request:
+    """Read a request to generate, or one to count, which has no max_tokens. Raises BadRequestError."""
+    return keeping_surrogates(lambda text: _request(text, losses), checked_text(body))
+
+
+def _request(body: bytes, losses: Losses) -> Request:
+    found = _decoded(body, losses)
+    for name in _REFUSED:
+        if bytes(getattr(found, name)) not in _EMPTY:
+            raise BadRequestError(f"{name} is kept by Anthropic, and the model of this route is not there", name)
+    for name in _DROPPED:
+        if bytes(getattr(found, name)) not in _EMPTY:
+            losses.drop(name)
+    messages: list[Message] = []
+    if found.system:
+        _add_system(found.system, messages, losses)
+    for at, message in enumerate(found.messages):
+        messages.append(_message(message, f"messages[{at}]", losses))
+    tools = _tools(found.tools or [], losses)
+    choice, is_parallel = _choice(found.tool_choice, tools, losses)
+    tier = None
+    if found.service_tier is not None:
+        tier = _TIERS.get(found.service_tier)
+        if tier is None:
+            losses.drop("tier", "service_tier")
+    return Request(
+        found.model,
+        messages,
+        stream=bool(found.stream),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tools=is_parallel,
+        max_tokens=found.max_tokens,
+        temperature=found.temperature,
+        top_p=found.top_p,
+        top_k=found.top_k,
+        stop=found.stop_sequences or [],
+        format=_format(found),
+        reasoning=_reasoning(found, losses),
+        user=found.metadata.user_id if found.metadata is not None else None,
+        tier=tier,
+        cache=_mark(found.cache_control),
+    )
+
+
+def _decoded(body: bytes, losses: Losses) -> RequestIn:
+    try:
+        return STRICT_REQUEST.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        pass  # also where only a field is not known
+    found = decoded_request(REQUEST, body)
+    losses.drop("unknown")
+    return found
+
+
+def _mark(mark: CacheControl | None) -> CacheMark | None:
+    return CacheMark(mark.ttl) if mark is not None else None
+
+
+def _text(raw: Raw, path: str) -> JsonText:
+    text = bytes(raw)
+    if text[:1] != b'"':
+        raise BadRequestError("a text is missing, or is no string", path)
+    return text
+
+
+def _needed(value: _T | None, path: str) -> _T:
+    if value is None:
+        raise BadRequestError("the field is missing", path)
+    return value
+
+
+# -- messages -----------------------------------------------------------------------------------------
+
+
+def _add_system(raw: Raw, messages: list[Message], losses: Losses) -> None:
+    text = bytes(raw)
+    if text in _NOTHING:
+        return
+    if text[:1] == b'"':
+        messages.append(Message(Role.SYSTEM, [Text(text)]))
+        return
+    blocks = _blocks(raw, "system", losses)
+    if blocks:
+        messages.append(Message(Role.SYSTEM, blocks))
+
+
+def _message(message: MessageIn, path: str, losses: Losses) -> Message:
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise BadRequestError("the role must be user, assistant or system", f"{path}.role")
+    text = bytes(message.content)
+    if text[:1] == b'"':
+        return Message(role, [Text(text)])
+    return Message(role, _blocks(message.content, f"{path}.content", losses))
+
+
+def _blocks(raw: Raw, path: str, losses: Losses) -> list[Block]:
+    """Read a list of blocks."""
+    blocks: list[Block] = []
+    bound: dict[str, Thinking] = {}
+    found = decoded_request(BLOCKS, raw, path)
+    for at, each in enumerate(found):
+        kind = each.type
+        if kind == "text":
+            citations = bytes(each.citations)
+            blocks.append(
+                Text(
+                    _text(each.text, f"{path}[{at}].text"),
+                    _mark(each.cache_control),
+                    citations=None if citations in _EMPTY else citations,
+                )
+            )
+        elif kind == "tool_use":
+            blocks.append(_tool_use(each, f"{path}[{at}]"))
+        elif kind == "tool_result":
+            blocks.append(_tool_result(each, f"{path}[{at}]", losses))
+        elif kind in ("thinking", "redacted_thinking"):
+            _add_thinking(each, f"{path}[{at}]", blocks, bound)
+        else:
+            _add_other(each, f"{path}[{at}]", blocks, losses)
+    for block in blocks if bound else ():
+        if isinstance(block, ToolUse) and block.id in bound:
+            block.signature = bound[block.id].signature
+    return blocks
+
+
+def _add_thinking(block: BlockIn, path: str, blocks: list[Block], bound: dict[str, Thinking]) -> None:
+    """Add reasoning, or give its signature to what it belongs to.
+
+    Google signs calls and texts, for which there is no field here: the signature of a call is a block of its own
+    without text, which names the call; that of a text is one, too.
+    """
+    if block.type == "redacted_thinking":
+        data = _needed(block.data, f"{path}.data")
+        blocks.append(Thinking(EMPTY, untagged(data, PROVIDER), is_redacted=True))
+        return
+    text = _text(block.thinking, f"{path}.thinking")
+    if not block.signature:
+        blocks.append(Thinking(text))
+        return
+    signature = untagged(block.signature, PROVIDER)
+    redacted = is_redacted(block.signature)
+    thinking = Thinking(text, signature, redacted)
+    if signature.provider == _GOOGLE and text == EMPTY:
+        if signature.item_id is not None:
+            bound[signature.item_id] = Thinking(text, msgspec.structs.replace(signature, item_id=None))
+            return
+        blocks.append(Text(EMPTY, signature=signature))
+        return
+    blocks.append(thinking)
+
+
+def _tool_use(block: BlockIn, path: str) -> ToolUse:
+    arguments = bytes(block.input)
+    if arguments[:1] != b"{":
+        if arguments not in _NOTHING:
+            raise BadRequestError("the input of a tool must be an object", f"{path}.input")
+        arguments = b"{}"
+    return ToolUse(
+        _needed(block.id, f"{path}.id"),
+        _needed(block.name, f"{path}.name"),
+        arguments,
+        cache=_mark(block.cache_control),
+    )
+
+
+def _tool_result(block: BlockIn, path: str, losses: Losses) -> ToolResult:
+    text = bytes(block.content)
+    parts: list[Text | Image | Document] = []
+    if text[:1] == b'"':
+        parts.append(Text(text))
+    elif text not in _NOTHING:
+        for found in _blocks(block.content, f"{path}.content", losses):
+            if not isinstance(found, Text | Image | Document):
+                raise BadRequestError("a tool's result has texts, images and documents only", f"{path}.content")
+            parts.append(found)
+    return ToolResult(
+        _needed(block.tool_use_id, f"{path}.tool_use_id"),
+        parts,
+        is_error=bool(block.is_error),
+        cache=_mark(block.cache_control),
+    )
+
+
+def _add_other(block: BlockIn, path: str, blocks: list[Block], losses: Losses) -> None:
+    match block.type:
+        case "image":
+            source = _media(block.source, f"{path}.source", losses)
+            blocks.append(Image(source, cache=_mark(block.cache_control)))
+        case "document":
+            blocks.append(_document(block, path, losses))
+        case "search_result":
+            # What a client's own search found: its texts say the same to every model.
+            found = _blocks(block.content, f"{path}.content", losses)
+            if block.cache_control is not None and found and isinstance(found[-1], Text):
+                found[-1].cache = _mark(block.cache_control)
+            blocks += found
+        case "tool_reference":
+            # A client's own search among its tools, all of which the model has: the name says which was found.
+            blocks.append(Text(quoted(_needed(block.tool_name or block.name, f"{path}.tool_name"))))
+        case "tool_addition" | "tool_removal":
+            losses.drop("defer_loading", path)  # the model has all of the tools all the time
+        case "container_upload":
+            raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", path)
+        case kind if kind.endswith("_tool_result") or kind in ("server_tool_use", "mcp_tool_use"):
+            losses.drop(_OF_SERVER_TOOLS, path)
+        case "compaction":
+            raise BadRequestError("a compacted conversation can be read by Anthropic only", path)
+        case _:
+            raise BadRequestError("blocks of this type can't be sent to the model of this route", f"{path}.type")
+
+
+def _media(raw: Raw, path: str, losses: Losses) -> Media:
+    found = decoded_request(SOURCE, raw, path)
+    match found.type:
+        case "base64":
+            return Media(MediaKind.DATA, _needed(found.data, f"{path}.data"), found.media_type)
+        case "url":
+            return Media(MediaKind.URL, _needed(found.url, f"{path}.url"))
+        case "file":
+            return Media(MediaKind.ID, _needed(found.file_id, f"{path}.file_id"))
+        case "text":
+            return Media(MediaKind.TEXT, _needed(found.data, f"{path}.data"), found.media_type)
+        case "content":
+            return Media(MediaKind.TEXT, _joined(found.content, f"{path}.content", losses), "text/plain")
+        case _:
+            raise BadRequestError("the type must be base64, url, file, text or content", f"{path}.type")
+
+
+def _joined(raw: Raw, path: str, losses: Losses) -> str:
+    """Return the texts of a document that is made of blocks."""
+    if bytes(raw)[:1] == b'"':
+        return decoded_request(STRING, raw, path)
+    texts = []
+    for block in _blocks(raw, path, losses):
+        if not isinstance(block, Text):
+            raise BadRequestError("a document that has images can't be sent to the model of this route", path)
+        texts.append(block.text)
+    return decoded(joined(texts))
+
+
+def _document(block: BlockIn, path: str, losses: Losses) -> Document:
+    context, citations = bytes(block.context), None
+    if bytes(block.citations) not in _NOTHING:
+        citations = decoded_request(CITATIONS, block.citations, f"{path}.citations").enabled
+    return Document(
+        _media(block.source, f"{path}.source", losses),
+        block.title,
+        context if context[:1] == b'"' else None,
+        citations,
+        _mark(block.cache_control),
+    )
+
+
+# -- tools --------------------------------------------------------------------------------------------
+
+
+def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
+    tools: list[Tool] = []
+    for at, tool in enumerate(found):
+        if tool.type not in (None, "custom"):
+            losses.drop(_OF_SERVER_TOOLS, f"tools[{at}]")
+            continue
+        if not tool.name:
+            raise BadRequestError("the field is missing", f"tools[{at}].name")
+        schema, description = bytes(tool.input_schema), bytes(tool.description)
+        if schema[:1] != b"{":
+            raise BadRequestError("a tool's schema must be an object", f"tools[{at}].input_schema")
+        if tool.defer_loading:
+            losses.drop("defer_loading", f"tools[{at}]")
+        if bytes(tool.input_examples) not in _EMPTY:
+            losses.drop("input_examples", f"tools[{at}]")
+        text = description if description[:1] == b'"' else None
+        tools.append(Tool(tool.name, text, schema, tool.strict, _mark(tool.cache_control)))
+    return tools
+
+
+def _choice(found: ToolChoiceIn | None, tools: list[Tool], losses: Losses) -> tuple[ToolChoice | None, bool | None]:
+    """Return the choice, and whether calls may be parallel."""
+    if found is None:
+        return None, None
+    choice = _CHOICES.get(found.type)
+    if choice is None:
+        raise BadRequestError("the type must be auto, any, tool or none", "tool_choice.type")
+    is_parallel = None if found.disable_parallel_tool_use is None else not found.disable_parallel_tool_use
+    name = None
+    if choice is Choice.TOOL:
+        name = _needed(found.name, "tool_choice.name")
+        if name not in {tool.name for tool in tools}:
+            losses.drop("tool_choice")  # a tool that Anthropic runs
+            return None, is_parallel
+    if not tools:
+        return None, None
+    return ToolChoice(choice, name), is_parallel
+
+
+# -- options ------------------------------------------------------------------------------------------
+
+
+def _format(found: RequestIn) -> Format | None:
+    config = found.output_config
+    form = config.format if config is not None and config.format is not None else found.output_format
+    if form is None:
+        return None
+    if form.type != "json_schema" or bytes(form.schema)[:1] != b"{":
+        raise BadRequestError('the form of an answer has the type "json_schema" and a schema', "output_config.format")
+    return Format(bytes(form.schema), strict=True)
+
+
+def _reasoning(found: RequestIn, losses: Losses) -> Reasoning | None:
+    config, thinking = found.output_config, found.thinking
+    effort = config.effort if config is not None else None
+    if config is not None and bytes(config.task_budget) not in _EMPTY:
+        losses.drop("task_budget", "output_config.task_budget")
+    if thinking is None:
+        return Reasoning(effort) if effort is not None else None
+    match thinking.type:
+        case "disabled":
+            return Reasoning(effort, enabled=False)
+        case "adaptive":
+            return Reasoning(effort, enabled=True, summary=thinking.display)
+        case "enabled":
+            budget = _needed(thinking.budget_tokens, "thinking.budget_tokens")
+            return Reasoning(effort, budget, summary=thinking.display)
+        case _:
+            raise BadRequestError("the type must be enabled, adaptive or disabled", "thinking.type")

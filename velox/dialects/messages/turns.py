@@ -1,0 +1,156 @@
+"""The turns of a conversation as Anthropic wants them: user and assistant by turns, each call answered in the next one.
+
+Messages of one role that follow each other are one turn, and a user's turn begins with the results of all tools. A
+system message between others stays where it is, as the user's: moved to the front it would break the prompt's cache.
+What can't be sent (blank texts, reasoning that Anthropic did not sign) is left out here, so that no turn is empty.
+
+Knows: the order of turns and blocks. Does not know: how a block is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from velox.dialects.form import (
+    Block,
+    CacheMark,
+    Document,
+    Image,
+    Message,
+    Refusal,
+    Role,
+    Signature,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.text import is_blank, quoted
+
+__all__ = ["PROVIDER", "Turn", "system_texts", "turns_of"]
+
+PROVIDER: Final = "anthropic"
+# What an assistant's turn answers where a conversation begins with it. It must not be blank.
+_BEGINNING: Final = quoted(".")
+_Marked: TypeAlias = Text | Image | Document | ToolUse | ToolResult
+
+
+class Turn(msgspec.Struct):
+    """One turn. is_user: else the assistant's."""
+
+    is_user: bool
+    blocks: list[Block]
+
+
+def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
+    """Take the leading system messages off; return their texts, and the messages that follow."""
+    texts: list[Text] = []
+    for at, message in enumerate(messages):
+        if message.role is not Role.SYSTEM:
+            return texts, messages[at:]
+        texts += (block for block in message.blocks if type(block) is Text and not is_blank(block.text))
+    return texts, []
+
+
+def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
+    """Return the turns. Raises BadRequestError: a call has no result, or a result no call."""
+    turns: list[Turn] = []
+    for message in messages:
+        if message.name is not None:
+            losses.drop("name", "messages")
+        is_user = message.role is not Role.ASSISTANT
+        if turns and turns[-1].is_user == is_user:
+            _add(turns[-1].blocks, message.blocks, losses)
+            continue
+        blocks: list[Block] = []
+        _add(blocks, message.blocks, losses)
+        if blocks:
+            turns.append(Turn(is_user, blocks))
+    for turn in turns:
+        if turn.is_user and any(type(block) is ToolResult for block in turn.blocks):
+            turn.blocks.sort(key=_is_no_result)
+    if turns and not turns[0].is_user:
+        turns.insert(0, Turn(is_user=True, blocks=[Text(_BEGINNING)]))
+    _pair(turns)
+    return turns
+
+
+def _is_no_result(block: Block) -> bool:
+    return type(block) is not ToolResult
+
+
+def _add(to: list[Block], blocks: Iterable[Block], losses: Losses) -> None:
+    """Add what can be sent. A mark on what can't goes to the block before."""
+    for block in blocks:
+        kind = type(block)
+        if kind is Text and isinstance(block, Text):
+            if block.signature is not None:
+                losses.drop("reasoning_signature", "messages")
+            if not is_blank(block.text):
+                to.append(block)
+            elif block.cache is not None and to:
+                _mark(to[-1], block.cache)
+        elif isinstance(block, Thinking):
+            if block.signature is not None and block.signature.provider == PROVIDER:
+                to.append(block)
+            else:
+                losses.drop("reasoning_signature", "messages")
+        elif isinstance(block, Refusal):
+            if not is_blank(block.text):
+                to.append(Text(block.text))
+        else:
+            to.append(block)
+
+
+def _mark(block: Block, cache: CacheMark) -> None:
+    if isinstance(block, _Marked):
+        block.cache = cache
+
+
+def _pair(turns: list[Turn]) -> None:
+    """Check that each call has its result in the next turn, and give ids to those of dialects that have none."""
+    calls: list[ToolUse] = []
+    n_made = 0
+    for turn in turns:
+        if turn.is_user:
+            _answer(calls, [block for block in turn.blocks if isinstance(block, ToolResult)])
+            calls = []
+            continue
+        calls = [block for block in turn.blocks if isinstance(block, ToolUse)]
+        for call in calls:
+            if not call.id:
+                n_made += 1
+                call.id = f"toolu_{n_made}"
+    if calls:
+        _fail(calls[0])
+
+
+def _answer(calls: list[ToolUse], results: list[ToolResult]) -> None:
+    waiting = {call.id: call for call in calls}
+    for result in results:
+        if not result.id:
+            # Without ids, the first call of that name is meant: results come in the order of their calls.
+            named = (call.id for call in waiting.values() if result.name is None or call.name == result.name)
+            result.id = next(named, "")
+        if waiting.pop(result.id, None) is None:
+            message = (
+                f"the tool result {result.id!r} has no tool call in the assistant's message before it; keep both in"
+                " the conversation, or leave both out"
+            )
+            raise BadRequestError(message, "messages")
+    for call in waiting.values():
+        _fail(call)
+
+
+def _fail(call: ToolUse) -> None:
+    message = f"the tool call {call.id!r} has no result in the next message: send one for each call"
+    raise BadRequestError(message, "messages")
+
+
+def has_foreign(signature: Signature | None) -> bool:
+    """True for a signature that Anthropic can't use."""
+    return signature is not None and signature.provider != PROVIDER

@@ -1,0 +1,316 @@
+"""The fields of Anthropic's Messages that are read: requests, answers, events, errors. What is not here is skipped.
+
+Blocks have one struct for all their types, and events too: a type that is not known is no error then. Texts, inputs
+and schemas stay as they came (Raw).
+
+Knows: names and types. Does not know: what they mean.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+__all__ = [
+    "ANSWER",
+    "BLOCKS",
+    "CITATIONS",
+    "ERROR",
+    "EVENT",
+    "NO_RAW",
+    "REQUEST",
+    "SOURCE",
+    "STRICT_REQUEST",
+    "STRING",
+    "AnswerOut",
+    "BlockIn",
+    "BlockOut",
+    "CacheControl",
+    "DeltaOut",
+    "ErrorBody",
+    "ErrorOut",
+    "EventOut",
+    "KnownRequest",
+    "MessageIn",
+    "OutputConfig",
+    "RequestIn",
+    "SourceIn",
+    "StopDetails",
+    "Thinking",
+    "ToolChoiceIn",
+    "ToolIn",
+    "UsageOut",
+]
+
+NO_RAW: Final = Raw(b"")
+
+
+# -- requests ---------------------------------------------------------------------------------------
+
+
+class CacheControl(Struct, frozen=True):
+    """A cache mark. type: "ephemeral"."""
+
+    type: str = "ephemeral"
+    ttl: str | None = None
+
+
+class SourceIn(Struct):
+    """Where a picture or a document is. type: base64, url, file, text, content."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    content: Raw = NO_RAW
+
+
+class Enabled(Struct):
+    """Of citations."""
+
+    enabled: bool = False
+
+
+class BlockIn(Struct):
+    """One block of a request, of any type. content: of a tool_result or search_result. citations: a list or object."""
+
+    type: str
+    text: Raw = NO_RAW
+    cache_control: CacheControl | None = None
+    citations: Raw = NO_RAW
+    # tool_use
+    id: str | None = None
+    name: str | None = None
+    input: Raw = NO_RAW
+    # tool_result
+    tool_use_id: str | None = None
+    content: Raw = NO_RAW
+    is_error: bool | None = None
+    # thinking, redacted_thinking
+    thinking: Raw = NO_RAW
+    signature: str | None = None
+    data: str | None = None
+    # image, document; of a search_result a text
+    source: Raw = NO_RAW
+    title: str | None = None
+    context: Raw = NO_RAW
+    # tool_reference
+    tool_name: str | None = None
+
+
+class MessageIn(Struct):
+    """One message. content: a text or a list of blocks."""
+
+    role: str
+    content: Raw
+
+
+class ToolIn(Struct):
+    """A tool. type: None or "custom" for a function of the client's; all others are Anthropic's."""
+
+    name: str = ""
+    type: str | None = None
+    description: Raw = NO_RAW
+    input_schema: Raw = NO_RAW
+    strict: bool | None = None
+    cache_control: CacheControl | None = None
+    defer_loading: bool | None = None
+    input_examples: Raw = NO_RAW
+
+
+class ToolChoiceIn(Struct):
+    """Which tools may or must be called."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct):
+    """How the model is to reason. type: enabled, adaptive, disabled."""
+
+    type: str
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class FormatIn(Struct):
+    """The form of the answer. type: "json_schema"."""
+
+    type: str
+    schema: Raw = NO_RAW
+
+
+class OutputConfig(Struct):
+    """Effort and form."""
+
+    effort: str | None = None
+    format: FormatIn | None = None
+    task_budget: Raw = NO_RAW
+
+
+class Metadata(Struct):
+    """Of a request."""
+
+    user_id: str | None = None
+
+
+class RequestIn(Struct):
+    """A request to generate, or to count. Raw fields at the end: of Anthropic's own, which no other dialect has."""
+
+    model: str
+    messages: list[MessageIn]
+    max_tokens: int | None = None
+    system: Raw = NO_RAW
+    stream: bool | None = None
+    tools: list[ToolIn] | None = None
+    tool_choice: ToolChoiceIn | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: FormatIn | None = None
+    metadata: Metadata | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    service_tier: str | None = None
+    cache_control: CacheControl | None = None
+    # refused where they have a value
+    container: Raw = NO_RAW
+    thread: Raw = NO_RAW
+    # dropped where they have a value
+    mcp_servers: Raw = NO_RAW
+    context_management: Raw = NO_RAW
+    compaction: Raw = NO_RAW
+    speed: Raw = NO_RAW
+    inference_geo: Raw = NO_RAW
+    diagnostics: Raw = NO_RAW
+    fallbacks: Raw = NO_RAW
+    fallback_credit_token: Raw = NO_RAW
+    billing_policy: Raw = NO_RAW
+    # of the envelope: betas and the version are headers elsewhere
+    anthropic_version: Raw = NO_RAW
+    anthropic_beta: Raw = NO_RAW
+    betas: Raw = NO_RAW
+    user_profile_id: Raw = NO_RAW
+    workspace_id: Raw = NO_RAW
+
+
+class KnownRequest(RequestIn, forbid_unknown_fields=True):
+    """The same; a field that is not known is an error."""
+
+
+STRICT_REQUEST: Final = msgspec.json.Decoder(KnownRequest)
+REQUEST: Final = msgspec.json.Decoder(RequestIn)
+BLOCKS: Final = msgspec.json.Decoder(list[BlockIn])
+SOURCE: Final = msgspec.json.Decoder(SourceIn)
+CITATIONS: Final = msgspec.json.Decoder(Enabled)
+STRING: Final = msgspec.json.Decoder(str)
+
+
+# -- answers and streams ----------------------------------------------------------------------------
+
+
+class CacheCreation(Struct):
+    """Tokens written to the cache, by how long they stay."""
+
+    ephemeral_5m_input_tokens: int | None = None
+    ephemeral_1h_input_tokens: int | None = None
+
+
+class OutputDetails(Struct):
+    """Of the tokens of the answer."""
+
+    thinking_tokens: int | None = None
+
+
+class UsageOut(Struct):
+    """input_tokens: without those that were read from the cache or written to it."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
+    output_tokens_details: OutputDetails | None = None
+    service_tier: str | None = None
+
+
+class BlockOut(Struct):
+    """One block of an answer, or what its event begins with."""
+
+    type: str
+    text: Raw = NO_RAW
+    citations: Raw = NO_RAW
+    id: str | None = None
+    name: str | None = None
+    input: Raw = NO_RAW
+    thinking: Raw = NO_RAW
+    signature: str | None = None
+    data: str | None = None
+
+
+class StopDetails(Struct):
+    """Why the model refused."""
+
+    explanation: Raw = NO_RAW
+
+
+class ErrorBody(Struct):
+    """What is wrong. type: of a closed list."""
+
+    type: str = ""
+    message: str = ""
+
+
+class AnswerOut(Struct):
+    """A whole answer, or an error in its place."""
+
+    type: str = "message"
+    id: str = ""
+    model: str = ""
+    content: list[BlockOut] | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: StopDetails | None = None
+    usage: UsageOut | None = None
+    error: ErrorBody | None = None
+
+
+class DeltaOut(Struct):
+    """What is new: of a block, or of the message."""
+
+    type: str = ""
+    text: Raw = NO_RAW
+    partial_json: Raw = NO_RAW
+    thinking: Raw = NO_RAW
+    signature: str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: StopDetails | None = None
+
+
+class EventOut(Struct):
+    """One event of a stream, of any type."""
+
+    type: str = ""
+    index: int | None = None
+    delta: DeltaOut | None = None
+    content_block: BlockOut | None = None
+    message: AnswerOut | None = None
+    usage: UsageOut | None = None
+    error: ErrorBody | None = None
+
+
+class ErrorOut(Struct):
+    """An error's body."""
+
+    error: ErrorBody | None = None
+
+
+ANSWER: Final = msgspec.json.Decoder(AnswerOut)
+EVENT: Final = msgspec.json.Decoder(EventOut)
+ERROR: Final = msgspec.json.Decoder(ErrorOut)

@@ -1,0 +1,546 @@
+"""A request as Anthropic's Messages want it, for one attempt.
+
+Texts, arguments and schemas are spliced. Cache marks stay where they were, the last four in the prompt's order: tools,
+system, messages.
+
+Knows: fields, their limits, and what a model takes, by ModelFacts. Does not know: HTTP, betas, any model's name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final
+
+import msgspec
+
+from velox.dialects.efforts import budget_of, effort_of
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Audio,
+    Block,
+    CacheMark,
+    Choice,
+    Document,
+    Image,
+    JsonValue,
+    Media,
+    MediaKind,
+    Request,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+    Written,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.schema import fitted_schema
+from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
+from velox.dialects.names import FittedNames
+from velox.dialects.text import decoded, is_blank, quoted
+
+__all__ = ["RequestWriter"]
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_MOST_NAME: Final = 64
+_MOST_ID: Final = 128
+_MOST_MARKS: Final = 4
+_MOST_USER: Final = 256
+# Of a budget for reasoning: the API takes no less. What an answer should at least have beside it is arbitrary.
+_LEAST_BUDGET: Final = 1024
+_LEAST_ANSWER: Final = 1024
+_TOP_P_WITH_THINKING: Final = 0.95
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_PDF: Final = "application/pdf"
+_MARK: Final = b',"cache_control":{"type":"ephemeral"}'
+_TTLS: Final = {
+    "5m": b',"cache_control":{"type":"ephemeral","ttl":"5m"}',
+    "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
+}
+_EFFORTS: Final = {"minimal": "low"}
+_TIERS: Final = {"auto": b"auto", "default": b"standard_only"}
+_CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"', Choice.REQUIRED: b'{"type":"any"'}
+_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
+_ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
+_JSON_TOOL: Final = "json_answer"
+_JSON_TOOL_TEXT: Final = b'"Give your whole answer as the input of this tool."'
+
+
+class _Typed(msgspec.Struct):
+    """The only field of a schema that must be there."""
+
+    type: msgspec.Raw = msgspec.Raw(b"")
+
+
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+
+
+class RequestWriter:
+    """Of one request. json_tool: after write(), the tool by which the model gives an answer in JSON; None: in text."""
+
+    __slots__ = ("_facts", "_ids", "_losses", "_marks", "_names", "_out", "_request", "json_tool")
+
+    def __init__(self, facts: ModelFacts, losses: Losses, request: Request) -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._request: Final = request
+        self._out: Final[list[bytes]] = []
+        self._marks: Final[list[int]] = []  # where they are in `_out`
+        self._names: Final = FittedNames(_NAME, _MOST_NAME)
+        self._ids: Final = FittedNames(_NAME, _MOST_ID)
+        self.json_tool: str | None = None
+
+    def write(self, model: str) -> Written:
+        """Write it. Raises BadRequestError."""
+        request, out = self._request, self._out
+        system, rest = system_texts(request.messages)
+        turns = turns_of(rest, self._losses)
+        if not turns and system:
+            # A conversation needs a message: the last instruction is it.
+            turns = [Turn(is_user=True, blocks=[system.pop()])]
+        if not turns:
+            raise BadRequestError("there is no message with any content; send one at least", "messages")
+        if not turns[-1].is_user and not self._facts.prefill:
+            message = "the model does not go on with a message of the assistant; let the last one be the user's"
+            raise BadRequestError(message, "messages")
+        max_tokens = request.max_tokens if request.max_tokens is not None else self._facts.max_output
+        out.append(b'{"model":%b,"max_tokens":%d' % (quoted(model), max_tokens))
+        is_reasoning = self._write_options(max_tokens, turns)
+        self._write_tools(turns, is_reasoning=is_reasoning)
+        if system:
+            self._write_system(system)
+        self._write_turns(turns)
+        if request.cache is not None:
+            self._mark(request.cache)
+        out.append(b',"stream":true}' if request.stream else b"}")
+        for at in self._marks[:-_MOST_MARKS]:
+            out[at] = b""
+            self._losses.drop("cache_control")
+        return Written(b"".join(out), self._names.originals, self._ids.originals)
+
+    # -- options --------------------------------------------------------------------------------------
+
+    def _write_options(self, max_tokens: int, turns: list[Turn]) -> bool:
+        """Write what is no part of the prompt; return whether the model reasons."""
+        request, losses, out = self._request, self._losses, self._out
+        config: list[bytes] = []
+        schema = self._schema()
+        is_reasoning = False
+        if request.reasoning is not None:
+            is_reasoning = self._write_reasoning(max_tokens, turns, config)
+        elif self._facts.thinking == "always":
+            is_reasoning = True
+        if schema is not None:
+            config.append(b'"format":{"type":"json_schema","schema":' + schema + b"}")
+        if config:
+            out.append(b',"output_config":{' + b",".join(config) + b"}")
+        self._write_sampling(is_reasoning=is_reasoning)
+        stops = [stop for stop in request.stop if stop.strip()]
+        if len(stops) < len(request.stop):
+            losses.drop("stop")
+        if stops:
+            out.append(b',"stop_sequences":[' + b",".join(map(quoted, stops)) + b"]")
+        if request.user is not None:
+            if len(request.user) <= _MOST_USER:
+                out.append(b',"metadata":{"user_id":' + quoted(request.user) + b"}")
+            else:
+                losses.drop("user")
+        if request.tier is not None:
+            if request.tier in _TIERS:
+                out.append(b',"service_tier":"' + _TIERS[request.tier] + b'"')
+            else:
+                losses.drop("tier")
+        if request.cache_key is not None:
+            losses.drop("prompt_cache_key")
+        return is_reasoning
+
+    def _schema(self) -> JsonValue | None:
+        """Return the schema of the answer; None: there is none, or a tool takes the answer."""
+        form = self._request.format
+        if form is None:
+            return None
+        if form.description is not None:
+            self._losses.drop("response_format.description")
+        if form.schema is not None and self._facts.json_schema:
+            return fitted_schema(form.schema)
+        names = {tool.name for tool in self._request.tools}
+        self.json_tool = _JSON_TOOL
+        while self.json_tool in names:
+            self.json_tool += "_"
+        return None
+
+    def _write_reasoning(self, max_tokens: int, turns: list[Turn], config: list[bytes]) -> bool:
+        reasoning, losses, out = self._request.reasoning, self._losses, self._out
+        assert reasoning is not None, "the caller checks it"
+        way = self._facts.thinking
+        effort = effort_of(reasoning)
+        if way == "none":
+            if effort != "none":
+                losses.drop("reasoning")
+            return False
+        if effort == "none":
+            if way == "always":
+                losses.drop("reasoning")
+                return True
+            out.append(b',"thinking":{"type":"disabled"}')
+            return False
+        if self._is_json_forced and way != "always":
+            losses.drop("reasoning")
+            return False
+        display = b""
+        if reasoning.summary is not None:
+            display = b',"display":"omitted"' if reasoning.summary == "omitted" else b',"display":"summarized"'
+        effort = _EFFORTS.get(effort, effort)
+        if way in ("adaptive", "always"):
+            out.append(b',"thinking":{"type":"adaptive"' + display + b"}")
+            if reasoning.effort is not None or reasoning.budget_tokens is not None:
+                config.append(b'"effort":' + quoted(effort))
+            return True
+        budget = self._budget(budget_of(reasoning), max_tokens, turns)
+        if budget is None:
+            losses.drop("reasoning")
+            return False
+        out.append(b',"thinking":{"type":"enabled","budget_tokens":%d%b}' % (budget, display))
+        if way != "budget":
+            config.append(b'"effort":' + quoted(effort))  # others that speak the dialect: they take no budget
+        return True
+
+    def _budget(self, budget: int, max_tokens: int, turns: list[Turn]) -> int | None:
+        """Return a budget that leaves room for an answer; None: there can't be reasoning."""
+        if max_tokens <= _LEAST_BUDGET or _is_in_loop_without_thinking(turns):
+            return None
+        if budget >= max_tokens:
+            budget = max_tokens - _LEAST_ANSWER
+        return max(_LEAST_BUDGET, budget)
+
+    @property
+    def _is_json_forced(self) -> bool:
+        """True where a tool takes the answer, and no model forces tools while it reasons."""
+        return self.json_tool is not None and not self._facts.forced_choice
+
+    def _write_sampling(self, *, is_reasoning: bool) -> None:
+        request, losses, out = self._request, self._losses, self._out
+        if request.seed is not None:
+            losses.drop("seed")
+        if request.presence_penalty:
+            losses.drop("presence_penalty")
+        if request.frequency_penalty:
+            losses.drop("frequency_penalty")
+        temperature, top_p, top_k = request.temperature, request.top_p, request.top_k
+        is_taken = self._facts.sampling
+        # 1 is what both are anyway. A model that takes both in one request is an old one.
+        if temperature is not None and temperature != 1:
+            if not is_taken or is_reasoning:
+                losses.drop("temperature")
+            else:
+                if temperature > 1:
+                    losses.drop("temperature")
+                out.append(b',"temperature":%b' % msgspec.json.encode(min(temperature, 1.0)))
+        elif temperature == 1 and is_taken:
+            out.append(b',"temperature":1.0')
+        if top_p is not None and top_p != 1:
+            if (
+                not is_taken
+                or (is_reasoning and top_p < _TOP_P_WITH_THINKING)
+                or (temperature is not None and temperature != 1)
+            ):
+                losses.drop("top_p")
+            else:
+                out.append(b',"top_p":%b' % msgspec.json.encode(top_p))
+        if top_k is not None:
+            if not is_taken or is_reasoning:
+                losses.drop("top_k")
+            else:
+                out.append(b',"top_k":%d' % top_k)
+
+    # -- tools ----------------------------------------------------------------------------------------
+
+    def _write_tools(self, turns: list[Turn], *, is_reasoning: bool) -> None:
+        request, out = self._request, self._out
+        choice = request.tool_choice or ToolChoice(Choice.AUTO)
+        tools = request.tools
+        if choice.allowed:
+            tools = [tool for tool in tools if tool.name in choice.allowed]
+        if not tools and self.json_tool is None:
+            # A conversation with calls needs tools: those that it used, of which none may be called.
+            names = {block.name: None for turn in turns for block in turn.blocks if isinstance(block, ToolUse)}
+            tools = [Tool(name) for name in names]
+            choice = ToolChoice(Choice.NONE)
+            if not tools:
+                return
+        out.append(b',"tools":[')
+        for at, tool in enumerate(tools):
+            out.append(b',{"name":' if at else b'{"name":')
+            out.append(quoted(self._names.fit(tool.name)))
+            self._write_tool(tool)
+        if self.json_tool is not None:
+            self._write_json_tool(is_first=not tools)
+        out.append(b"]")
+        if choice.choice is Choice.TOOL and choice.name not in {tool.name for tool in tools}:
+            raise BadRequestError("the tool that must be called is not among the tools", "tool_choice")
+        self._write_choice(choice, n_tools=len(tools), is_reasoning=is_reasoning)
+
+    def _write_tool(self, tool: Tool) -> None:
+        out = self._out
+        if tool.description is not None and not is_blank(tool.description):
+            out.append(b',"description":')
+            out.append(tool.description)
+        out.append(b',"input_schema":')
+        out.append(_object_schema(tool.parameters))
+        if tool.strict:
+            if self._facts.json_schema:
+                out.append(b',"strict":true')
+            else:
+                self._losses.drop("strict", "tools")
+        if tool.cache is not None:
+            self._mark(tool.cache)
+        out.append(b"}")
+
+    def _write_json_tool(self, *, is_first: bool) -> None:
+        form = self._request.format
+        schema = form.schema if form is not None and form.schema is not None else _ANY_OBJECT
+        self._out.extend(
+            (
+                b"" if is_first else b",",
+                b'{"name":',
+                quoted(self.json_tool or _JSON_TOOL),
+                b',"description":',
+                _JSON_TOOL_TEXT,
+                b',"input_schema":',
+                _object_schema(schema),
+                b"}",
+            )
+        )
+
+    def _write_choice(self, choice: ToolChoice, *, n_tools: int, is_reasoning: bool) -> None:
+        kind, name = choice.choice, choice.name
+        if self.json_tool is not None and kind in (Choice.AUTO, Choice.NONE):
+            # The model answers with that tool, or calls one of the client's.
+            is_only = not n_tools or kind is Choice.NONE
+            kind, name = (Choice.TOOL, self.json_tool) if is_only else (Choice.REQUIRED, None)
+        if kind in (Choice.REQUIRED, Choice.TOOL) and is_reasoning and not self._facts.forced_choice:
+            self._losses.drop("tool_choice" if self.json_tool is None else "response_format")
+            kind = Choice.AUTO
+        is_single = self._request.parallel_tools is False and kind is not Choice.NONE
+        if kind is Choice.AUTO and not is_single and self._request.tool_choice is None:
+            return
+        head = (
+            b'{"type":"tool","name":' + quoted(self._names.fit(name))
+            if kind is Choice.TOOL and name is not None
+            else _CHOICES[kind]
+        )
+        single = b',"disable_parallel_tool_use":true' if is_single else b""
+        self._out.append(b',"tool_choice":' + head + single + b"}")
+
+    # -- prompt ---------------------------------------------------------------------------------------
+
+    def _mark(self, cache: CacheMark) -> None:
+        """Write a cache mark as the next field."""
+        if not self._facts.cache_marks:
+            self._losses.drop("cache_control")
+            return
+        self._marks.append(len(self._out))
+        self._out.append(_TTLS.get(cache.ttl or "", _MARK))
+
+    def _write_system(self, texts: list[Text]) -> None:
+        out = self._out
+        out.append(b',"system":[')
+        for at, text in enumerate(texts):
+            if at:
+                out.append(b",")
+            self._write_text(text)
+        out.append(b"]")
+
+    def _write_turns(self, turns: list[Turn]) -> None:
+        out = self._out
+        out.append(b',"messages":[')
+        last = turns[-1]
+        if not last.is_user and isinstance(last.blocks[-1], Text):
+            last.blocks[-1].text = _without_space_at_end(last.blocks[-1].text)
+        for at, turn in enumerate(turns):
+            if at:
+                out.append(b",")
+            out.append(b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":[')
+            for place, block in enumerate(turn.blocks):
+                if place:
+                    out.append(b",")
+                self._write_block(block)
+            out.append(b"]}")
+        out.append(b"]")
+
+    def _write_block(self, block: Block) -> None:
+        match block:
+            case Text():
+                self._write_text(block)
+            case ToolUse():
+                self._write_tool_use(block)
+            case ToolResult():
+                self._write_tool_result(block)
+            case Image():
+                self._write_image(block)
+            case Document():
+                self._write_document(block)
+            case Thinking():
+                self._write_thinking(block)
+            case Audio():
+                raise BadRequestError("the model takes no sound; send its text", "messages")
+
+    def _write_text(self, block: Text) -> None:
+        out = self._out
+        out.append(b'{"type":"text","text":')
+        out.append(block.text)
+        if block.citations is not None:
+            out.append(b',"citations":' + block.citations)
+        if block.cache is not None:
+            self._mark(block.cache)
+        out.append(b"}")
+
+    def _write_tool_use(self, block: ToolUse) -> None:
+        if has_foreign(block.signature):
+            self._losses.drop("reasoning_signature", "messages")
+        self._out.extend(
+            (
+                b'{"type":"tool_use","id":',
+                quoted(self._ids.fit(block.id)),
+                b',"name":',
+                quoted(self._names.fit(block.name)),
+                b',"input":',
+                block.arguments or b"{}",
+            )
+        )
+        if block.cache is not None:
+            self._mark(block.cache)
+        self._out.append(b"}")
+
+    def _write_tool_result(self, block: ToolResult) -> None:
+        out = self._out
+        out.append(b'{"type":"tool_result","tool_use_id":')
+        out.append(quoted(self._ids.fit(block.id)))
+        parts = [part for part in block.parts if not (isinstance(part, Text) and is_blank(part.text))]
+        if parts:
+            out.append(b',"content":[')
+            for at, part in enumerate(parts):
+                if at:
+                    out.append(b",")
+                self._write_block(part)
+            out.append(b"]")
+        if block.is_error:
+            out.append(b',"is_error":true')
+        if block.cache is not None:
+            self._mark(block.cache)
+        out.append(b"}")
+
+    def _write_thinking(self, block: Thinking) -> None:
+        assert block.signature is not None, "turns_of() leaves out what is not signed"
+        value = quoted(block.signature.value)
+        if block.is_redacted:
+            self._out.extend((b'{"type":"redacted_thinking","data":', value, b"}"))
+        else:
+            self._out.extend((b'{"type":"thinking","thinking":', block.text, b',"signature":', value, b"}"))
+
+    def _write_image(self, block: Image) -> None:
+        if block.detail not in (None, "auto"):
+            self._losses.drop("detail", "messages")
+        self._out.append(b'{"type":"image","source":')
+        self._out.append(_image_source(block.source))
+        if block.cache is not None:
+            self._mark(block.cache)
+        self._out.append(b"}")
+
+    def _write_document(self, block: Document) -> None:
+        out, source = self._out, block.source
+        if source.kind is MediaKind.DATA and (source.type or "").startswith("image/"):
+            self._write_image(Image(source, cache=block.cache))
+            return
+        out.append(b'{"type":"document","source":')
+        out.append(_document_source(source))
+        if block.name is not None:
+            out.append(b',"title":' + quoted(block.name))
+        if block.context is not None:
+            out.append(b',"context":' + block.context)
+        if block.citations is not None:
+            out.append(b',"citations":{"enabled":%b}' % (b"true" if block.citations else b"false"))
+        if block.cache is not None:
+            self._mark(block.cache)
+        out.append(b"}")
+
+
+def _is_in_loop_without_thinking(turns: list[Turn]) -> bool:
+    """True where the last results answer calls before which no reasoning of Anthropic's stands.
+
+    With a budget the API wants that reasoning back, and refuses the request without it. It is not there after a
+    fallback from another provider.
+    """
+    for turn in reversed(turns):
+        if turn.is_user:
+            if not isinstance(turn.blocks[0], ToolResult):
+                return False
+        else:
+            return not isinstance(turn.blocks[0], Thinking)
+    return False
+
+
+def _object_schema(schema: JsonValue | None) -> bytes:
+    """Return a schema that says that it is of an object, as the API wants it to."""
+    if schema is None:
+        return _NO_PARAMETERS
+    if schema.startswith((b'{"type":"object"', b'{"type": "object"')):
+        return schema
+    try:
+        kind = bytes(_TYPED.decode(schema).type)
+    except msgspec.ValidationError:
+        raise BadRequestError("a tool's schema must be an object", "tools") from None
+    if kind == b'"object"':
+        return schema
+    if kind not in (b"", b"null"):
+        raise BadRequestError('a tool\'s schema must be of type "object"', "tools")
+    rest = schema[1:].lstrip()
+    if kind == b"null":
+        fields = msgspec.json.decode(schema, type=dict[str, msgspec.Raw])
+        del fields["type"]
+        rest = msgspec.json.encode(fields)[1:]
+    return b'{"type":"object"' + (b"," if rest != b"}" else b"") + rest
+
+
+def _image_source(source: Media) -> bytes:
+    if source.kind is MediaKind.DATA:
+        kind = "image/jpeg" if source.type == "image/jpg" else source.type or ""
+        if kind not in _IMAGES:
+            raise BadRequestError(f"a picture of type {kind!r} is not taken; send PNG, JPEG, GIF or WebP", "messages")
+        return b'{"type":"base64","media_type":%b,"data":%b}' % (quoted(kind), quoted(source.value))
+    return _other_source(source)
+
+
+def _document_source(source: Media) -> bytes:
+    kind = (source.type or _PDF).partition(";")[0].strip()
+    if source.kind is MediaKind.TEXT:
+        return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(source.value)
+    if source.kind is not MediaKind.DATA:
+        return _other_source(source)
+    if kind == _PDF:
+        return b'{"type":"base64","media_type":"application/pdf","data":%b}' % quoted(source.value)
+    if kind.startswith("text/") or kind in ("application/json", "application/xml"):
+        try:
+            text = base64.b64decode(source.value, validate=True).decode("utf-8")
+        except (binascii.Error, ValueError):
+            raise BadRequestError("a document is not base64 of a text in UTF-8", "messages") from None
+        return b'{"type":"text","media_type":"text/plain","data":%b}' % quoted(text)
+    raise BadRequestError(f"a document of type {kind!r} is not taken; send PDF or text", "messages")
+
+
+def _other_source(source: Media) -> bytes:
+    """Write a URL or a file of Anthropic's own."""
+    if source.kind is MediaKind.URL and source.value.startswith(("https://", "http://")):
+        return b'{"type":"url","url":%b}' % quoted(source.value)
+    if source.kind is MediaKind.ID and source.value.startswith("file_"):
+        return b'{"type":"file","file_id":%b}' % quoted(source.value)
+    what = "a file of another provider" if source.kind is MediaKind.ID else "a URL that is not http or https"
+    raise BadRequestError(f"{what} can't be read there; send the data, or an http URL", "messages")
+
+
+def _without_space_at_end(text: bytes) -> bytes:
+    """A message that the model goes on with may not end with space: the API refuses it."""
+    return quoted(decoded(text).rstrip()) if text.endswith((b' "', b'\\n"', b'\\t"', b'\\r"')) else text
