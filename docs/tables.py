@@ -95,6 +95,8 @@ MEANING: Final = {
 _NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.TUNNEL_TIMEOUT, Reason.UPSTREAM_STATUS)
 
 
+_SHOWN_MODELS: Final = 2
+
 # What is sent in place of a key.
 _SIGNED: Final = {
     Keyless.AWS: "AWS credentials",
@@ -224,7 +226,8 @@ def _into(row: Provider) -> str:
 
 def _of_models(models: Sequence[str], row: Provider) -> str:
     if models:
-        return f"{', '.join(f'`{model}`' for model in models)}: "
+        more = " and similar" if len(models) > _SHOWN_MODELS else ""
+        return f"{', '.join(f'`{model}`' for model in models[:_SHOWN_MODELS])}{more}: "
     return "other models: " if len(list(surfaces(row, {}))) > 1 else ""
 
 

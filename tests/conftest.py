@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 
 from tests.secret_watch import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
+from velox.settings.found import VARIABLES
 
 __all__ = [
     "pytest_collection_finish",
@@ -13,6 +15,10 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_testnodedown",
 ]
+
+# The gateways of tests inherit the environment, and must find no keys there of whoever runs the tests.
+for _name in VARIABLES:
+    os.environ.pop(_name, None)
 
 
 def pytest_collection_finish() -> None:

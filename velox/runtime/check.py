@@ -97,6 +97,8 @@ def _warnings(settings: Settings) -> Iterator[str]:
     is_open = not all(address.is_loopback for address in settings.listen)
     if is_open and settings.tls_cert_file is None and settings.api_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
+    if settings.unusable_variables:
+        yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.api_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"

@@ -454,5 +454,10 @@ class Supervisor:
             "velox %s ready in %.0f ms: listening on %s, admin on %s, %d workers, upstream %s",
             *(__version__, took_ms, self._listeners.url, admin, self._settings.workers, upstream),
         )
+        for entry in self._settings.found_upstreams:
+            self._logger.info("found %s: models %s/... go to %s", entry.where, entry.name, entry.origins[0])
+        if self._settings.unusable_variables:
+            names = ", ".join(self._settings.unusable_variables)
+            self._logger.warning("set, but not as Velox could use it: %s", names)
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")

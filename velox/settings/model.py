@@ -442,9 +442,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routes: tuple[RouteEntry, ...]
     # Variable -> "command line", "environment", "file" or "default".
     origins: Mapping[str, str]
+    # Variables of providers that are set, and of no use (found.py).
+    unusable_variables: tuple[str, ...] = ()
     # How the file, and that of the keys, ended when it was read.
     file_end: FileEnd = NO_END
     key_file_end: FileEnd = NO_END
+
+    @property
+    def found_upstreams(self) -> tuple[UpstreamEntry, ...]:
+        """Return the upstreams that variables of providers made (found.py); `where` names the variables."""
+        return () if self.upstreams[0].where else tuple(entry for entry in self.upstreams if entry.where)
 
     @property
     def limit_rules(self) -> tuple[LimitRule, ...]:

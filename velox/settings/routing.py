@@ -12,6 +12,7 @@ from typing import Any, Final
 from velox.policy.patterns import is_exact, overlap
 from velox.policy.route_match import shadowed
 from velox.policy.routes import RouteEntry, Target, UpstreamEntry
+from velox.settings.found import Found, find_providers
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.routes import implicit_route, parse_routes
 from velox.settings.tree import Tree
@@ -31,15 +32,19 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
     problems: list[Problem] = []
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
+    found = Found()
     if "upstreams" in trees:
         upstreams, problems = parse_upstreams(trees["upstreams"], values, environ)
     else:
         upstreams = implicit_upstreams(values)
+        if "routes" not in trees and upstreams:
+            found = find_providers(environ, upstreams[0])
     if "routes" in trees:
         routes, wrong = parse_routes(trees["routes"])
         problems += wrong
     else:
-        routes = (implicit_route(upstreams, in_order="upstreams" not in trees),)
+        routes = (*found.routes, implicit_route(upstreams, in_order="upstreams" not in trees))
+        upstreams += found.upstreams
     # An upstream without a valid name is reported as such, not as missing.
     if all(upstream.name for upstream in upstreams) and upstreams:
         problems += _dangling(routes, [upstream.name for upstream in upstreams])
@@ -47,6 +52,7 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
     if not problems and upstreams:
         problems += route_problems(routes, upstreams)
     values["upstreams"], values["routes"] = upstreams, routes
+    values["unusable_variables"] = found.unusable
     return problems
 
 
