@@ -37,6 +37,7 @@ from velox.observe import series
 from velox.observe.access_log import AccessLog
 from velox.observe.metrics import WorkerMetrics
 from velox.protocol.http1 import Http1Limits
+from velox.runtime.authorities import Authorities
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker
 from velox.runtime.worker import gateway_parts, queue_of
@@ -136,6 +137,7 @@ def _by_velox() -> _Take:
         *(0, UpstreamCells(table, 0), metrics, logger, loop),
         max_connections=64,
         on_change=lambda: None,
+        authorities=Authorities({}, loop, logger),
         sim_origin=None,
     )
     parts = gateway_parts(

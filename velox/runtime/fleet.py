@@ -133,6 +133,7 @@ class Fleet:
                 member.pool.start()
         self._leaving += before - now
         self._note_leaving()
+        self._maker.authorities.keep_only(member.entry for member in self.members)
         return self.routing
 
     def tick(self, now_s: float) -> None:
@@ -166,6 +167,7 @@ class Fleet:
         """Abort every connection."""
         self._starts.stop()
         self._ticks.stop()
+        self._maker.authorities.close()
         for member in (*self.members, *(retired.member for retired in self._retired)):
             member.pool.close()
 

@@ -33,8 +33,10 @@ from velox.policy.health.keys import Changes, Keys
 from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, ProbeSchedule, State
 from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
+from velox.providers.authority import Authority
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
+from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import share
 from velox.runtime.dialects import sides
 from velox.settings import Settings
@@ -101,7 +103,8 @@ _LEAST_HEADS: Final = 16
 class MemberMaker:
     """Makes the members of worker `slot`.
 
-    max_connections: to one member. on_change: called when a pool has changed. changes: of the health of all members.
+    max_connections: to one member. on_change: called when a pool has changed. authorities: sign requests in.
+    changes: of the health of all members.
     """
 
     slot: int
@@ -111,6 +114,7 @@ class MemberMaker:
     loop: asyncio.AbstractEventLoop
     max_connections: int
     on_change: Callable[[], None]
+    authorities: Authorities
     sim_origin: str | None
     buffer: ReadBuffer = field(default_factory=ReadBuffer, init=False)
     changes: Changes = field(default_factory=Changes, init=False)
@@ -124,7 +128,10 @@ class MemberMaker:
     ) -> Member:
         """Return a member, which has no connections yet. keys: of its upstream. is_new: others were there before."""
         n_kept = _kept_heads(self.entries(settings))
-        forwarders = tuple(_forwarder(settings, entry, origin, key, n_kept) for key in _credentials(entry))
+        authority = self.authorities.of(entry)
+        forwarders = tuple(
+            _forwarder(settings, entry, origin, key, authority, n_kept=n_kept) for key in _credentials(entry)
+        )
         resolver = Resolver(
             origin.host,
             origin.port,
@@ -215,7 +222,15 @@ def _kept_heads(upstreams: Iterable[UpstreamEntry]) -> int:
     return max(_LEAST_HEADS, min(_MOST_HEADS, _ALL_HEADS // n_forwarders))
 
 
-def _forwarder(settings: Settings, entry: UpstreamEntry, origin: Origin, key: str | None, n_kept: int) -> Forwarder:
+def _forwarder(
+    settings: Settings,
+    entry: UpstreamEntry,
+    origin: Origin,
+    key: str | None,
+    authority: Authority | None,
+    *,
+    n_kept: int,
+) -> Forwarder:
     row = PROVIDERS[entry.provider]
     return Forwarder(
         row,
@@ -226,6 +241,8 @@ def _forwarder(settings: Settings, entry: UpstreamEntry, origin: Origin, key: st
         account_headers_pass=settings.upstream_account_headers == "pass",
         added=entry.headers,
         usual=row.headers,
+        authority=authority,
+        host=origin.host_header,
         kept_heads=n_kept,
     )
 

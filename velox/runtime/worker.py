@@ -52,6 +52,7 @@ from velox.profiling.remote import ProfileAgent
 from velox.protocol.body import BodyReader
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
+from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import MemoryGuard, ResidentMemory, descriptors_of, open_files_limit, share
 from velox.runtime.configuration import ConfigFollower, ConfigSnapshot
 from velox.runtime.credentials import Certificates, KeyWatch
@@ -246,6 +247,7 @@ class Worker:
             self._loop,
             max_connections=self._descriptors.upstream,
             on_change=self._on_pool_change,
+            authorities=Authorities(os.environ, self._loop, self._logger),
             sim_origin=context.sim_origin,
         )
         return Fleet(self._settings, maker, context.upstreams, self._loop)

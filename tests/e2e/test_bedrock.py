@@ -1,0 +1,133 @@
+"""Bedrock: signed requests that botocore would sign in the same way, Converse in both directions, frames."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Iterator
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
+import openai
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, RecordingUpstream, Script
+from tests.e2e.routed import MESSAGES, routed
+from tests.recorded import Exchange, recorded
+
+ACCESS, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI-example", "session-token-example"
+MODEL = "us.amazon.nova-micro-v1:0"
+FRAMES = (("content-type", "application/vnd.amazon.eventstream"),)
+PLAIN = next(e for e in recorded("bedrock", "/converse", stream=False) if b'"text"' in e.reply)
+STREAM = next(e for e in recorded("bedrock", "/converse-stream", stream=True))
+
+
+def replays(plain: Exchange, stream: Exchange) -> Script:
+    async def answer(call: Call) -> None:
+        if call.target.endswith("/converse-stream"):
+            await call.reply(200, FRAMES, stream.reply)
+        else:
+            await call.reply(200, JSON, plain.reply)
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def velox(upstream: RecordingUpstream) -> Iterator[VeloxProcess]:
+    """A gateway with AWS credentials in its environment."""
+    entry = {"name": "bedrock", "provider": "bedrock", "region": "eu-central-1", "origin": upstream.upstream.url}
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
+    with routed({"upstreams": [entry]}, **keys) as running:
+        upstream.forget()
+        yield running
+
+
+def signature_of(call: Call) -> str:
+    """Return the signature that botocore makes for the fields which this request has signed."""
+    given = call.header("authorization") or ""
+    signed = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    fields = {name: call.header(name) or "" for name in signed}
+    request = botocore.awsrequest.AWSRequest(
+        method=call.method, url=f"http://{call.header('host')}{call.target}", data=call.body, headers=fields
+    )
+    request.context["timestamp"] = call.header("x-amz-date")
+    credentials = botocore.credentials.Credentials(ACCESS, SECRET, TOKEN)
+    signer = botocore.auth.SigV4Auth(credentials, "bedrock", "eu-central-1")
+    canonical = signer.canonical_request(request)
+    return str(signer.signature(signer.string_to_sign(request, canonical), request))
+
+
+def test_request_is_signed_as_botocore_signs_it(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """The model is one segment of the path, with its colon encoded."""
+    with upstream.playing(replays(PLAIN, STREAM)):
+        answer = velox.openai().chat.completions.create(model=MODEL, messages=MESSAGES)
+
+    call = upstream.calls[-1]
+    assert call.target == f"/model/{urllib.parse.quote(MODEL, safe='')}/converse"
+    assert call.header("x-amz-security-token") == TOKEN
+    assert (call.header("authorization") or "").endswith(f"Signature={signature_of(call)}")
+    said = json.loads(PLAIN.reply)["output"]["message"]["content"]
+    assert answer.choices[0].message.content == "".join(part.get("text", "") for part in said)
+
+
+def test_stream_of_frames_is_a_stream_of_chunks(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """An OpenAI client sees an event stream, with the usage that it asked for."""
+    options = openai.types.chat.ChatCompletionStreamOptionsParam(include_usage=True)
+    with upstream.playing(replays(PLAIN, STREAM)):
+        create = velox.openai().chat.completions.create
+        raw = velox.openai().chat.completions.with_raw_response.create(model=MODEL, messages=MESSAGES, stream=True)
+        chunks = list(create(model=MODEL, messages=MESSAGES, stream=True, stream_options=options))
+
+    assert raw.headers["content-type"].startswith("text/event-stream")
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] in ("stop", "tool_calls", "length")
+    assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_frames_that_are_cut_are_no_answer(velox: VeloxProcess, upstream: RecordingUpstream, share: float) -> None:
+    """Wherever it is cut, the client sees an error and no finish."""
+
+    async def cut(call: Call) -> None:
+        await call.head(200, FRAMES)
+        await call.data(STREAM.reply[: int(len(STREAM.reply) * share)])
+        await call.drain()
+        call.cut()
+
+    with upstream.playing(cut), pytest.raises(openai.APIError):
+        stream = velox.openai().chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+        assert not [c for c in stream if c.choices and c.choices[0].finish_reason]
+
+
+def test_error_of_bedrock_is_one_of_the_client(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """Its type stands in a header."""
+
+    async def throttle(call: Call) -> None:
+        await call.reply(429, (*JSON, ("x-amzn-errortype", "ThrottlingException:x")), b'{"message":"Too many"}')
+
+    with upstream.playing(throttle), pytest.raises(openai.RateLimitError) as raised:
+        velox.openai().chat.completions.create(
+            model=MODEL, messages=MESSAGES, extra_headers={"x-request-timeout-ms": "100"}
+        )
+    assert "Too many" in raised.value.message
+
+
+def test_without_credentials_nothing_is_sent(upstream: RecordingUpstream) -> None:
+    """The error says why, and holds no secret."""
+    entry = {"name": "bedrock", "provider": "bedrock", "region": "eu-central-1", "origin": upstream.upstream.url}
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS}
+    with routed({"upstreams": [entry]}, **keys) as running:
+        upstream.forget()
+        with pytest.raises(openai.InternalServerError) as raised:
+            running.openai().chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert raised.value.status_code == 502 and raised.value.code == "upstream_credentials"
+    assert "AWS_SECRET_ACCESS_KEY is not" in raised.value.message
+    assert not upstream.calls
