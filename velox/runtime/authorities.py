@@ -18,7 +18,7 @@ from velox.providers.aws import AwsChain
 from velox.providers.provider import Keyless, Provider
 from velox.providers.renewal import RenewedSource
 from velox.providers.rows import PROVIDERS
-from velox.runtime.outside import Outside
+from velox.runtime.outside import NetOutside
 
 __all__ = ["Authorities"]
 
@@ -32,7 +32,7 @@ class Authorities:
         self._environment: Final = environment
         self._loop: Final = loop
         self._logger: Final = logger
-        self._outside: Final = Outside()
+        self._outside: Final = NetOutside(loop)
         self._known: Final[dict[_Place, tuple[Authority, asyncio.Task[None]]]] = {}
 
     def __repr__(self) -> str:

@@ -11,6 +11,8 @@ from velox.dialects.converse.model import ConverseModel
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.messages.model import MessagesModel
 from velox.gateway.lanes import Sides
 from velox.types import Surface
 
@@ -21,9 +23,14 @@ def sides() -> Sides:
     """Return the dialects that clients and models may speak, for one upstream: it keeps the schemas that it rewrote."""
     schemas = SubsetSchemas()
     return Sides(
-        clients={Surface.CHAT: ChatClient, Surface.GENERATE: GenerateClient},
+        clients={
+            Surface.CHAT: ChatClient,
+            Surface.GENERATE: GenerateClient,
+            Surface.MESSAGES: MessagesClient,
+        },
         models={
             Surface.CHAT: ChatModel,
+            Surface.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
             Surface.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
             Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
         },
