@@ -279,7 +279,8 @@ class ReplyHead:
 class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a dataclass costs three times as much
     """What Velox reads of a request's body: plain values only, never a parser's object.
 
-    n: answers asked for. include_usage: what its stream_options ask for; None: it has none.
+    n: answers asked for. include_usage: what its stream_options ask for; None: it has none. stores: it asks the
+    upstream to keep the answer.
     """
 
     model: str | None = None
@@ -288,6 +289,7 @@ class BodyFields(msgspec.Struct, gc=False):  # one is made for each request; a d
     user: str | None = None
     n: int = 1
     include_usage: bool | None = None
+    stores: bool = False
 
 
 class Scope(enum.IntEnum):

@@ -14,10 +14,10 @@ from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.steps import finished
-from velox.protocol.body import LARGE_BYTES
+from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_objects import mentions_objects, named_ids
 from velox.shm.object_table import ObjectMemory, ObjectTable
-from velox.types import Caller, Header, KeyEntry, ReplyHead, RequestHead
+from velox.types import BodyFields, Caller, Header, KeyEntry, ReplyHead, RequestHead
 
 A, B = Caller("a", id=b"12345678"), Caller("b", id=b"23456789")
 LIMITED = Caller("c", ("m",), b"34567890", endpoints=("all",))
@@ -43,9 +43,10 @@ class Account:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         head = RequestHead.of(method, target, headers, len(data) if data else None)
         guard = self.access.guard(head, caller)
-        if guard is None or (len(data) < LARGE_BYTES and not guard.concerns(data)):
+        fields = BodyReader().read(data) if target == CHATS and data else BodyFields()
+        if guard is None or not guard.concerns(data if len(data) < LARGE_BYTES else None, fields):
             return ()
-        return tuple(finished(guard.steps(head, data)))
+        return tuple(finished(guard.steps(head, data, fields)))
 
     def refused(
         self, method: bytes, target: bytes, body: object = None, headers: Sequence[Header] = JSON
@@ -219,6 +220,27 @@ def test_unknown_objects_may_be_refused_in_bodies_too() -> None:
         account.ask(A, b"POST", CHATS, chat({"type": "file", "file": {"file_id": "file-yesterday"}}))
     account.ask(A, b"POST", CHATS, chat(FILE_PART, {"type": "text", "text": "file-yesterday"}))
     account.ask(A, b"POST", b"/v1/responses", turn(tools=[{"type": "code_interpreter", "container": {"type": "auto"}}]))
+
+
+def test_body_is_not_searched_while_nobody_has_made_what_it_could_name() -> None:
+    """Chats of callers that share an account cost no more for it; kept replies are named at their own endpoints."""
+    table = ObjectTable(ObjectMemory(1024, 1, 1), 0)
+    auth = Authenticator([KeyEntry(b"1" * 32, name="a"), KeyEntry(b"2" * 32, name="b")])
+    body = json.dumps(chat(FILE_PART)).encode()
+    guards = {}
+    for refuses_unknown in (False, True):
+        access = Access(table, auth, refuses_unknown=refuses_unknown)
+        guards[refuses_unknown] = access.guard(RequestHead.of(b"POST", CHATS, JSON, len(body)), B)
+
+    def concerned() -> list[bool]:
+        return [guard is not None and guard.concerns(body, BodyFields()) for guard in guards.values()]
+
+    assert concerned() == [False, True], "what is unknown may have to be refused"
+    table.remember(RESPONSE, table.number("a"))
+    table.remember(CHAT, table.number("a"))
+    assert concerned() == [False, True]
+    table.remember(FILE, table.number("a"))
+    assert concerned() == [True, True]
 
 
 # -- stored chat completions --------------------------------------------------------------------------------------

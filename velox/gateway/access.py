@@ -46,7 +46,7 @@ from velox.protocol.named_models import (
 )
 from velox.protocol.websocket_messages import MessageGate
 from velox.shm.object_table import ObjectTable
-from velox.types import Caller, RequestHead
+from velox.types import BodyFields, Caller, RequestHead
 
 __all__ = ["Access", "Guard", "check_model"]
 
@@ -65,6 +65,7 @@ _LINE_BYTES: Final = 64 * 1024  # of a file's lines between two turns of the loo
 _BATCH: Final = "batch"
 _TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
 _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
+_NO_FIELDS: Final = BodyFields()
 
 
 class _Place(NamedTuple):
@@ -110,7 +111,7 @@ class Access:
             message = "the path of an object must be written plainly: no percent-encoding, known words in lower case"
             raise VeloxError(Reason.FORBIDDEN, message)
         owner = table.number(caller.name)
-        owned = owned_call(head, place.call, owner, table, self._scan, refuses_unknown=self._refuses_unknown)
+        owned = owned_call(head, place.call, owner, table, refuses_unknown=self._refuses_unknown)
         if owned is None:
             return guard
         return Guard(caller, None if guard is None else guard.call, self._scan, owned)
@@ -182,13 +183,14 @@ class Guard:
     not. owned: looks whose objects they name; None: they name none.
     """
 
-    __slots__ = ("_caller", "_marks", "_owned", "_scan", "call")
+    __slots__ = ("_caller", "_named", "_owned", "_scan", "_watched", "call")
 
     def __init__(self, caller: Caller, call: ApiCall | None, scan: JsonScan, owned: OwnedCall | None = None) -> None:
         self._caller: Final = caller
         self.call: Final = call
         self._owned: Final = owned
-        self._marks: Final = () if owned is None or call is not None else owned.marks
+        self._watched: Final = owned if call is None and owned is not None and owned.watches else None
+        self._named: Final = owned.named if owned is not None else ()
         self._scan: Final = scan
 
     def __repr__(self) -> str:
@@ -219,17 +221,16 @@ class Guard:
             message = "this key is limited to some models, and this request names none (model=...)"
             raise VeloxError(Reason.FORBIDDEN, message, param="model")
 
-    def concerns(self, body: bytes | bytearray) -> bool:
-        """Say whether steps() has anything to do for a request with this body, which is not large."""
-        marks = self._marks
-        if not marks:
+    def concerns(self, body: bytes | bytearray | None, fields: BodyFields) -> bool:
+        """Say whether steps() has anything to do for a request with this body. fields: of it, if they were read."""
+        watched = self._watched
+        if watched is None or fields.stores:
             return True
-        for mark in marks:  # noqa: SIM110 - any() takes three times as long, for each request
-            if mark in body:
-                return True
-        return False
+        return self._named[0] != 0 and watched.may_concern(body)
 
-    def steps(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, Sequence[ReplyFilter]]:
+    def steps(
+        self, head: RequestHead, body: bytes | bytearray, fields: BodyFields = _NO_FIELDS
+    ) -> Generator[None, None, Sequence[ReplyFilter]]:
         """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply."""
         if self.call is not None:
             try:
@@ -239,10 +240,8 @@ class Guard:
         owned = self._owned
         if owned is None:
             return ()
-        if self._marks and len(body) >= LARGE_BYTES and not (yield from owned.is_marked(body)):
-            return ()
         yield from owned.check(head, body)
-        return owned.filters(head, body)
+        return owned.filters(head, stores=fields.stores)
 
     def gate(self) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket."""

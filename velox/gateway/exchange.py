@@ -196,8 +196,8 @@ class Exchange:
         elif plan.named is not None:
             self.fields = plan.named
         guard = plan.guard
-        if guard is not None and guard.concerns(self.body or b""):
-            self._filters = finished(guard.steps(self.head, self.body or b""))
+        if guard is not None and guard.concerns(self.body, self.fields):
+            self._filters = finished(guard.steps(self.head, self.body or b"", self.fields))
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
@@ -260,8 +260,9 @@ class Exchange:
             self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
         elif plan.named is not None:
             self.fields = plan.named
-        if plan.guard is not None:
-            self._filters = await in_steps(plan.guard.steps(self.head, body))
+        guard = plan.guard
+        if guard is not None and guard.concerns(None, self.fields):
+            self._filters = await in_steps(guard.steps(self.head, body, self.fields))
 
     async def _wait_for_turn(self, wait_ns: int) -> None:
         self.phase = "limit"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -21,7 +21,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
-from velox.protocol.named_models import DoubtError, JsonScan
+from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import ESCAPE, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import ReplyHead, RequestHead
@@ -31,12 +31,8 @@ __all__ = ["OwnedCall", "owned_call"]
 _READS: Final = frozenset({b"GET", b"HEAD"})
 # What is made here is stored only if the request asks for that.
 _CHAT: Final = "chat/completions"
-_STORE: Final = "store"
-# Bodies that make no object, and have none of these, need no look: most of what callers send. Of files, a body has an
-# id or the name of its field; beside files only a container is named where no object is made.
-_MARKS: Final = (b'"file', b'"container', ESCAPE)
-_MARKS_OF_CHAT: Final = (b'"file', b'"store"', ESCAPE)
-_SLICE_BYTES: Final = 1024 * 1024
+# Of these a body has one that names an object at an endpoint without objects of its own.
+_MARKS: Final = (b'"file', b'"cntr', b'"container', ESCAPE)
 _IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _SOUGHT_BYTES: Final = 256 * 1024
@@ -47,17 +43,17 @@ _MORE_IDS: Final = ("output_file_id", "error_file_id", "thread_id")
 class OwnedCall:
     """One kind of request of one caller, by its number in the table.
 
-    marks: bytes of which a body must have one, else neither check() nor filters() has anything to do; (): they have.
+    watches: such requests make no object, unless they say so, and most name none: may_concern() is asked before, if
+    the first of `named` is not 0.
     """
 
-    __slots__ = ("_allowed", "_call", "_makes", "_owner", "_scan", "_table", "marks")
+    __slots__ = ("_allowed", "_call", "_makes", "_owner", "_table", "named", "watches")
 
     def __init__(
         self,
         call: ApiCall | None,
         owner: int,
         table: ObjectTable,
-        scan: JsonScan,
         *,
         makes: bool,
         refuses_unknown: bool = False,
@@ -69,14 +65,14 @@ class OwnedCall:
         # The owners whose objects it may name.
         self._allowed: Final = (owner,) if refuses_unknown else (owner, UNKNOWN)
         self._table: Final = table
-        self._scan: Final = scan
-        self.marks: Final = self._marks()
+        is_chat = call is not None and call.collection == _CHAT and not call.object_id and makes
+        # While nobody has made what a body could name, only an unknown object can be refused.
+        self.named: Final[Sequence[int] | memoryview[int]] = (1,) if refuses_unknown else table.named
+        self.watches: Final = call is None or not call.collection or is_chat
 
-    def _marks(self) -> tuple[bytes, ...]:
-        call = self._call
-        if call is None or not call.collection:
-            return _MARKS
-        return _MARKS_OF_CHAT if call.collection == _CHAT and not call.object_id and self._makes else ()
+    def may_concern(self, body: bytes | bytearray | None) -> bool:
+        """Say whether a body may name an object of somebody. None: one that is large, and is looked at by check()."""
+        return body is None or any(mark in body for mark in _MARKS)
 
     def check(self, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
         """Raise VeloxError(404) if the path or the body names an object of another caller; yields between slices."""
@@ -106,17 +102,8 @@ class OwnedCall:
             if not n % _IDS_PER_STEP:
                 yield
 
-    def is_marked(self, body: bytes | bytearray) -> Generator[None, None, bool]:
-        """Say whether a large body has one of the marks; yields between slices of the work."""
-        for at in range(0, len(body), _SLICE_BYTES):
-            for mark in self.marks:
-                if body.find(mark, at, at + _SLICE_BYTES + len(mark)) >= 0:
-                    return True
-            yield
-        return False
-
-    def filters(self, head: RequestHead, body: bytes | bytearray) -> tuple[ReplyFilter, ...]:
-        """Return what reads the reply."""
+    def filters(self, head: RequestHead, *, stores: bool) -> tuple[ReplyFilter, ...]:
+        """Return what reads the reply. stores: the body asks for that."""
         call = self._call
         if call is None or not call.collection:
             return ()
@@ -124,16 +111,8 @@ class OwnedCall:
             return (Recording(self._table, self._owner),) if call.collection == "batches" else ()
         if head.method in _READS:
             return (ListFilter(self._table, self._owner),)
-        is_made = self._makes and (call.collection != _CHAT or self._stores(body))
+        is_made = self._makes and (call.collection != _CHAT or stores)
         return (Recording(self._table, self._owner),) if is_made else ()
-
-    def _stores(self, body: bytes | bytearray) -> bool:
-        """Say whether a chat completion will be stored."""
-        try:
-            fields = self._scan.fields(body, _STORE.__eq__)
-        except DoubtError:
-            return True
-        return any(value not in (None, False) for _, value in fields)
 
     def _check(self, object_id: str, param: str | None = None) -> None:
         if self._table.owner_of(object_id) not in self._allowed:
@@ -150,7 +129,6 @@ def owned_call(
     call: ApiCall | None,
     owner: int,
     table: ObjectTable,
-    scan: JsonScan,
     *,
     refuses_unknown: bool = False,
 ) -> OwnedCall | None:
@@ -160,7 +138,7 @@ def owned_call(
     """
     if head.offer is not None or not (head.has_body or (call is not None and call.collection)):
         return None
-    return OwnedCall(call, owner, table, scan, makes=head.method == b"POST", refuses_unknown=refuses_unknown)
+    return OwnedCall(call, owner, table, makes=head.method == b"POST", refuses_unknown=refuses_unknown)
 
 
 def _unknown(param: str | None) -> VeloxError:

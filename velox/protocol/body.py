@@ -41,7 +41,8 @@ _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens"
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
 _OPTIONS: Final = "stream_options"
-_RARE: Final = frozenset({"user", _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+_STORE: Final = "store"
+_RARE: Final = frozenset({"user", _STORE, _OPTIONS, *_MAX_TOKENS, *_CHOICES})
 _FIELDS: Final = _RARE | {"model", "stream"}
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
@@ -122,6 +123,9 @@ def _scan(parser: simdjson.Parser, body: bytes | bytearray) -> _Fields | None:
     for key in document:
         if key in _FIELDS:
             if key in values:
+                if key == _STORE:
+                    values[key] = ...  # it is never read to refuse a request, so twice it means the worse
+                    continue
                 repeated = key
             value = document[key]
             if type(value) not in _COMPOUND:
@@ -164,7 +168,7 @@ def _scan_tolerantly(skimmed: Skimmed) -> _Fields | None:
     if not isinstance(document, _Pairs):
         return None
     found = [(key, _plain(key, value)) for key, value in document.pairs if key in _FIELDS]
-    names = [name for name, _ in found]
+    names = [name for name, _ in found if name != _STORE]
     return dict(found), next((name for name in names if names.count(name) > 1), None)
 
 
@@ -227,6 +231,7 @@ def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
             fields.n = max(fields.n, value)
     if _OPTIONS in values:
         fields.include_usage = values[_OPTIONS] is _ASKS
+    fields.stores = values.get(_STORE) not in (None, False)
 
 
 def _invalid(message: str) -> VeloxError:

@@ -23,6 +23,8 @@ __all__ = ["UNKNOWN", "ObjectMemory", "ObjectTable", "object_bytes"]
 
 _WAYS: Final = 16  # rows of a set
 _ROW: Final = 3  # cells: the id, its owner, when it was written
+# Replies that are kept: only the endpoints that make them name them.
+_OF_REPLIES: Final = ("resp_", "chatcmpl-")
 UNKNOWN: Final = 0  # the owner of an object that is not in the table
 
 
@@ -43,27 +45,34 @@ class ObjectMemory:
     included, so that a process that replaces another one has rows of its own. Untouched pages take no memory.
     """
 
-    __slots__ = ("blocks", "cells", "key", "sets")
+    __slots__ = ("blocks", "cells", "key", "named", "sets")
 
     def __init__(self, rows: int, writers: int, blocks: int) -> None:
         self.blocks: Final = blocks
         self.sets: Final = _sets(rows, writers)
         self.key: Final = os.urandom(16)  # clients must not choose which ids share a set
         size = object_bytes(rows, writers, blocks)
-        self.cells: Final[memoryview[int]] = memoryview(shared_memory("velox-objects", size)).cast("Q")
+        memory = memoryview(shared_memory("velox-objects", size + CELL_BYTES)).cast("Q")
+        self.cells: Final[memoryview[int]] = memory[:-1]
+        # As ObjectTable.named. Whoever writes it writes 1.
+        self.named: Final[memoryview[int]] = memory[-1:]
 
     def __repr__(self) -> str:
         return f"<ObjectMemory sets={self.sets} blocks={self.blocks}>"
 
 
 class ObjectTable:
-    """The table as one process sees it, which writes `block`."""
+    """The table as one process sees it, which writes `block`.
 
-    __slots__ = ("_block", "_memory")
+    named: its first is 0 until somebody has made an object that bodies of any endpoint may name, as a file.
+    """
+
+    __slots__ = ("_block", "_memory", "named")
 
     def __init__(self, memory: ObjectMemory, block: int) -> None:
         self._memory: Final = memory
         self._block: Final = block
+        self.named: Final = memory.named
 
     def __repr__(self) -> str:
         return f"<ObjectTable block={self._block} {self._memory!r}>"
@@ -90,6 +99,8 @@ class ObjectTable:
         """Note who made an object. Who is known as its owner stays it."""
         if self.owner_of(object_id):
             return
+        if not object_id.startswith(_OF_REPLIES):
+            self.named[0] = 1
         tag, cells = self.number(object_id), self._memory.cells
         rows = self._rows(tag, self._block)
         at = next((at for at in rows if not cells[at]), None)
