@@ -82,8 +82,8 @@ def test_every_problem_names_line_field_and_what_was_expected(tmp_path: Path) ->
 
     assert found == [
         "velox.yaml:4: queue_batch: expected once, but it stands at velox.yaml:3 too",
-        "velox.yaml:5: max_body: expected one value, or a list of values without commas",
         "velox.yaml:2: workerz: there is no such field; did you mean workers?",
+        "velox.yaml:5: max_body: expected one value, or a list of values without commas",
         "velox.yaml:1: workers is '0': expected a whole number from 1 to 512",
     ]
 

@@ -12,6 +12,44 @@ import pytest
 from velox.settings import SettingsError, load
 
 FILES: dict[str, tuple[str | bytes, list[str]]] = {
+    "clients": (
+        "clients:\n  - {name: a, key: secret}\n",
+        ["velox.yaml:1: clients: expected `api_keys`, a list such as `- {name: web-shop, key: sha256:HEX}`"],
+    ),
+    "server": (
+        "server:\n  port: 8080\nserving: {a: {b: c}}\n",
+        [
+            "velox.yaml:1: server: expected `listen`, such as `listen: 127.0.0.1:8080`",
+            "velox.yaml:3: serving: there is no such field",
+        ],
+    ),
+    "lists where fields belong": (
+        "upstreams:\n  - name: a\n    origin: http://h\n    timeouts: [3s]\n    probe: /health\n"
+        "routes:\n  - {name: r, match: [gpt-4o], to: a, hedge: p95, mirror: a}\n",
+        [
+            "velox.yaml:4: timeouts: expected fields, such as `timeouts: {first_byte: 60s}`",
+            "velox.yaml:5: probe: expected fields, such as `probe: {path: /health, every: 5s}`",
+            "velox.yaml:7: mirror: expected fields, such as `mirror: {to: next, percent: 5}`",
+            "velox.yaml:7: match: expected fields, such as `match: {models: [gpt-4o*]}`",
+            "velox.yaml:7: hedge: expected fields, such as `hedge: {after: p95, at_most: 5%}`",
+        ],
+    ),
+    "fields of an upstream at a route": (
+        "upstreams:\n  - {name: a, origin: http://h}\n"
+        "routes:\n  - {name: r, to: {upstream: a, weight: 3}, retries: 2, timeout: 3s}\n",
+        [
+            "velox.yaml:4: retries: expected it as a field of the file: it is the same for all routes",
+            "velox.yaml:4: timeout: expected it at the upstream",
+            "velox.yaml:4: to.weight: expected it at the upstream",
+        ],
+    ),
+    "field of a key": (
+        "upstreams:\n  - {name: a, origin: http://h}\napi_keys:\n  - {name: a, key: secret, rmp: 5, sk-secret: 1}\n",
+        [
+            "velox.yaml:4: rmp: there is no such field of a key; did you mean rpm?",
+            "velox.yaml:4: a key: there is no such field of a key",
+        ],
+    ),
     "tab": ("workers: 2\n\tqueue_batch: 1\n", ["velox.yaml:2:1: the file: expected spaces before a field, not a tab"]),
     "indent": (
         "workers: 2\n  queue_batch: 1\n",

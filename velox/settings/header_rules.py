@@ -33,7 +33,7 @@ _OWN: Final = "x-velox-"
 
 def header_rules(section: Section, name: str) -> HeaderRules:
     """Return the rules in a route's field `name`: request_headers or response_headers."""
-    inner = section.section(name, ("set", "remove"))
+    inner = section.section(name, ("set", "remove"), "set: {x-team: a}, remove: [user-agent]")
     if inner is None:
         return NO_RULES
     added = plain_headers(inner, "set", CREDENTIALS if name == "request_headers" else ())
@@ -54,7 +54,7 @@ def plain_headers(section: Section, name: str, refused: Collection[str] = CREDEN
     refused: names besides those that are never set.
     """
     found: dict[str, str] = {}
-    for key, text, where in section.pairs(name):
+    for key, text, where in section.pairs(name, "x-team: a"):
         try:
             lower = _settable(key, refused)
             if lower in found:

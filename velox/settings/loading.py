@@ -33,9 +33,18 @@ _OPTIONS: Final = {"VELOX_CONFIG": "--config", "VELOX_ADMIN_LISTEN": "--admin"}
 # What is expected instead of fields that people write by mistake.
 _HINTS: Final = MappingProxyType(
     {
-        **dict.fromkeys(("port", "host", "bind", "address"), "expected `listen`, such as `listen: 127.0.0.1:8080`"),
+        **dict.fromkeys(
+            ("port", "host", "bind", "address", "server"), "expected `listen`, such as `listen: 127.0.0.1:8080`"
+        ),
+        **dict.fromkeys(
+            ("clients", "keys", "client_keys", "users", "consumers", "tokens"),
+            "expected `api_keys`, a list such as `- {name: web-shop, key: sha256:HEX}`",
+        ),
         "model_list": "expected `upstreams` and `routes`; `velox import litellm` makes them of a LiteLLM file",
-        **dict.fromkeys(("upstream", "providers", "origins"), "expected `upstreams`, a list"),
+        **dict.fromkeys(
+            ("upstream", "providers", "origins", "backends", "servers", "targets", "models"),
+            "expected `upstreams`, a list such as `- {name: openai, origin: https://api.openai.com}`",
+        ),
         "config": "expected no such field: a file names no other one",
     }
 )
@@ -139,6 +148,8 @@ class _Reading:
                 self.trees[key] = Tree(entry.where, value.text, value.items, value.fields)
             elif variable is None:
                 expected = _HINTS.get(key) or unknown("field", key, (*_BY_KEY, *NESTED))
+            elif value.fields is not None:
+                expected = "expected one value, or a list of values without commas"
             elif value.items is not None and not variable.plural:
                 expected = "expected one value, not a list"
             elif has_fields and variable.parse_items is None:

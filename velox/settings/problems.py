@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Problem", "SettingsError", "on_one_line", "quoted", "unknown"]
+__all__ = ["Problem", "SettingsError", "is_close", "on_one_line", "quoted", "unknown"]
 
 _SHOWN_CHARS: Final = 120
 # What a field's name can be: words, and a digit or two ("http2_engine"), inside others ("timeouts.connect"). No key of
@@ -72,6 +72,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     by_rest = {_compared(other): other for other in known}
     close = difflib.get_close_matches(_compared(name), by_rest, n=1)
     return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")
+
+
+def is_close(name: str, known: Iterable[str]) -> bool:
+    """Say whether a name is nearly one of `known`, so that unknown() would ask for that."""
+    return bool(difflib.get_close_matches(_compared(name), [_compared(other) for other in known], n=1))
 
 
 def _compared(name: str) -> str:

@@ -52,8 +52,14 @@ _LIST: Final = ListForm(
             "headers": "expected it inside `match`, or `request_headers`, or `response_headers`",
             **dict.fromkeys(("upstream", "upstreams", "target", "targets"), "expected `to`, with names of upstreams"),
             "fallbacks": "expected `fallback`, with names of upstreams",
+            "retries": "expected it as a field of the file: it is the same for all routes",
+            **dict.fromkeys(("timeout", "timeouts", "weight", "concurrency"), "expected it at the upstream"),
+            "weights": "expected `weight` at each upstream",
         }
     ),
+)
+_OF_TARGETS: Final = MappingProxyType(
+    dict.fromkeys(("weight", "timeouts", "keys", "concurrency", "origin"), "expected it at the upstream")
 )
 _TAG_HEADER: Final = "x-velox-tag"
 
@@ -102,11 +108,11 @@ def _route(section: Section) -> RouteEntry:
 
 
 def _match(section: Section) -> Match:
-    inner = section.section("match", ("models", "paths", "headers", "keys", "tags"))
+    inner = section.section("match", ("models", "paths", "headers", "keys", "tags"), "models: [gpt-4o*]")
     if inner is None:
         return ANYTHING
     headers: dict[str, str] = {}
-    for key, text, where in inner.pairs("headers"):
+    for key, text, where in inner.pairs("headers", "x-tenant: acme"):
         try:
             headers[_matched_name(key, headers)] = parse.header_value(text)
         except ValueError as exc:
@@ -150,7 +156,9 @@ def _target(section: Section, name: str, item: Tree, model: str | None) -> Targe
     """Return one item of `to` or `fallback`: the name of an upstream, or that with a model, or what it is for."""
     if item.fields is not None:
         is_fallback = name == "fallback"
-        inner = section.item_section(name, item, ("upstream", "model", "strip", *(("for",) if is_fallback else ())))
+        inner = section.item_section(
+            name, item, ("upstream", "model", "strip", *(("for",) if is_fallback else ())), _OF_TARGETS
+        )
         inner.needs(upstream="openai")
         upstream = inner.one("upstream", parse.name, "", shown=False)
         own = inner.one("model", parse.model_name, None, shown=False)
@@ -172,7 +180,7 @@ def _target(section: Section, name: str, item: Tree, model: str | None) -> Targe
 
 def _share(section: Section, name: str, model: str | None) -> tuple[Target, float] | None:
     """Return what `mirror` and `canary` have: where to, and how many percent."""
-    inner = section.section(name, ("to", "model", "percent"))
+    inner = section.section(name, ("to", "model", "percent"), "to: next, percent: 5")
     if inner is None:
         return None
     inner.needs(to="next", percent="5")
@@ -183,7 +191,7 @@ def _share(section: Section, name: str, model: str | None) -> tuple[Target, floa
 
 
 def _hedge(section: Section) -> Hedge | None:
-    inner = section.section("hedge", ("after", "at_most"))
+    inner = section.section("hedge", ("after", "at_most"), "after: p95, at_most: 5%")
     if inner is None:
         return None
     after = inner.one("after", parse.delay, Delay(percentile=95.0))

@@ -8,6 +8,7 @@ as they are written (`off` stays `off`, `010` stays `010`): a field reads the sa
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 import yaml
 
-from velox.settings.problems import Problem, quoted, unknown
+from velox.settings.problems import Problem, is_close, quoted, unknown
 from velox.settings.yaml_errors import yaml_problem
 
 __all__ = [
@@ -46,6 +47,7 @@ _MOST_CHARS: Final = 2**21
 # The field that says: up to here the file is whole.
 _END: Final = "end"
 _NULL: Final = "tag:yaml.org,2002:null"
+_WORD: Final = re.compile(r"[a-z_]{2,12}")
 
 NO_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -101,6 +103,7 @@ def read_file(path: str, nested: Collection[str] = ()) -> ConfigFile:
     """Return the file's fields.
 
     nested: those that may have any structure; the others are a text, or a list of texts and of mappings of such values.
+    Another one that has any other structure has no fields, which is not None.
     """
     try:
         with Path(path).open("rb") as file:
@@ -201,8 +204,10 @@ def _fields(
                 yield Entry(key.value, where, tree)
         elif (tree := _plain(path, node, inner=inner)) is not None:
             yield Entry(key.value, where, tree)
-        else:
+        elif inner:
             yield Problem(key.value, "", "expected one value, or a list of values without commas", where=where)
+        else:
+            yield Entry(key.value, where, Tree(place(path, node), fields=()))  # it may be a name that is not known
 
 
 def _plain(path: str, node: yaml.Node, *, inner: bool) -> Tree | None:
@@ -228,7 +233,8 @@ def fields_of(
 ) -> dict[str, Entry]:
     """Return an item's fields by name; unknown ones and repeated ones are added to `problems`.
 
-    kind: as a problem calls the item, "a limit". hidden: no name is shown: it may be a key, with the two exchanged.
+    kind: as a problem calls the item, "a limit". hidden: no name is shown that is not much like a field's: it may be a
+    key, with the two exchanged.
     """
     found: dict[str, Entry] = {}
     for entry in item.fields or ():
@@ -238,7 +244,8 @@ def fields_of(
         elif entry.key not in known:
             expected = unknown(f"field of {kind}", entry.key, known)
         if expected:
-            problems.append(Problem(kind if hidden else entry.key, "", expected, where=entry.where))
+            is_shown = not hidden or (_WORD.fullmatch(entry.key) is not None and is_close(entry.key, known))
+            problems.append(Problem(entry.key if is_shown else kind, "", expected, where=entry.where))
         found[entry.key] = entry
     return found
 
@@ -398,30 +405,30 @@ class Section:
             self.refuse(name, "expected at least one value; leave the field out for none")
         return items
 
-    def section(self, name: str, known: Sequence[str]) -> Section | None:
-        """Return the fields inside a field; None where it is not given."""
-        tree = self._fields_of(name)
+    def section(self, name: str, known: Sequence[str], example: str) -> Section | None:
+        """Return the fields inside a field; None where it is not given. example: what they could be."""
+        tree = self._fields_of(name, example)
         return None if tree is None else Section(tree, f"`{name}`", known, self._problems, self._prefix + name)
 
-    def item_section(self, name: str, tree: Tree, known: Sequence[str]) -> Section:
+    def item_section(self, name: str, tree: Tree, known: Sequence[str], hints: Mapping[str, str] = NO_HINTS) -> Section:
         """Return the fields of an item of a list, which stands in a field."""
-        return Section(tree, f"an item of `{name}`", known, self._problems, name)
+        return Section(tree, f"an item of `{name}`", known, self._problems, name, hints)
 
-    def pairs(self, name: str) -> Iterator[tuple[str, str, str]]:
-        """Yield name, text and place of each field inside a field that may have any."""
-        tree = self._fields_of(name)
+    def pairs(self, name: str, example: str) -> Iterator[tuple[str, str, str]]:
+        """Yield name, text and place of each field inside a field that may have any. example: what they could be."""
+        tree = self._fields_of(name, example)
         for entry in (tree.fields or ()) if tree is not None else ():
             if entry.value.text is None:
                 self.refuse(name, "expected one value for each name", where=entry.where)
             else:
                 yield entry.key, entry.value.text, entry.where
 
-    def _fields_of(self, name: str) -> Tree | None:
+    def _fields_of(self, name: str, example: str) -> Tree | None:
         if name not in self._given:
             return None
         tree = self._given[name].value
         if tree.fields is None:
-            self.refuse(name, "expected fields, such as `name: value`")
+            self.refuse(name, f"expected fields, such as `{name}: {{{example}}}`")
             return None
         return tree
 

@@ -210,7 +210,7 @@ def _keys(section: Section, chosen: Chosen, environ: Mapping[str, str]) -> tuple
 
 
 def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
-    inner = section.section("timeouts", _TIMEOUTS)
+    inner = section.section("timeouts", _TIMEOUTS, "first_byte: 60s")
     if inner is None:
         return usual
     found = {}
@@ -221,7 +221,7 @@ def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
 
 
 def _probe(section: Section) -> ProbeEntry | None:
-    inner = section.section("probe", ("path", "every"))
+    inner = section.section("probe", ("path", "every"), "path: /health, every: 5s")
     if inner is None:
         return None
     inner.needs(path="/health")
