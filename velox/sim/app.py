@@ -1,6 +1,7 @@
 """Turns a request into a reply: the simulator without its sockets.
 
-Knows: routes, ids, errors in OpenAI's shape. Does not know: HTTP versions, the loop, pace, what else runs.
+Knows: routes, ids, errors in the shape of a route's dialect. Does not know: HTTP versions, the loop, pace, what else
+runs.
 
 Not simulated: stop sequences, stored responses, keys.
 A request may name any model; only the configured ones are listed.
@@ -23,6 +24,7 @@ from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.conversations import Conversation, RealtimeConversation, ResponsesConversation
 from velox.sim.embeddings import EmbeddingWriter
 from velox.sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
+from velox.sim.messages import MessageWriter, WishedMessages, message_error
 from velox.sim.options import SimOptions
 from velox.sim.request import Fields, count_prompt_tokens, prompt_text, read_limit, read_request
 from velox.sim.responses import ResponseWriter
@@ -43,6 +45,9 @@ _HEALTH: Final = b"/health"
 _METRICS: Final = b"/metrics"
 _MODELS: Final = b"/models"
 _EMBEDDINGS: Final = b"/embeddings"
+_MESSAGES: Final = b"/messages"
+_COUNT: Final = b"/messages/count_tokens"
+_MESSAGE_PROMPTS: Final = ("system", "messages")
 _MODEL_CREATED: Final = 1_700_000_000  # Unix seconds; any constant will do
 
 
@@ -89,6 +94,7 @@ class Simulator:
                 ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",), WishedResponses()
             ),
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
+            _MESSAGES: _TextRoute(MessageWriter(text), _MESSAGE_PROMPTS, ("max_tokens",), WishedMessages()),
         }
         self._embeddings: Final = EmbeddingWriter()
         self._cache: Final = PrefixCache(options.prefix_cache)
@@ -113,7 +119,7 @@ class Simulator:
         try:
             return self._route(method, path, body, now)
         except RefusalError as refusal:
-            return self.refuse(refusal)
+            return self._refuse_at(path, refusal)
 
     def conversation(self, target: bytes) -> Conversation | None:
         """Return what is said over a WebSocket; None where there is none. target: as for answer()."""
@@ -137,19 +143,27 @@ class Simulator:
         headers = self._headers(_JSON, int(self._clock()))
         return Whole(refusal.status, [*headers, *refusal.headers], orjson.dumps({"error": error}))
 
+    def _refuse_at(self, path: bytes, refusal: RefusalError) -> Whole:
+        """Return a refusal in the dialect of its path."""
+        if not path.endswith((_MESSAGES, _COUNT)):
+            return self.refuse(refusal)
+        request_id = f"req_{self._key()}"
+        headers = [*self._headers(_JSON, int(self._clock())), (b"request-id", request_id.encode())]
+        return Whole(refusal.status, [*headers, *refusal.headers], message_error(refusal, request_id))
+
     def _fail(self, path: bytes) -> Whole | None:
         """Return what a request gets while the simulator is down."""
         if self._options.flap_as == "reset":
             return None
         status = 503 if path == _HEALTH else int(self._options.flap_as)
-        return self.refuse(RefusalError(status, "The server is down (simulated).", kind="server_error"))
+        return self._refuse_at(path, RefusalError(status, "The server is down (simulated).", kind="server_error"))
 
     def _route(self, method: bytes, path: bytes, body: bytes, now: int) -> Reply:
         _, has_v1, rest = path.partition(b"/v1/")
         short = b"/" + rest if has_v1 else path
         is_model = short == _MODELS or short.startswith(_MODELS + b"/")
         is_operations = path in (_HEALTH, _METRICS)
-        if not is_model and short != _EMBEDDINGS and short not in self._texts and not is_operations:
+        if not is_model and short not in (_EMBEDDINGS, _COUNT) and short not in self._texts and not is_operations:
             raise RefusalError(404, f"Invalid URL ({_shown(method)} {_shown(path)})")
         allowed = _GET if is_model or is_operations else (b"POST",)
         if method not in allowed:
@@ -175,6 +189,10 @@ class Simulator:
             vectors = self._embeddings.whole(request)
             n_prompt = count_prompt_tokens(request.fields.get("input"))
             return Whole(200, self._headers(_JSON, now), vectors, 1, self._planner.next(n_prompt, n_prompt))
+        if short == _COUNT:
+            fields = read_request(body).fields
+            n_prompt = count_prompt_tokens(*(fields.get(name) for name in _MESSAGE_PROMPTS))
+            return Whole(200, self._headers(_JSON, now), orjson.dumps({"input_tokens": n_prompt}))
         return self._text(self._texts[short], body, now)
 
     def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:

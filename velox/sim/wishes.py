@@ -16,7 +16,7 @@ from velox.sim.request import Fields
 from velox.sim.schema import sample
 from velox.sim.shapes import RefusalError
 
-__all__ = ["ToolCall", "Wish", "chat_wish", "response_wish", "token_logprobs"]
+__all__ = ["ToolCall", "Wish", "answer_json", "call_of", "chat_wish", "response_wish", "token_logprobs"]
 
 _MOST_CHOICES: Final = 128
 _MOST_ALTERNATIVES: Final = 20
@@ -38,13 +38,16 @@ class ToolCall:
 class Wish:
     """n: answers. tool: the call that is the answer. text: the answer; None: the usual one.
 
-    logprobs: how many alternatives each token tells; None: no log probabilities.
+    logprobs: how many alternatives each token tells; None: no log probabilities. thinking: how reasoning is shown,
+    "summarized" or "omitted"; None: there is none. cache: the lifetime of the prompt's cache marks, "5m" or "1h".
     """
 
     n: int = 1
     tool: ToolCall | None = None
     text: str | None = None
     logprobs: int | None = None
+    thinking: str | None = None
+    cache: str | None = None
 
     def pieces(self, usual: Sequence[str]) -> Sequence[str]:
         """Return the tokens of the answer."""
@@ -61,10 +64,10 @@ def chat_wish(fields: Fields) -> Wish | None:
     functions = [function for each in _functions(tools) if isinstance(function := each.get("function"), dict)]
     choice = fields.get("tool_choice")
     named = choice.get("function") if isinstance(choice, dict) else None
-    tool = None if has_result else _call(functions, choice, named)
+    tool = None if has_result else call_of(functions, choice, named)
     wanted = fields.get("response_format")
     form = wanted.get("json_schema") if isinstance(wanted, dict) else None
-    text = None if tool is not None else _json_text(wanted, form.get("schema") if isinstance(form, dict) else None)
+    text = None if tool is not None else answer_json(wanted, form.get("schema") if isinstance(form, dict) else None)
     logprobs = None
     if fields.get("logprobs") is True:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
@@ -78,10 +81,10 @@ def response_wish(fields: Fields) -> Wish | None:
     last = given[-1] if isinstance(given, list) and given else None
     has_result = isinstance(last, dict) and last.get("type") == "function_call_output"
     choice = fields.get("tool_choice")
-    tool = None if has_result else _call(_functions(fields.get("tools")), choice, choice)
+    tool = None if has_result else call_of(_functions(fields.get("tools")), choice, choice)
     form = fields.get("text")
     wanted = form.get("format") if isinstance(form, dict) else None
-    text = None if tool is not None else _json_text(wanted, wanted.get("schema") if isinstance(wanted, dict) else None)
+    text = None if tool is not None else answer_json(wanted, wanted.get("schema") if isinstance(wanted, dict) else None)
     logprobs = None
     if isinstance(include, list) and _IN_RESPONSES in include:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
@@ -101,7 +104,7 @@ def _functions(tools: object) -> list[dict[str, object]]:
     return [each for each in given if isinstance(each, dict) and each.get("type") == "function"]
 
 
-def _call(functions: Sequence[dict[str, object]], choice: object, named: object) -> ToolCall | None:
+def call_of(functions: Sequence[dict[str, object]], choice: object, named: object) -> ToolCall | None:
     """Return the call of the function that is named, else of the first one; None where none may be called."""
     if choice == "none" or not functions:
         return None
@@ -114,7 +117,7 @@ def _call(functions: Sequence[dict[str, object]], choice: object, named: object)
     return ToolCall(str(chosen.get("name")), orjson.dumps(arguments).decode())
 
 
-def _json_text(wanted: object, schema: object) -> str | None:
+def answer_json(wanted: object, schema: object) -> str | None:
     """Return the answer that a format asks for; None where it is plain text."""
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_schema":
