@@ -422,6 +422,19 @@ def test_prefill_is_refused_where_a_model_has_none() -> None:
     assert _write(request)[0]["messages"][1] == {"role": "assistant", "content": "b"}
 
 
+def test_pitfall_23_calls_of_two_messages_are_one() -> None:
+    """Each call is followed by its results, and by nothing else before them; plain messages stay as they are."""
+    calls: list[list[Block]] = [[ToolUse("a", "f", b"{}")], [ToolUse("b", "f", b"{}")]]
+    results: list[list[Block]] = [[ToolResult("a", []), Text(b'"x"')], [ToolResult("b", [])]]
+    messages = [*(Message(Role.ASSISTANT, each) for each in calls), *(Message(Role.USER, each) for each in results)]
+    messages += [Message(Role.USER, [Text(b'"y"')]), Message(Role.USER, [Text(b'"z"')])]
+
+    body, _ = _write(Request("m", messages))
+
+    assert [message["role"] for message in body["messages"]] == ["assistant", "tool", "tool", "user", "user", "user"]
+    assert [call["id"] for call in body["messages"][0]["tool_calls"]] == ["a", "b"]
+
+
 # -- names and ids ----------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ class MessageWriter:
     def write(self, messages: Sequence[Message], note: JsonText | None) -> bytes:
         """Write them. note: what else the model is told, after the leading system messages."""
         written: list[bytes] = []
-        for n, message in enumerate(messages):
+        for n, message in enumerate(_turns(messages)):
             role = message.role
             if note is not None and role is not _SYSTEM:
                 written.append(b'{"role":"system","content":%b}' % note)
@@ -328,3 +328,21 @@ class MessageWriter:
         fitted = "".join(letters) if is_mistral else "call_" + "".join(letters)
         self.ids[fitted] = call_id
         return fitted
+
+
+def _turns(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with those joined that OpenAI wants as one: each call is followed by its results alone."""
+    turns: list[Message] = []
+    for message in messages:
+        if turns and turns[-1].role is message.role and _continues(turns[-1].blocks, message):
+            turns[-1] = Message(message.role, [*turns[-1].blocks, *message.blocks], turns[-1].name)
+        else:
+            turns.append(message)
+    return turns
+
+
+def _continues(before: Sequence[Block], message: Message) -> bool:
+    if message.role is _ASSISTANT:
+        return any(isinstance(block, ToolUse) for block in before)
+    has_results = any(isinstance(block, ToolResult) for block in message.blocks)
+    return has_results and not all(isinstance(block, ToolResult) for block in before)
