@@ -64,6 +64,28 @@ def test_no_spelling_of_another_model_reaches_the_upstream(upstream: RecordingUp
         assert velox.request("GET", "/v1/models", headers={"authorization": f"Bearer {KEY}"}).status == 200
 
 
+def test_responses_websocket_runs_the_models_of_the_key(keys: Path) -> None:
+    """Each message names one; without, or with another, both sides are closed with 1008."""
+    with WebSocketUpstream() as echo, VeloxProcess({**echo.env(), "VELOX_API_KEYS_FILE": str(keys)}) as velox:
+        url, headers = f"ws://127.0.0.1:{velox.port}/v1/responses", {"authorization": f"Bearer {KEY}"}
+        for more, text in (
+            ({"model": "gpt-4o"}, "this key may not use this model"),
+            (
+                {},
+                "this key is limited to some models, and the model could be read in two ways: a message names no model",
+            ),
+        ):
+            with open_websocket(url, additional_headers=headers, proxy=None) as ws:
+                plain = json.dumps({"type": "response.create", "model": "gpt-4o-mini", "input": "hi"})
+                ws.send(plain)
+                assert ws.recv() == plain
+                ws.send(json.dumps({"type": "response.create", "input": "hi", **more}))
+                with pytest.raises(ConnectionClosed) as closed:
+                    ws.recv()
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, text)
+
+
 def test_no_websocket_runs_another_model(keys: Path) -> None:
     """Not by its URL, and not by a message that changes its session: that closes both sides with 1008."""
     with WebSocketUpstream() as echo, VeloxProcess({**echo.env(), "VELOX_API_KEYS_FILE": str(keys)}) as velox:

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as open_websocket
 
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import Call, RecordingUpstream
 from tests.e2e.tools import Client, covers
+from tests.e2e.websocket_upstreams import WebSocketUpstream
 
 CHATS = "/v1/chat/completions"
 _JSON = [("content-type", "application/json")]
@@ -85,6 +89,35 @@ def test_object_that_a_body_names_belongs_to_its_caller(tmp_path: Path) -> None:
                 assert ask("vk-a", "GET", f"{CHATS}/chatcmpl-aaaaaaaa").status == 200
                 assert json.loads(ask("vk-a", "GET", CHATS).body)["data"] == [{"id": "chatcmpl-aaaaaaaa"}]
                 assert json.loads(ask("vk-b", "GET", CHATS).body)["data"] == []
+
+
+def test_response_over_a_websocket_belongs_to_its_caller(tmp_path: Path) -> None:
+    """Its id is read as it passes; a message of another caller that names it closes both sides with 1008."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: a, key: vk-a}\n- {name: b, key: vk-b}\n")
+    created = json.dumps({"type": "response.created", "response": {"id": "resp_bbbbbbbb"}})
+    follow = json.dumps({"type": "response.create", "model": "m", "previous_response_id": "resp_bbbbbbbb"})
+    with WebSocketUpstream() as echo:
+        env = {**echo.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "1"}
+        with VeloxProcess(env) as velox:
+
+            def session(key: str) -> ClientConnection:
+                url = f"ws://127.0.0.1:{velox.port}/v1/responses"
+                return open_websocket(url, additional_headers={"authorization": f"Bearer {key}"}, proxy=None)
+
+            with session("vk-a") as ws:
+                for message in (created, follow):
+                    ws.send(message)
+                    assert ws.recv() == message
+            theirs = velox.request("GET", "/v1/responses/resp_bbbbbbbb", b"", {"authorization": "Bearer vk-b"})
+            assert (theirs.status, theirs.error()["code"]) == (404, "unknown_object")
+            with session("vk-b") as ws:
+                ws.send(follow)
+                with pytest.raises(ConnectionClosed) as closed:
+                    ws.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1008
+            assert closed.value.rcvd.reason == "there is no such object, or it was made by another caller"
 
 
 @pytest.mark.parametrize(("rows", "status"), [("1048576", 404), ("1024", 200)])

@@ -326,6 +326,38 @@ def test_frames_that_can_not_be_read_end_the_tunnel(data: bytes) -> None:
         guard.gate().feed(data)
 
 
+def respond(**fields: object) -> bytes:
+    """Return a message of the Responses API."""
+    return json.dumps({"type": "response.create", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("message", "passes"),
+    [
+        (respond(model="gpt-4o-mini", input="hi"), True),
+        (respond(response={"model": "gpt-4o-mini", "input": "hi"}), True),
+        (respond(model="gpt-4o-mini", tools=[{"type": "image_generation", "model": "gpt-image-1"}]), False),
+        (respond(model="gpt-4o", input="hi"), False),
+        (respond(input="hi"), False),
+        (respond(prompt={"id": "pmpt_1"}, metadata={"model": "gpt-4o-mini"}), False),
+        (respond(model=None, input="hi"), False),
+        (respond(Model="gpt-4o-mini"), False),
+        (b'{"type":"response.create","model":"gpt-4o-mini","model":"gpt-4o"}', False),
+        (b"[]", False),
+    ],
+)
+def test_messages_of_the_responses_websocket_name_their_own_model(message: bytes, passes: bool) -> None:
+    """There the URL names none: each message does, where a request by HTTP would."""
+    guard = Access().guard(head(b"GET", b"/v1/responses", (), offer=OFFER), ONE)
+    assert guard is not None
+    if passes:
+        assert guard.gate().feed(frame(message)) == frame(message)
+        return
+    with pytest.raises(VeloxError) as caught:
+        guard.gate().feed(frame(message))
+    assert caught.value.reason is Reason.FORBIDDEN
+
+
 # -- endpoints ------------------------------------------------------------------------------------------------------
 
 

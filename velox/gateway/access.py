@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
-from velox.gateway.ownership import OwnedCall, owned_call
+from velox.gateway.ownership import IdWatch, OwnedCall, owned_call
 from velox.gateway.permission import may_use
 from velox.memo import Memo
 from velox.policy.api_table import (
@@ -43,6 +43,7 @@ from velox.protocol.named_models import (
     lines_of,
     message_models,
     query_models,
+    response_models,
 )
 from velox.protocol.websocket_messages import MessageGate
 from velox.shm.object_table import ObjectTable
@@ -66,6 +67,8 @@ _BATCH: Final = "batch"
 _TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
 _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
 _NO_FIELDS: Final = BodyFields()
+# A WebSocket names its models elsewhere than in a body.
+_WITHOUT_BODY: Final = (ModelPlace.NONE, ModelPlace.QUERY, ModelPlace.MESSAGES)
 
 
 class _Place(NamedTuple):
@@ -200,7 +203,7 @@ class Guard:
     def needs_model(self) -> bool:
         """True when the body must name a model, because the path does not."""
         call = self.call
-        return call is not None and call.place not in (ModelPlace.NONE, ModelPlace.QUERY) and call.path_model is None
+        return call is not None and call.place not in _WITHOUT_BODY and call.path_model is None
 
     def check_head(self, head: RequestHead) -> None:
         """Look at all places of a head that can name a model. Raises VeloxError(FORBIDDEN)."""
@@ -246,6 +249,10 @@ class Guard:
     def gate(self) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket."""
         return MessageGate(self._check_message)
+
+    def watch(self) -> IdWatch | None:
+        """Return what reads the ids in what the upstream sends over a WebSocket; None: nobody asks for them."""
+        return None if self._owned is None else self._owned.watch()
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -315,10 +322,14 @@ class Guard:
         self._allow([] if call.path_model is None else [call.path_model])
 
     def _check_message(self, message: bytes) -> None:
-        try:
-            self._allow(message_models(message))
-        except DoubtError as exc:
-            raise _doubtful(str(exc), "model") from None
+        if self.call is not None:
+            models = response_models if self.call.place is ModelPlace.MESSAGES else message_models
+            try:
+                self._allow(models(message))
+            except DoubtError as exc:
+                raise _doubtful(str(exc), "model") from None
+        if self._owned is not None:
+            self._owned.check_message(message)
 
     def _allow(self, models: Sequence[str]) -> None:
         for model in models:

@@ -17,18 +17,21 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.steps import finished
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
-from velox.protocol.named_objects import ESCAPE, mentions_objects, named_ids
+from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import ReplyHead, RequestHead
 
-__all__ = ["OwnedCall", "owned_call"]
+__all__ = ["IdWatch", "OwnedCall", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
+# Over a WebSocket objects are made and named here only.
+_SOCKET: Final = "responses"
 # What is made here is stored only if the request asks for that.
 _CHAT: Final = "chat/completions"
 # Of these a body has one that names an object at an endpoint without objects of its own.
@@ -37,6 +40,7 @@ _IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _SOUGHT_BYTES: Final = 256 * 1024
 _STREAMED_ID: Final = re.compile(rb'"id"\s*:\s*"((?:resp_|chatcmpl-)[A-Za-z0-9_-]+)"')
+_LONGEST_ID_BYTES: Final = 320  # with the name of its field
 _MORE_IDS: Final = ("output_file_id", "error_file_id", "thread_id")
 
 
@@ -93,7 +97,24 @@ class OwnedCall:
         except DoubtError as exc:
             if media and b"json" not in media and (call is None or not call.collection):
                 return  # not JSON, and no endpoint that is known to take it
-            raise VeloxError(Reason.BAD_REQUEST, f"{exc}, so the objects that it names can't be read") from None
+            raise _unread(exc) from None
+        yield from self._check_all(ids)
+
+    def check_message(self, message: bytes) -> None:
+        """As check(), of one message of a WebSocket."""
+        if not mentions_objects(message):
+            return
+        try:
+            ids = finished(named_ids(message))
+        except DoubtError as exc:
+            raise _unread(exc) from None
+        finished(self._check_all(ids))
+
+    def watch(self) -> IdWatch:
+        """Return what reads the upstream's side of a WebSocket."""
+        return IdWatch(self._table, self._owner)
+
+    def _check_all(self, ids: Sequence[NamedId]) -> Generator[None, None, None]:
         for n, found in enumerate(ids, 1):
             if found.name is None:
                 self._check_known(found.text)
@@ -136,7 +157,10 @@ def owned_call(
 
     refuses_unknown: an object whose owner the table does not know is nobody's.
     """
-    if head.offer is not None or not (head.has_body or (call is not None and call.collection)):
+    has_objects = call is not None and bool(call.collection)
+    if head.offer is not None:
+        has_objects = call is not None and call.words == (_SOCKET,)
+    if not has_objects and not head.has_body:
         return None
     return OwnedCall(call, owner, table, makes=head.method == b"POST", refuses_unknown=refuses_unknown)
 
@@ -144,6 +168,10 @@ def owned_call(
 def _unknown(param: str | None) -> VeloxError:
     message = "there is no such object, or it was made by another caller"
     return VeloxError(Reason.UNKNOWN_OBJECT, message, param=param)
+
+
+def _unread(exc: DoubtError) -> VeloxError:
+    return VeloxError(Reason.BAD_REQUEST, f"{exc}, so the objects that it names can't be read")
 
 
 def _passes(_data: bytes, _offset: int) -> None:
@@ -189,6 +217,29 @@ class Recording(ReplyFilter):
             for name in ("id", *_MORE_IDS):
                 if isinstance(document.get(name), str):
                     self._table.remember(document[name], self._owner)
+
+
+class IdWatch:
+    """Reads the ids of new objects in what comes over a WebSocket, and passes it on as it came.
+
+    Frames of a server are as they are written; an id that is cut by two of them is not seen.
+    """
+
+    __slots__ = ("_owner", "_table", "_tail")
+
+    def __init__(self, table: ObjectTable, owner: int) -> None:
+        self._table: Final = table
+        self._owner: Final = owner
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Look for ids before the client can know them."""
+        seen = self._tail + data
+        for found in _STREAMED_ID.finditer(seen):
+            if found.end() > len(self._tail):  # else it was seen before
+                self._table.remember(found[1].decode("ascii"), self._owner)
+        self._tail = seen[-_LONGEST_ID_BYTES:]
+        return data
 
 
 class ListFilter(ReplyFilter):

@@ -171,7 +171,7 @@ class TunnelReply(Reply):
             headers = self._check(fields)
             tunnel = Tunnel(self._tunnels.buffer, self._tunnels.limits, self._loop, self._on_end)
             if self._guard is not None:
-                tunnel.client.gate = self._guard.gate()
+                tunnel.client.gate, tunnel.upstream.gate = self._guard.gate(), self._guard.watch()
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL

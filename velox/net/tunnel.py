@@ -21,9 +21,9 @@ from typing import Final, Protocol, cast
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket import GOING_AWAY, POLICY, FrameScanner, close_frame
-from velox.protocol.websocket_messages import MessageError, MessageGate
+from velox.protocol.websocket_messages import MessageError
 
-__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Tunnel", "TunnelEnd", "TunnelLimits"]
+__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Gate", "Tunnel", "TunnelEnd", "TunnelLimits"]
 
 # What may wait to be sent on one side before the other is not read any more.
 UNSENT_BYTES: Final = 64 * 1024
@@ -34,6 +34,13 @@ CLOSE_S: Final = 0.4
 # When one side has ended, how long the other one may take for it, after it has taken all bytes.
 _HALF_CLOSED_S: Final = 2.0
 _TEXT_BYTES: Final = 120  # RFC 6455 §5.5: of a Close frame
+
+
+class Gate(Protocol):
+    """What looks at the messages of one direction, or reads them as they pass."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes that may go on. Raises MessageError or VeloxError: none may any more."""
 
 
 class _TlsTransport(Protocol):
@@ -161,13 +168,13 @@ class TunnelEnd(asyncio.BufferedProtocol):
     """One of the two connections: what it reads goes to its peer.
 
     is_server: it leads to the server, which takes masked frames only (RFC 6455 §5.1). n_bytes: how many have come from
-    it. scan: where its frames end. gate: looks at its messages before they pass; None: they pass unread.
+    it. scan: where its frames end. gate: sees what came from it before it passes; None: it passes unread.
     """
 
     def __init__(self, tunnel: Tunnel, view: memoryview, *, is_server: bool) -> None:
         self.peer: TunnelEnd
         self.scan: Final = FrameScanner()
-        self.gate: MessageGate | None = None
+        self.gate: Gate | None = None
         self.n_bytes = 0
         self._tunnel: Final = tunnel
         self._view: Final = view
@@ -319,7 +326,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
             self._scan(data)
             peer.send(data)
 
-    def _checked(self, gate: MessageGate, data: bytes) -> bytes:
+    def _checked(self, gate: Gate, data: bytes) -> bytes:
         """Return what may pass; the first message that may not closes both sides."""
         try:
             return gate.feed(data)

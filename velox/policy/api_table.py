@@ -56,7 +56,8 @@ class ModelPlace(enum.IntEnum):
 
     NONE: nothing runs, or what a caller made before. BODY: the field `model` of a JSON body. FORM: that of a multipart
     form. BODY_OR_FORM: of either. QUERY: the parameter `model` of a WebSocket's URL, and each of its messages.
-    FILE: the lines of an uploaded file. BATCH: the lines of a file that was uploaded before.
+    MESSAGES: each message of a WebSocket names its own. FILE: the lines of an uploaded file. BATCH: the lines of a file
+    that was uploaded before.
     UNKNOWN: it can't be told from the request.
     """
 
@@ -68,6 +69,7 @@ class ModelPlace(enum.IntEnum):
     FILE = 5
     BATCH = 6
     UNKNOWN = 7
+    MESSAGES = 8
 
 
 class ApiCall(NamedTuple):
@@ -171,6 +173,7 @@ _ROWS: Final = tuple((tuple(path.split("/")), place) for path, place in _RUNS.it
 _SOCKETS: Final = {
     ("realtime",): ModelPlace.QUERY,
     ("realtime", "translations"): ModelPlace.QUERY,
+    ("responses",): ModelPlace.MESSAGES,
 }
 # Where objects stand that outlive their request: the group, and the first words of their path. Longest first.
 _COLLECTIONS: Final = (

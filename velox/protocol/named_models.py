@@ -33,6 +33,7 @@ __all__ = [
     "lines_of",
     "message_models",
     "query_models",
+    "response_models",
 ]
 
 # Parts of a name by which providers let a request choose what runs.
@@ -191,6 +192,27 @@ def message_models(data: bytes | bytearray) -> list[str]:
     """
     models: list[str] = []
     _walk(body_fields(data), models, 0)
+    return models
+
+
+def response_models(data: bytes) -> list[str]:
+    """Return every model that a message names that asks for a response. Raises DoubtError, also if it says no own one.
+
+    Its own stands where a request by HTTP has it, or inside `response`.
+    """
+    document = body_fields(data)
+    own = [value for name, value in document if name == _MODEL]
+    own += [
+        inner
+        for outer, value in document
+        if outer == "response" and isinstance(value, Pairs)
+        for name, inner in value
+        if name == _MODEL
+    ]
+    if not own or not all(isinstance(value, str) for value in own):
+        raise DoubtError("a message names no model")
+    models: list[str] = []
+    _walk(document, models, 0)
     return models
 
 
