@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox.providers.model_facts import ModelRule, facts_of
+from velox.policy.model_rule import ModelRule
+from velox.providers.model_facts import facts_of
 from velox.providers.provider import Envelope, Provider
 from velox.providers.rows import PROVIDERS
 from velox.providers.target import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from velox.outcomes import Refusal
+from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import matches
 from velox.types import Header, Origin, Secret, Surface
 
@@ -91,7 +92,7 @@ class UpstreamEntry:
     models: patterns of what it serves; none: anything. headers: added to each request. where: "" for one that the
     variables make. provider: the name of its row (velox/providers/rows.py). parameters: what the row's templates need,
     each a name and its value, such as ("region", "eu-central-1"), sorted. apis: those that it says it has; none: the
-    usual ones of its row.
+    usual ones of its row. model_facts: what the settings say of its models.
     """
 
     name: str
@@ -113,6 +114,7 @@ class UpstreamEntry:
     provider: str = "openai-compatible"
     parameters: tuple[tuple[str, str], ...] = ()
     apis: tuple[Surface, ...] = ()
+    model_facts: tuple[ModelRule, ...] = ()
 
     def has_model(self, model: str) -> bool:
         """True for the name of a model that it serves."""

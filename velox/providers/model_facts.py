@@ -2,8 +2,9 @@
 
     facts_of(row, model, own)   what the row has, then each rule of the table that matches, then each of `own`
 
-A later rule overrides an earlier one, field by field, so the table goes from the general to the particular. Facts age:
-users add rules of their own (`model_facts` in the file), which come last.
+A later rule overrides an earlier one, field by field, so the table goes from the general to the particular. A model
+that is newer than the table is taken for one like the newest. Facts age: users add rules of their own (`model_facts` in
+the file), which come last.
 
 Knows: names of models, as of November 2026. Does not know: what a writer does with a fact (dialects/).
 """
@@ -11,46 +12,90 @@ Knows: names of models, as of November 2026. Does not know: what a writer does w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from velox.dialects.facts import ModelFacts
-from velox.policy.patterns import matches
+from velox.policy.model_rule import Fact, ModelRule
 from velox.providers.provider import Provider
 
-__all__ = ["RULES", "Fact", "ModelRule", "facts_of"]
-
-Fact: TypeAlias = int | bool | str | tuple[str, ...] | tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRule:
-    """What is known of some models. models: patterns. facts: fields of ModelFacts. providers: names of rows; none: all.
-
-    where: of a user's rule, for a problem.
-    """
-
-    models: tuple[str, ...]
-    facts: tuple[tuple[str, Fact], ...]
-    providers: tuple[str, ...] = ()
-    where: str = ""
-
-    def is_for(self, provider: str, model: str) -> bool:
-        """True for a model of a provider that it says something of."""
-        return (not self.providers or provider in self.providers) and any(
-            matches(pattern, model) for pattern in self.models
-        )
+__all__ = ["RULES", "facts_of"]
 
 
 def _rule(*models: str, providers: tuple[str, ...] = (), **facts: Fact) -> ModelRule:
     return ModelRule(models, tuple(facts.items()), providers)
 
 
+# A model's version stands after its kind ("opus-4-7"; OpenRouter writes "opus-4.7"), in the first ones before it.
+_WITH_SAMPLING: Final = ("*claude-opus-4-6*", "*claude-opus-4.6*", "*claude-sonnet-4-6*", "*claude-sonnet-4.6*")
+_WITH_BUDGET: Final = (
+    *("*claude-opus-4-5*", "*claude-opus-4.5*", "*claude-sonnet-4-5*", "*claude-sonnet-4.5*", "*claude-haiku-4*"),
+    *("*claude-opus-4-1*", "*claude-opus-4.1*", "*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*"),
+    *("*claude-sonnet-4-0*", "*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-opus-4", "*claude-sonnet-4"),
+    *("*claude-3-7*", "*claude-3.7*"),
+)
+_WITHOUT_SCHEMAS: Final = (
+    *("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4", "*claude-sonnet-4-0*"),
+    *("*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-sonnet-4", "*claude-3*", "*claude-2*"),
+)
+_OPENAIS: Final = ("openai", "azure", "foundry")
+
 RULES: Final[tuple[ModelRule, ...]] = (
-    # Anthropic. Names differ by place: claude-opus-4-7, us.anthropic.claude-opus-4-7-v1:0, anthropic/claude-opus-4.7.
-    _rule("*claude*", max_output=64_000, thinking="budget", forced_choice=False, max_tokens_name="max_tokens"),
+    # Anthropic. They adapt how much they think, and take no sampling; the ones before differ.
+    _rule(
+        "*claude*",
+        max_output=32_000,
+        thinking="adaptive",
+        sampling=False,
+        prefill=False,
+        cache_marks=True,
+        images_in_results=True,
+        json_schema=True,
+    ),
+    _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
+    # Bedrock asks for it as the others do.
+    _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
+    _rule(*_WITH_SAMPLING, sampling=True),
+    _rule(*_WITH_BUDGET, thinking="budget", sampling=True, prefill=True, forced_choice=False),
+    _rule(*_WITHOUT_SCHEMAS, json_schema=False),
+    _rule("*claude-3*", "*claude-2*", "*claude-instant*", sampling=True, prefill=True),
+    _rule("*claude-3-5*", "*claude-3.5*", "*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", thinking="none"),
+    _rule("*claude-2*", "*claude-instant*", thinking="none", images_in_results=False, cache_marks=False),
+    _rule("*claude-3-5*", "*claude-3.5*", max_output=8192),
+    _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", max_output=4096),
+    # Structured output is off by the default policy of an organization there.
+    _rule("*claude*", providers=("vertex",), json_schema=False),
+    # Google.
+    _rule("*gemini-3-pro*", refused=("thinking_level.minimal", "thinking_level.medium")),
+    _rule("*gemini-3.*-pro*", refused=("thinking_level.minimal",)),
+    _rule("*gemini-2.5*", thinking="thinking_budget", images_in_results=False),
+    _rule("*gemini-2.5-pro*", refused=("thinking_budget.0",)),
+    _rule(
+        *("*gemini-2.0*", "*gemini-1*", "*gemma*", "*learnlm*"),
+        thinking="none",
+        images_in_results=False,
+        schema_keywords=False,
+    ),
+    # OpenAI: those that reason take no sampling, the others no effort.
+    _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
+    _rule(
+        *("gpt-3*", "gpt-4*", "chatgpt-*", "gpt-5-chat*", "gpt-5.*-chat*", "gpt-audio*"),
+        providers=_OPENAIS,
+        thinking="none",
+        sampling=True,
+    ),
+    _rule("gpt-3*", "gpt-4-*", "gpt-4", "o1-mini*", providers=_OPENAIS, json_schema=False),
+    # Others on Bedrock: how much they reason is a field of their own.
+    _rule("*gpt-oss*", providers=("bedrock",), thinking="reasoning_effort"),
+    _rule("*amazon.nova-2*", providers=("bedrock",), thinking="nova"),
+    _rule("*amazon.nova*", providers=("bedrock",), images_in_results=True),
+    # Servers that answer 400 to an effort for a model that does not reason.
+    _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
+    _rule("*gpt-oss*", "*qwen3*", providers=("groq", "cerebras"), thinking="effort", json_schema=True),
+    _rule("*llama-4*", "*kimi*", providers=("groq",), json_schema=True),
+    _rule("grok-3-mini*", providers=("xai",), thinking="effort"),
+    _rule("*deep-research*", providers=("perplexity",), thinking="effort"),
 )
 
 

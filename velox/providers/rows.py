@@ -178,6 +178,7 @@ _VERTEX_AI: Final = Provider(
     keyless=Keyless.GOOGLE,
     scope=_GOOGLE_SCOPE,
     passes=False,
+    facts=ModelFacts(thinking="level", call_ids="none", max_tokens_name="max_tokens", developer=False),
     model_start="models/",
 )
 _BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/model/{model}/converse-stream")}
@@ -203,6 +204,9 @@ _BEDROCK: Final = Provider(
     ),
     keyless=Keyless.AWS,
     aws_service="bedrock",
+    facts=ModelFacts(
+        thinking="none", cache_marks=False, images_in_results=False, json_schema=False, call_ids="bedrock"
+    ),
     passes=False,
     key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
 )
@@ -249,6 +253,7 @@ _GEMINI: Final = Provider(
     ),
     credential_header=b"x-goog-api-key",
     credential_prefix=b"",
+    facts=ModelFacts(thinking="level"),
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     model_start="models/",
 )

@@ -252,7 +252,7 @@ def _lanes(entry: UpstreamEntry) -> Lanes | None:
     row = PROVIDERS[entry.provider]
     if not entry.apis and not any(family.native for family in row.families):
         return None
-    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row), entry.apis)
+    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis)
 
 
 def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:

@@ -7,12 +7,16 @@ unreachable routes. Does not know: how an entry is written.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import is_exact, overlap
 from velox.policy.route_match import shadowed
 from velox.policy.routes import RouteEntry, Target, UpstreamEntry
 from velox.settings.found import Found, find_providers
+from velox.settings.model_facts import parse_model_facts
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.routes import implicit_route, parse_routes
 from velox.settings.tree import Tree
@@ -21,7 +25,7 @@ from velox.settings.upstreams import implicit_upstreams, parse_upstreams
 __all__ = ["NESTED", "add_routing", "route_problems"]
 
 # The fields of the file that are no variables.
-NESTED: Final = ("upstreams", "routes")
+NESTED: Final = ("upstreams", "routes", "model_facts")
 
 
 def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: Mapping[str, str]) -> list[Problem]:
@@ -33,18 +37,23 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
     upstreams: tuple[UpstreamEntry, ...]
     routes: tuple[RouteEntry, ...]
     found = Found()
+    rules: Sequence[ModelRule] = ()
     if "upstreams" in trees:
         upstreams, problems = parse_upstreams(trees["upstreams"], values, environ)
     else:
         upstreams = implicit_upstreams(values)
         if "routes" not in trees and upstreams:
             found = find_providers(environ, upstreams[0])
+    if "model_facts" in trees:
+        rules, wrong = parse_model_facts(trees["model_facts"])
+        problems += wrong
+        upstreams = tuple(map(partial(_with_facts, rules), upstreams))
     if "routes" in trees:
         routes, wrong = parse_routes(trees["routes"])
         problems += wrong
     else:
         routes = (*found.routes, implicit_route(upstreams, in_order="upstreams" not in trees))
-        upstreams += found.upstreams
+        upstreams += tuple(map(partial(_with_facts, rules), found.upstreams))
     # An upstream without a valid name is reported as such, not as missing.
     if all(upstream.name for upstream in upstreams) and upstreams:
         problems += _dangling(routes, [upstream.name for upstream in upstreams])
@@ -54,6 +63,11 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
     values["upstreams"], values["routes"] = upstreams, routes
     values["unusable_variables"] = found.unusable
     return problems
+
+
+def _with_facts(rules: Sequence[ModelRule], entry: UpstreamEntry) -> UpstreamEntry:
+    """Return an upstream with what the rules say of models of its provider."""
+    return replace(entry, model_facts=tuple(rule for rule in rules if rule.concerns(entry.provider)))
 
 
 def route_problems(routes: Sequence[RouteEntry], upstreams: Iterable[UpstreamEntry]) -> Iterator[Problem]:

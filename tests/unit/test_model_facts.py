@@ -1,0 +1,158 @@
+"""The facts of models: what the table says, and what users say over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from velox.dialects.facts import ModelFacts
+from velox.providers.model_facts import RULES, facts_of
+from velox.providers.rows import PROVIDERS
+from velox.settings import SettingsError, load
+from velox.settings.model_facts import FIELDS
+
+
+def facts(provider: str, model: str) -> ModelFacts:
+    return facts_of(PROVIDERS[provider], model)
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "sampling", "prefill", "schema"),
+    [
+        ("claude-opus-4-7", "adaptive", False, False, True),
+        ("claude-opus-5", "adaptive", False, False, True),
+        ("claude-sonnet-5-20260901", "adaptive", False, False, True),
+        ("claude-of-tomorrow-9", "adaptive", False, False, True),
+        ("claude-fable-5", "always", False, False, True),
+        ("claude-opus-4-6", "adaptive", True, False, True),
+        ("anthropic/claude-opus-4.6", "adaptive", True, False, True),
+        ("claude-opus-4-5-20251101", "budget", True, True, True),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "budget", True, True, True),
+        ("claude-haiku-4-5", "budget", True, True, True),
+        ("claude-opus-4-1@20250805", "budget", True, True, True),
+        ("claude-opus-4-20250514", "budget", True, True, False),
+        ("claude-sonnet-4@20250514", "budget", True, True, False),
+        ("claude-3-7-sonnet-latest", "budget", True, True, False),
+        ("claude-3-5-haiku-20241022", "none", True, True, False),
+        ("CLAUDE-3-OPUS-20240229", "none", True, True, False),
+    ],
+)
+def test_claude_is_known_by_its_version(model: str, thinking: str, sampling: bool, prefill: bool, schema: bool) -> None:
+    """Newer ones refuse sampling, budgets and prefills; one that nobody knows is a newer one."""
+    found = facts("anthropic", model)
+
+    assert (found.thinking, found.sampling, found.prefill, found.json_schema) == (thinking, sampling, prefill, schema)
+    assert found.forced_choice == (thinking not in ("budget", "always") and "claude" in model.lower())
+    assert 4096 <= found.max_output <= 32_000 and found.cache_marks
+
+
+def test_fable_is_asked_on_bedrock_as_others_are() -> None:
+    """Converse has one way for all that adapt."""
+    assert facts("bedrock", "anthropic.claude-fable-5-v1:0").thinking == "adaptive"
+    assert facts("anthropic", "claude-mythos-5").thinking == "always"
+
+
+def test_bedrock_takes_marks_and_pictures_from_few_models_only() -> None:
+    """Where a model is not known to take something, it is not sent."""
+    claude, nova, other = (facts("bedrock", each) for each in ("anthropic.claude-opus-5", "amazon.nova-pro", "x.y"))
+
+    assert (claude.cache_marks, nova.cache_marks, other.cache_marks) == (True, False, False)
+    assert (claude.images_in_results, nova.images_in_results, other.images_in_results) == (True, True, False)
+    assert {claude.call_ids, nova.call_ids, other.call_ids} == {"bedrock"}
+    assert facts("bedrock", "openai.gpt-oss-120b-1:0").thinking == "reasoning_effort"
+    assert facts("bedrock", "us.amazon.nova-2-lite-v1:0").thinking == "nova"
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "refused"),
+    [
+        ("gemini-3-pro-preview", "level", ("thinking_level.minimal", "thinking_level.medium")),
+        ("gemini-3.1-pro-preview", "level", ("thinking_level.minimal",)),
+        ("gemini-3-flash-preview", "level", ()),
+        ("gemini-4-ultra", "level", ()),
+        ("gemini-2.5-pro", "thinking_budget", ("thinking_budget.0",)),
+        ("gemini-2.5-flash-lite", "thinking_budget", ()),
+        ("gemini-2.0-flash", "none", ()),
+    ],
+)
+def test_gemini_is_known_by_its_version(model: str, thinking: str, refused: tuple[str, ...]) -> None:
+    """Levels since 3, budgets in 2.5. Vertex takes no ids of calls."""
+    for provider in ("gemini", "vertex"):
+        found = facts(provider, model)
+        assert (found.thinking, found.refused) == (thinking, refused)
+        assert found.call_ids == ("none" if provider == "vertex" else "any")
+
+
+def test_models_of_openai_take_sampling_or_effort() -> None:
+    """Not both. A deployment of any name is a current model."""
+    reasons, answers, chat, own = (facts("azure", each) for each in ("gpt-5.2", "gpt-4o", "gpt-5-chat-latest", "mine"))
+
+    assert (reasons.sampling, reasons.thinking) == (False, "effort")
+    assert (answers.sampling, answers.thinking) == (True, "none")
+    assert (chat.sampling, chat.thinking) == (True, "none")
+    assert (own.sampling, own.thinking) == (True, "effort")
+
+
+def test_rules_of_the_table_say_what_there_is_to_say() -> None:
+    """Names of facts, values of their types, providers that there are, patterns in lower case."""
+    kinds = {name: type(getattr(ModelFacts(), name)) for name in ModelFacts.__struct_fields__}
+    for rule in RULES:
+        assert all(type(value) is kinds[name] for name, value in rule.facts)
+        assert set(rule.providers) <= set(PROVIDERS)
+        assert all(pattern == pattern.lower() for pattern in rule.models)
+
+
+def settings_of(folder: Path, rules: str) -> list[ModelFacts]:
+    """Return the facts of `glm-9` at two upstreams under such rules."""
+    file = folder / "velox.yaml"
+    file.write_text(
+        "upstreams:\n  - {provider: zai, key: none}\n  - {provider: groq, key: none}\nmodel_facts:\n" + rules
+    )
+    upstreams = load({"VELOX_CONFIG": str(file)}, cores=2).upstreams
+    return [facts_of(PROVIDERS[each.provider], "GLM-9", each.model_facts) for each in upstreams]
+
+
+def test_users_override_the_table(tmp_path: Path) -> None:
+    """Field by field, for all providers or for some; the last rule counts."""
+    zai, groq = settings_of(
+        tmp_path,
+        "  - {models: [GLM-*], max_output: 7, thinking: budget, sampling: false}\n"
+        "  - {models: [glm-9], providers: [zai], max_output: 8, refused: [n, name], renamed: {seed: random_seed}}\n",
+    )
+
+    assert (zai.max_output, groq.max_output) == (8, 7)
+    assert (zai.thinking, zai.sampling, groq.sampling) == ("budget", False, False)
+    assert (zai.refused, zai.renamed) == (("n", "name"), (("seed", "random_seed"),))
+    assert groq.refused == PROVIDERS["groq"].facts.refused
+
+
+BAD = {
+    "  []\n": "model_facts: expected a list of 1 to 256 rules",
+    "  - text\n": "a rule of `model_facts`: expected fields such as",
+    "  - {max_output: 1}\n": "a rule of `model_facts`: expected `models`",
+    "  - {models: [a]}\n": "a rule of `model_facts`: expected a fact",
+    "  - {models: [a], max_output: 0}\n": "max_output is '0': expected a whole number from 1",
+    "  - {models: [a], thinking: hard}\n": "thinking is 'hard': expected none, adaptive",
+    "  - {models: [a], sampling: perhaps}\n": "sampling is 'perhaps': expected on or off",
+    "  - {models: [a], providers: [grok], sampling: off}\n": "providers is 'grok': there is no such provider",
+    "  - {models: [a], max_ouput: 1}\n": "max_ouput: there is no such field of a rule of `model_facts`; did you mean",
+    "  - {models: [a], refused: ['a b']}\n": "refused is 'a b': expected names of fields",
+    "  - {models: [a], renamed: {a: 'b c'}}\n": "renamed: expected names of fields",
+    "  - {models: [a], renamed: x}\n": "renamed: expected fields",
+}
+
+
+@pytest.mark.parametrize("rules", BAD, ids=range(len(BAD)))
+def test_rule_that_is_wrong_is_told(rules: str, tmp_path: Path) -> None:
+    """With file and line."""
+    with pytest.raises(SettingsError) as raised:
+        settings_of(tmp_path, rules)
+
+    assert any(BAD[rules] in str(problem) for problem in raised.value.problems), raised.value.problems
+    assert all("velox.yaml:" in str(problem) for problem in raised.value.problems)
+
+
+def test_every_fact_can_be_said() -> None:
+    """One that is added later, too."""
+    assert set(FIELDS) == {"models", "providers", *ModelFacts.__struct_fields__}

@@ -1,0 +1,36 @@
+"""What is said of some models: a fact of `ModelFacts` by its name, for models that match a pattern.
+
+Knows: patterns. Does not know: which facts there are (dialects/facts.py), or any model (providers/model_facts.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from velox.policy.patterns import matches
+
+__all__ = ["Fact", "ModelRule"]
+
+Fact: TypeAlias = int | bool | str | tuple[str, ...] | tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRule:
+    """What is known of some models. models: patterns, in lower case. facts: names and values of fields of ModelFacts.
+
+    providers: names of rows; none: all. where: of a user's rule, for a problem.
+    """
+
+    models: tuple[str, ...]
+    facts: tuple[tuple[str, Fact], ...]
+    providers: tuple[str, ...] = ()
+    where: str = field(default="", compare=False)
+
+    def is_for(self, provider: str, model: str) -> bool:
+        """True for a model of a provider that it says something of. model: in lower case."""
+        return self.concerns(provider) and any(matches(pattern, model) for pattern in self.models)
+
+    def concerns(self, provider: str) -> bool:
+        """True for a provider of whose models it may say something."""
+        return not self.providers or provider in self.providers

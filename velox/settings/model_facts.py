@@ -1,0 +1,111 @@
+"""What users say of models: rules that override the table of models' facts (velox/providers/model_facts.py).
+
+Knows: which facts there are, and how each is written. Does not know: any model, or what is done with a fact.
+
+    model_facts:
+      - {models: ["claude-next-*"], thinking: adaptive, max_output: 64000, sampling: false}
+      - {models: ["glm-*"], providers: [zai], renamed: {seed: random_seed}, refused: [logit_bias]}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, get_type_hints
+
+from velox.dialects.facts import ModelFacts
+from velox.policy.model_rule import Fact, ModelRule
+from velox.providers.rows import PROVIDERS
+from velox.settings import parse
+from velox.settings.problems import Problem, unknown
+from velox.settings.tree import Section, Tree
+
+__all__ = ["FIELDS", "parse_model_facts"]
+
+_MOST_RULES: Final = 256
+_MOST_OUTPUT: Final = 10_000_000
+_KINDS: Final = get_type_hints(ModelFacts)
+FIELDS: Final = ("models", "providers", *_KINDS)
+# The words that writers know (dialects/facts.py).
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "thinking": (
+            *("none", "adaptive", "always", "budget", "level", "thinking_budget", "effort", "toggle"),
+            *("reasoning_effort", "reasoning_config", "nova"),
+        ),
+        "max_tokens_name": ("max_tokens", "max_completion_tokens"),
+        "call_ids": ("any", "mistral", "bedrock", "none"),
+    }
+)
+_FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
+
+
+def parse_model_facts(tree: Tree) -> tuple[tuple[ModelRule, ...], list[Problem]]:
+    """Return the rules of the list, in order, and everything that is wrong with it."""
+    problems: list[Problem] = []
+    items = tree.items or ()
+    if not items or len(items) > _MOST_RULES:
+        expected = (
+            f"expected a list of 1 to {_MOST_RULES} rules, such as `- {{models: [claude-next*], max_output: 64000}}`"
+        )
+        return (), [Problem("model_facts", "", expected, where=tree.where)]
+    rules = []
+    for item in items:
+        if item.fields is None:
+            expected = "expected fields such as `models: [claude-next*]`"
+            problems.append(Problem("a rule of `model_facts`", "", expected, where=item.where))
+            continue
+        rules.append(_rule(Section(item, "a rule of `model_facts`", FIELDS, problems)))
+    return tuple(rules), problems
+
+
+def _rule(section: Section) -> ModelRule:
+    section.needs(models="[claude-next*]")
+    patterns = section.many("models", parse.model_pattern, shown=False)
+    facts: list[tuple[str, Fact]] = []
+    for name in _KINDS:
+        if name in section and (value := _fact(section, name)) is not None:
+            facts.append((name, value))
+    if not any(name in section for name in _KINDS):
+        section.lacks("expected a fact, such as `max_output: 64000`")
+    providers = section.many("providers", _provider)
+    return ModelRule(tuple(pattern.lower() for pattern in patterns), tuple(facts), providers, section.where)
+
+
+def _fact(section: Section, name: str) -> Fact | None:
+    """Return a fact as its field in ModelFacts has it; None: it is wrong, which is told."""
+    if name == "renamed":
+        pairs = [(old, new) for old, new, _ in section.pairs(name, "seed: random_seed")]
+        if all(_FIELD.fullmatch(text) for pair in pairs for text in pair):
+            return tuple(pairs)
+        section.refuse(name, "expected names of fields, such as `renamed: {seed: random_seed}`")
+        return None
+    if name == "refused":
+        return section.many(name, _field)
+    kind = _KINDS[name]
+    read: Callable[[str], Fact]
+    if kind is bool:
+        read = parse.switch
+    elif kind is int:
+        read = parse.integer(1, _MOST_OUTPUT)
+    else:
+        read = parse.one_of(*_WORDS[name]) if name in _WORDS else _field_or_none
+    found: Fact | None = section.one(name, read, None)
+    return found
+
+
+def _provider(text: str) -> str:
+    if text not in PROVIDERS:
+        raise ValueError(unknown("provider", text, PROVIDERS))
+    return text
+
+
+def _field(text: str) -> str:
+    if not _FIELD.fullmatch(text):
+        raise ValueError("expected names of fields, such as logit_bias")
+    return text
+
+
+def _field_or_none(text: str) -> str:
+    return _field(text) if text else ""
