@@ -1,0 +1,233 @@
+"""Claude on Vertex and Bedrock: the body's top level changes and nothing else; frames become events."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.recorded import Exchange, recorded
+from tests.unit.dialects.assembling import events_of
+from velox.dialects.claude_envelope import (
+    ClaudeOnBedrock,
+    ClaudeOnVertex,
+    InvokeStream,
+    bedrock_betas,
+    bedrock_body,
+    bedrock_error,
+    vertex_body,
+)
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call, End, ErrorKind, Failed
+from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.messages.model import MessagesModel
+from velox.dialects.sse_events import SseEvents
+
+_ALL = [each for each in recorded("anthropic", "/v1/messages", status=200) if "count" not in each.path]
+_STREAMS = [each for each in _ALL if each.is_stream]
+_MARK = {"type": "ephemeral"}
+
+
+@pytest.mark.parametrize("each", _ALL, ids=str)
+def test_pitfall_43_body_for_vertex_stays_messages(each: Exchange) -> None:
+    """No model, and the version; all else is as it was, in its bytes too."""
+    found = vertex_body(each.body)
+
+    expected = {name: value for name, value in each.json.items() if name != "model"}
+    assert json.loads(found) == {**expected, "anthropic_version": "vertex-2023-10-16"}
+    messages = each.body[each.body.index(b'"messages"') :].partition(b'"model"')[0]
+    assert messages.rstrip(b', "') in found
+
+
+@pytest.mark.parametrize("each", _ALL, ids=str)
+def test_body_for_bedrock_has_neither_model_nor_stream(each: Exchange) -> None:
+    """No model and no stream, the version, the betas as a list."""
+    found = json.loads(bedrock_body(each.body, ("effort-2025-11-24",)))
+
+    gone = ("model", "stream", "cache_control", "messages")
+    expected = {name: value for name, value in each.json.items() if name not in gone}
+    messages = found.pop("messages")
+    assert found == {
+        **expected,
+        "anthropic_version": "bedrock-2023-05-31",
+        "anthropic_beta": ["effort-2025-11-24"],
+    }
+    if "cache_control" not in each.json:
+        assert messages == each.json["messages"]
+
+
+@given(
+    st.permutations(["model", "stream", "messages", "anthropic_version", "temperature"]),
+    st.sampled_from([None, 1, 2]),
+    st.booleans(),
+)
+def test_fields_go_wherever_they_stand(names: list[str], indent: int | None, has_version: bool) -> None:
+    """First, last, between others, with any white space."""
+    values: dict[str, Any] = {
+        "model": 'a "model": b',
+        "stream": True,
+        "messages": [{"role": "user", "content": '"model": {"stream": [1'}],
+        "anthropic_version": "old",
+        "temperature": 0.5,
+    }
+    body = {name: values[name] for name in names if has_version or name != "anthropic_version"}
+    text = json.dumps(body, indent=indent).encode()
+
+    found = json.loads(bedrock_body(text))
+
+    expected = {name: value for name, value in body.items() if name not in ("model", "stream")}
+    assert found == {**expected, "anthropic_version": "bedrock-2023-05-31"}
+    assert json.loads(vertex_body(text)) == {
+        **{name: value for name, value in body.items() if name != "model"},
+        "anthropic_version": "vertex-2023-10-16",
+    }
+
+
+def test_escaped_key_is_found() -> None:
+    """A client may write a key as it likes."""
+    assert (
+        vertex_body(b'{"mod\\u0065l":"m","messages":[]}') == b'{"anthropic_version":"vertex-2023-10-16","messages":[]}'
+    )
+    assert vertex_body(b"{}") == b'{"anthropic_version":"vertex-2023-10-16"}'
+
+
+def _bedrock(body: dict[str, Any]) -> Any:
+    return json.loads(bedrock_body(json.dumps(body).encode()))
+
+
+def test_pitfall_20_cache_mark_of_the_request_goes_to_its_last_block() -> None:
+    """Bedrock refuses one at the top level."""
+    text = _bedrock({"cache_control": _MARK, "messages": [{"role": "user", "content": "hi"}]})
+    blocks = _bedrock(
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "a"}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "b"}, {"type": "thinking", "thinking": "c"}],
+                },
+            ],
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        }
+    )
+    null = _bedrock({"cache_control": None, "messages": [{"role": "user", "content": "hi"}]})
+
+    assert text["messages"][0]["content"] == [{"type": "text", "text": "hi", "cache_control": _MARK}]
+    assert blocks["messages"][1]["content"] == [
+        {"type": "text", "text": "b", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "thinking", "thinking": "c"},
+    ]
+    assert "cache_control" not in {**text, **blocks, **null}
+    assert null["messages"][0]["content"] == "hi"
+
+
+def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:
+    """An unknown one would be a 400."""
+    known, others = bedrock_betas("context-1m-2025-08-07, oauth-2025-04-20,context-1m-2025-08-07,claude-code-20250219")
+
+    assert known == ("context-1m-2025-08-07",)
+    assert others == ("oauth-2025-04-20", "claude-code-20250219")
+    assert bedrock_betas("") == ((), ())
+    assert bedrock_betas("mine", {"mine"}) == (("mine",), ())
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
+def _frame(payload: bytes, kind: str = "event", name: str = "chunk") -> bytes:
+    headers = b""
+    for key, value in ((":message-type", kind), (f":{kind}-type", name), (":content-type", "application/json")):
+        headers += bytes([len(key)]) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    text = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return text + struct.pack(">I", zlib.crc32(text))
+
+
+def _framed(reply: bytes) -> bytes:
+    """Return a stream of Anthropic's as Bedrock frames it."""
+    frames = []
+    for name, text in SseEvents().feed(reply):
+        if name != b"ping":
+            payload = {"bytes": base64.b64encode(text).decode(), "p": "abcdefgh"[: len(text) % 8]}
+            frames.append(_frame(json.dumps(payload).encode()))
+    return b"".join(frames)
+
+
+@pytest.mark.parametrize("each", _STREAMS, ids=str)
+def test_pitfall_33_frames_become_the_events_of_anthropic(each: Exchange) -> None:
+    """The same events with the same names, whatever the cuts."""
+    framed, chooser = _framed(each.reply), random.Random(33)
+    whole, cut = InvokeStream(), InvokeStream()
+    found = whole.feed(framed)
+    pieces, at = [], 0
+    while at < len(framed):
+        size = chooser.randint(1, 200)
+        pieces.append(cut.feed(framed[at : at + size]))
+        at += size
+
+    assert b"".join(pieces) == found
+    expected = [event for event in SseEvents().feed(each.reply) if event[0] != b"ping"]
+    assert [(name, text.rstrip()) for name, text in SseEvents().feed(found)] == [
+        (name, text.rstrip()) for name, text in expected
+    ]
+    assert whole.is_between
+    reader = ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).stream()
+    assert events_of(reader, framed) == events_of(MessagesModel(ModelFacts(), Losses()).stream(), each.reply)
+
+
+def test_pitfall_33_exception_in_a_stream_is_an_error() -> None:
+    """It ends the stream, in Anthropic's shape, with the meaning that it has."""
+    start = _frame(json.dumps({"bytes": base64.b64encode(b'{"type":"message_start","message":{}}').decode()}).encode())
+    broken = _frame(b'{"message":"Too many requests"}', "exception", "throttlingException")
+    stream = InvokeStream()
+
+    found = SseEvents().feed(stream.feed(start + broken + start))
+
+    assert [name for name, _ in found] == [b"message_start", b"error"]
+    assert json.loads(found[1][1]) == {
+        "type": "error",
+        "error": {"type": "rate_limit_error", "message": "Too many requests"},
+    }
+    assert stream.feed(start) == b""
+    events = events_of(ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).stream(), start + broken)
+    assert isinstance(events[-1], Failed)
+    assert (events[-1].error.kind, events[-1].error.status) == (ErrorKind.RATE_LIMIT, 429)
+    assert not any(isinstance(event, End) for event in events)
+
+
+@pytest.mark.parametrize("payload", [b"{}", b"[]", b'{"bytes":"%%%"}', b'{"bytes":"bm90IGpzb24="}', b"\xff"])
+def test_frame_without_an_event_is_a_broken_reply(payload: bytes) -> None:
+    """Nothing else is raised."""
+    with pytest.raises(BrokenReplyError):
+        InvokeStream().feed(_frame(payload))
+
+
+def test_pitfall_42_errors_of_bedrock_have_their_meaning() -> None:
+    """The type stands in a header; one of 400 is about a quota."""
+    quota = bedrock_error(400, b'{"message":"over it"}', {"x-amzn-errortype": "ServiceQuotaExceededException:http://x"})
+    plain = bedrock_error(400, b'{"message":"no such model"}')
+
+    assert (quota.kind, quota.status, quota.message) == (ErrorKind.RATE_LIMIT, 429, "over it")
+    assert (plain.kind, plain.status) == (ErrorKind.INVALID, 400)
+
+
+def test_translated_requests_are_put_into_the_envelope() -> None:
+    """A request of another dialect has the same envelope as one that came in Messages."""
+    request = MessagesClient(Call("1", 1), Losses()).read(
+        b'{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+    )
+    expected = {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
+
+    bedrock = ClaudeOnBedrock(MessagesModel(ModelFacts(), Losses())).write(request, "claude")
+    vertex = ClaudeOnVertex(MessagesModel(ModelFacts(), Losses())).write(request, "claude")
+
+    assert json.loads(bedrock.body) == {**expected, "anthropic_version": "bedrock-2023-05-31"}
+    assert json.loads(vertex.body) == {**expected, "anthropic_version": "vertex-2023-10-16", "stream": True}

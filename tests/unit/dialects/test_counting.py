@@ -1,0 +1,163 @@
+"""Counting the tokens of a request whose client and model have different APIs for it."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from anthropic.types import MessageTokensCount
+from google.genai.types import CountTokensResponse
+
+from tests.recorded import Exchange, recorded
+from velox.dialects.claude_envelope import bedrock_body
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.counting import (
+    Counting,
+    count_request,
+    estimated_tokens,
+    generate_request,
+    invoke_count_request,
+    tokens_of,
+    written_tokens,
+)
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call, Image, Media, MediaKind, Message, Request, Role, Text
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.generate.model import GenerateModel
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.messages.model import MessagesModel
+from velox.types import Surface
+
+_CALL = Call("0123abcd", 1_700_000_000, "gemini-2.5-flash")
+_MESSAGES = (
+    b'{"model":"claude","system":"Be brief.","messages":[{"role":"user","content":"Hi"}],'
+    b'"tools":[{"name":"t","input_schema":{"type":"object","properties":{}}}]}'
+)
+
+
+def _of_messages(model_api: Surface, *, is_vertex: bool = False) -> Counting:
+    losses = Losses()
+    models = {
+        Surface.COUNT_GENERATE: GenerateModel,
+        Surface.CONVERSE: ConverseModel,
+        Surface.COUNT_MESSAGES: MessagesModel,
+    }
+    model = models.get(model_api, MessagesModel)(ModelFacts(), losses)
+    client = MessagesClient(_CALL, losses)
+    return Counting(client, Surface.COUNT_MESSAGES, model, model_api, losses, is_vertex=is_vertex)
+
+
+def test_messages_are_counted_by_gemini() -> None:
+    """AI Studio counts instructions and tools only in a whole request; Vertex takes them beside the contents."""
+    studio = json.loads(_of_messages(Surface.COUNT_GENERATE).request(_MESSAGES, "gemini-3-pro"))
+    vertex = json.loads(_of_messages(Surface.COUNT_GENERATE, is_vertex=True).request(_MESSAGES, "gemini-3-pro"))
+
+    whole = studio["generateContentRequest"]
+    assert set(studio) == {"generateContentRequest"}
+    assert whole["model"] == "models/gemini-3-pro"
+    assert whole["contents"] == vertex["contents"] == [{"role": "user", "parts": [{"text": "Hi"}]}]
+    assert whole["systemInstruction"] == vertex["systemInstruction"]
+    assert vertex["tools"][0]["functionDeclarations"][0]["name"] == "t"
+
+
+def test_messages_are_counted_by_converse() -> None:
+    """The fields that it takes, in its envelope."""
+    found = json.loads(_of_messages(Surface.CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
+
+    assert found["messages"] == [{"role": "user", "content": [{"text": "Hi"}]}]
+    assert set(found) <= {"messages", "system", "toolConfig", "additionalModelRequestFields"}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_contents_are_counted_by_claude(is_whole: bool) -> None:
+    """Gemini's clients ask with contents, or with a whole request; Anthropic takes nothing that tunes the answer."""
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "generationConfig": {"temperature": 0.5}}
+    losses = Losses()
+    counting = Counting(
+        GenerateClient(_CALL, losses),
+        Surface.COUNT_GENERATE,
+        MessagesModel(ModelFacts(), losses),
+        Surface.COUNT_MESSAGES,
+        losses,
+    )
+
+    found = counting.request(json.dumps({"generateContentRequest": body} if is_whole else body).encode(), "claude")
+
+    assert json.loads(found) == {
+        "model": "claude",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    }
+    reply = counting.answer(b'{"input_tokens":7}')
+    assert CountTokensResponse.model_validate(json.loads(reply)).total_tokens == 7
+
+
+@pytest.mark.parametrize("each", recorded("anthropic", "count_tokens"), ids=str)
+def test_recorded_requests_to_count_come_back_as_they_were(each: Exchange) -> None:
+    """Read by Messages' reader, written by its writer."""
+    counting = _of_messages(Surface.COUNT_MESSAGES)
+
+    found = json.loads(counting.request(each.body, each.json["model"]))
+
+    system = each.json.get("system")
+    if system is not None:
+        assert found.pop("system") == [{"type": "text", "text": system}]
+    assert found == {name: value for name, value in each.json.items() if name != "system"}
+    assert json.loads(counting.answer(each.reply)) == json.loads(each.reply)
+
+
+@pytest.mark.parametrize(("provider", "ending"), [("gemini", "countTokens"), ("openai", "input_tokens")])
+def test_recorded_numbers_are_read(provider: str, ending: str) -> None:
+    """Each API has its own name for the number."""
+    for each in recorded(provider, ending):
+        tokens = tokens_of(each.reply)
+        assert tokens in json.loads(each.reply).values()
+        assert json.loads(written_tokens(Surface.COUNT_RESPONSES, tokens))["object"] == "response.input_tokens"
+        assert MessageTokensCount.model_validate_json(written_tokens(Surface.COUNT_MESSAGES, tokens)).input_tokens
+
+
+@pytest.mark.parametrize("each", recorded("bedrock", "count-tokens", status=None), ids=str)
+def test_bedrock_counts_bodies_for_invoke(each: Exchange) -> None:
+    """They stand in base64, with the max_tokens that a request to count lacks."""
+    invoked = each.json["input"].get("invokeModel")
+    if invoked is not None:
+        body = base64.b64decode(invoked["body"])
+        assert json.loads(invoke_count_request(body)) == each.json
+    found = json.loads(invoke_count_request(bedrock_body(_MESSAGES)))
+    inner = json.loads(base64.b64decode(found["input"]["invokeModel"]["body"]))
+    assert inner["max_tokens"] == 4096
+    assert inner["anthropic_version"] == "bedrock-2023-05-31"
+
+
+def test_chat_has_an_estimate_that_says_so() -> None:
+    """No API of Chat Completions counts."""
+    counting = _of_messages(Surface.CHAT)
+
+    found = json.loads(counting.estimate(_MESSAGES))
+
+    assert counting.is_estimate
+    assert 5 <= found["input_tokens"] <= 40
+    assert not _of_messages(Surface.COUNT_GENERATE).is_estimate
+
+
+def test_estimate_grows_with_what_is_there() -> None:
+    """Texts by their bytes, pictures by a fixed number."""
+    text = Request("m", [Message(Role.USER, [Text(b'"' + b"a" * 400 + b'"')])])
+    image = Request("m", [Message(Role.USER, [Image(Media(MediaKind.DATA, "A" * 100_000, "image/png"))])])
+
+    assert estimated_tokens(text) == 104
+    assert estimated_tokens(image) == 1504
+
+
+def test_what_can_not_be_read_is_refused() -> None:
+    """With the errors of dialects only."""
+    with pytest.raises(BadRequestError):
+        generate_request(Surface.COUNT_GENERATE, b"[")
+    with pytest.raises(BadRequestError):
+        count_request(Surface.COUNT_MESSAGES, b"[]")
+    with pytest.raises(BadRequestError):
+        _of_messages(Surface.CHAT).estimate(b'{"model":"m","messages":[]}')
+    for body in (b"{}", b"", b'{"input_tokens":null}', b'{"input_tokens":-1}'):
+        with pytest.raises(BrokenReplyError):
+            tokens_of(body)
