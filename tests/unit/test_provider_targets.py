@@ -248,5 +248,5 @@ def test_rules_of_users_come_last() -> None:
 
     facts = facts_of(row, "claude-next-1", own)
 
-    assert (facts.max_output, facts.max_tokens_name) == (7, "max_tokens")
+    assert (facts.max_output, facts.thinking) == (7, "adaptive")
     assert facts.prefill == facts_of(row, "claude-next-1").prefill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from velox.cli import main
 from velox.policy.routes import UpstreamEntry
 from velox.providers.rows import PROVIDERS
 from velox.settings import Settings, SettingsError, load
+from velox.settings.model_facts import FIELDS
 from velox.types import Surface
 
 KEY = "sk-very-secret-0123456789"
@@ -166,3 +168,10 @@ def test_page_names_every_provider() -> None:
     text = PAGE.read_text()
 
     assert all(f"| `{name}`: " in text for name in PROVIDERS)
+
+
+def test_page_says_what_each_fact_is() -> None:
+    """Those that there are, and no others."""
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE.read_text().partition("## Facts of models")[2], re.MULTILINE)
+
+    assert sorted(rows) == sorted(set(FIELDS) - {"models", "providers"})
