@@ -21,6 +21,7 @@ EMPTY: Final[JsonText] = b'""'
 # Between two texts that become one.
 NEWLINES: Final = b"\\n\\n"
 # Nothing but white space, written plainly or escaped.
+_BLANK_STARTS: Final = b' \\"'
 _BLANK: Final = re.compile(rb'"(?: |\\[nrtf]|\\u00(?:20|0[9aAdD]|[aA]0))*"')
 
 
@@ -45,7 +46,8 @@ def decoded(text: JsonText) -> str:
 
 def is_blank(text: JsonText) -> bool:
     """True for a text that is empty, or has only white space."""
-    return len(text) == 2 or _BLANK.fullmatch(text) is not None
+    # Most texts begin with a letter.
+    return text[1] in _BLANK_STARTS and _BLANK.fullmatch(text) is not None
 
 
 def joined(texts: Iterable[JsonText], between: bytes = NEWLINES) -> JsonText:

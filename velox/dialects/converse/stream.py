@@ -40,6 +40,11 @@ from velox.dialects.text import EMPTY
 
 __all__ = ["ConverseStream"]
 
+# Looking a member of an enum up takes longer than what is done with it.
+_TEXT: Final = Kind.TEXT
+_TOOL: Final = Kind.TOOL
+_THINKING: Final = Kind.THINKING
+_REDACTED: Final = Kind.REDACTED
 _MOST_OPEN: Final = 128
 # Of one block's signature, in characters. Claude's grow with the reasoning, and have some kilobytes.
 _MOST_SIGNATURE: Final = 1024 * 1024
@@ -133,11 +138,11 @@ class ConverseStream:
         self._close(index, events)
         if tool is None or tool.type == "server_tool_use":
             # Results of the service's own tools, pictures, and what is newer.
-            self._remember(index, _Block(None, Kind.TEXT))
+            self._remember(index, _Block(None, _TEXT))
         elif tool.name == self._unwrapped:
-            self._begin(index, Kind.TEXT, events)
+            self._begin(index, _TEXT, events)
         else:
-            self._begin(index, Kind.TOOL, events, tool.tool_use_id, tool.name)
+            self._begin(index, _TOOL, events, tool.tool_use_id, tool.name)
 
     def _on_delta(self, payload: bytes, events: list[Event]) -> None:
         found = decoded_reply(BLOCK_DELTA, payload)
@@ -147,21 +152,21 @@ class ConverseStream:
             return
         text = text_of(delta.text)
         if text is not None:
-            self._add(index, block, Kind.TEXT, text, events)
+            self._add(index, block, _TEXT, text, events)
         elif delta.tool_use is not None:
             text = text_of(delta.tool_use.input)
-            if block is None or block.kind not in (Kind.TOOL, Kind.TEXT):
+            if block is None or block.kind not in (_TOOL, _TEXT):
                 raise BrokenReplyError("arguments of a tool came before its start")
             self._add(index, block, block.kind, text or EMPTY, events)
         elif delta.reasoning_content is not None:
             reasoning = delta.reasoning_content
             text = text_of(reasoning.text)
             if text is not None:
-                self._add(index, block, Kind.THINKING, text, events)
+                self._add(index, block, _THINKING, text, events)
             elif reasoning.signature is not None:
-                self._sign(index, block, Kind.THINKING, reasoning.signature, events)
+                self._sign(index, block, _THINKING, reasoning.signature, events)
             elif reasoning.redacted_content is not None:
-                self._sign(index, block, Kind.REDACTED, reasoning.redacted_content, events)
+                self._sign(index, block, _REDACTED, reasoning.redacted_content, events)
 
     def _add(self, index: int, block: _Block | None, kind: Kind, text: JsonText, events: list[Event]) -> None:
         if block is None or block.kind is not kind:
@@ -199,7 +204,7 @@ class ConverseStream:
         if block is None or block.n is None:
             return
         if block.signed:
-            value = _joined_base64(block.signed) if block.kind is Kind.REDACTED else "".join(block.signed)
+            value = _joined_base64(block.signed) if block.kind is _REDACTED else "".join(block.signed)
             events.append(Sign(block.n, Signature(self._provider, value)))
         events.append(Close(block.n))
 
