@@ -1,0 +1,323 @@
+"""Every recorded reply of every provider, in every dialect of clients, read by that dialect's official SDK.
+
+A plain reply is read whole. A stream is given to the SDK's own accumulator; what that has at the end is what the same
+answer says when it is not streamed. However the upstream's bytes are cut, the client gets the same bytes, and a stream
+that is not whole never ends as one that is.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic.lib.streaming._messages import accumulate_event
+from google import genai
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import TypeAdapter
+
+from tests.recorded import Exchange, recorded
+from velox.dialects.events import answer_of, events_of
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call, ClientSide, Event, ModelSide
+from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.gateway.crossing import Dialogue
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+pytestmark = pytest.mark.slow
+
+SIDES = sides()
+# Each provider, the API that its path is of, and what its paths have in them.
+SOURCES = [
+    ("openai", Surface.CHAT, "/chat/completions"),
+    ("groq", Surface.CHAT, "/chat/completions"),
+    ("openrouter", Surface.CHAT, "/chat/completions"),
+    ("deepseek", Surface.CHAT, "/chat/completions"),
+    ("mistral", Surface.CHAT, "/chat/completions"),
+    ("cerebras", Surface.CHAT, "/chat/completions"),
+    ("ollama", Surface.CHAT, "/chat/completions"),
+    ("zai", Surface.CHAT, "/chat/completions"),
+    ("anthropic", Surface.MESSAGES, "/v1/messages"),
+    ("gemini", Surface.GENERATE, "enerateContent"),
+    ("vertex", Surface.GENERATE, "enerateContent"),
+    ("bedrock", Surface.CONVERSE, "/converse"),
+]
+CLIENTS = sorted(SIDES.clients)
+EVENTS: TypeAdapter[anthropic.types.RawMessageStreamEvent] = TypeAdapter(anthropic.types.RawMessageStreamEvent)
+ASKS: dict[Surface, dict[str, Any]] = {
+    Surface.CHAT: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    Surface.MESSAGES: {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    Surface.GENERATE: {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+    Surface.RESPONSES: {"model": "m", "input": "hi"},
+}
+
+
+def is_answer(exchange: Exchange) -> bool:
+    return "count_tokens" not in exchange.path and b'"input_tokens": 0, "output' not in exchange.reply[:1]
+
+
+PLAIN = [
+    (provider, api, each)
+    for provider, api, ending in SOURCES
+    for each in recorded(provider, ending, stream=False)
+    if is_answer(each)
+]
+STREAMS = [
+    (provider, api, each) for provider, api, ending in SOURCES for each in recorded(provider, ending, stream=True)
+]
+ERRORS = [
+    (provider, api, each)
+    for provider, api, ending in SOURCES
+    for each in recorded(provider, ending, status=None)
+    if each.status >= 400
+]
+
+
+def dialogue(client: Surface, api: Surface, provider: str, *, stream: bool = False) -> Dialogue:
+    """Return a crossing whose request has been written."""
+    losses = Losses()
+    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", stream), losses)
+    crossing = Dialogue(made, SIDES.models[api](ModelFacts(), losses, provider), losses)
+    asked = ASKS[client]
+    if stream and client is not Surface.GENERATE:
+        asked = {**asked, "stream": True}
+    if stream and client is Surface.CHAT:
+        asked["stream_options"] = {"include_usage": True}
+    crossing.request(json.dumps(asked).encode(), "m")
+    return crossing
+
+
+def model_side(api: Surface, provider: str) -> ModelSide:
+    return SIDES.models[api](ModelFacts(), Losses(), provider)
+
+
+def client_side(client: Surface) -> ClientSide:
+    made = SIDES.clients[client](Call("0a1b2c", 1_790_000_000, "m", True), Losses())
+    asked = ASKS[client] if client is Surface.GENERATE else {**ASKS[client], "stream": True}
+    made.read(json.dumps(asked).encode())
+    return made
+
+
+# -- what the SDKs make of it ---------------------------------------------------------------------------
+
+
+def events(text: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of a stream as every SDK reads them: name, data."""
+    found = []
+    for block in text.replace(b"\r\n", b"\n").split(b"\n\n"):
+        name, data = "", b""
+        for line in block.split(b"\n"):
+            if line.startswith(b"event: "):
+                name = line[7:].decode()
+            elif line.startswith(b"data: "):
+                data += line[6:]
+        if data and data != b"[DONE]":
+            found.append((name, json.loads(data)))
+    return found
+
+
+@dataclass(frozen=True)
+class Said:
+    """What an answer says, however it came."""
+
+    text: str
+    thought: str
+    calls: tuple[tuple[str, str], ...]
+    stop: str | None
+    n_output: int | None
+
+
+def of_chat(answer: ChatCompletion) -> Said:
+    (choice,) = answer.choices
+    message = choice.message
+    calls = tuple(
+        (call.function.name, json.dumps(json.loads(call.function.arguments or "{}")))
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    )
+    thought = getattr(message, "reasoning_content", None) or ""
+    text = (message.content or "") + (message.refusal or "")
+    n_output = None if answer.usage is None else answer.usage.completion_tokens
+    return Said(text, thought, calls, choice.finish_reason, n_output)
+
+
+def chat_plain(body: bytes) -> Said:
+    return of_chat(ChatCompletion.model_validate_json(body))
+
+
+def chat_stream(text: bytes) -> Said:
+    assert text.endswith(b"data: [DONE]\n\n")
+    chunks = [ChatCompletionChunk.model_validate(data) for _, data in events(text)]
+    state = ChatCompletionStreamState()
+    thought = ""
+    for chunk in chunks:
+        for choice in chunk.choices:
+            thought += getattr(choice.delta, "reasoning_content", None) or ""
+        state.handle_chunk(chunk)
+    said = of_chat(ChatCompletion.model_validate(state.current_completion_snapshot.model_dump(warnings=False)))
+    return Said(said.text, thought, said.calls, said.stop, said.n_output)
+
+
+def of_message(message: anthropic.types.Message) -> Said:
+    text = "".join(block.text for block in message.content if block.type == "text")
+    thought = "".join(block.thinking for block in message.content if block.type == "thinking")
+    calls = tuple((block.name, json.dumps(block.input)) for block in message.content if block.type == "tool_use")
+    return Said(text, thought, calls, message.stop_reason, message.usage.output_tokens)
+
+
+def messages_plain(body: bytes) -> Said:
+    return of_message(anthropic.types.Message.model_validate_json(body))
+
+
+def messages_stream(text: bytes) -> Said:
+    snapshot = None
+    buffers: dict[int, bytes] = {}
+    seen = events(text)
+    assert [name for name, _ in seen] == [data["type"] for _, data in seen]
+    assert (seen[0][0], seen[-1][0]) == ("message_start", "message_stop")
+    for _, data in seen:
+        if data["type"] != "ping":
+            snapshot = accumulate_event(
+                event=EVENTS.validate_python(data), current_snapshot=snapshot, json_bufs=buffers
+            )
+    assert snapshot is not None
+    return of_message(anthropic.types.Message.model_validate(snapshot.model_dump(warnings=False)))
+
+
+def of_generated(answers: list[genai.types.GenerateContentResponse]) -> Said:
+    parts = [
+        part
+        for answer in answers
+        for candidate in answer.candidates or ()
+        if candidate.content is not None
+        for part in candidate.content.parts or ()
+    ]
+    reasons = [candidate.finish_reason for answer in answers for candidate in answer.candidates or ()]
+    last = next((reason for reason in reversed(reasons) if reason is not None), None)
+    usages = [answer.usage_metadata for answer in answers if answer.usage_metadata is not None]
+    counts = [usage.candidates_token_count for usage in usages if usage.candidates_token_count is not None]
+    calls = tuple(
+        (part.function_call.name or "", json.dumps(part.function_call.args or {}))
+        for part in parts
+        if part.function_call is not None
+    )
+    return Said(
+        "".join(part.text or "" for part in parts if not part.thought),
+        "".join(part.text or "" for part in parts if part.thought),
+        calls,
+        None if last is None else last.value,
+        counts[-1] if counts else None,
+    )
+
+
+def generate_plain(body: bytes) -> Said:
+    return of_generated([genai.types.GenerateContentResponse.model_validate_json(body)])
+
+
+def generate_stream(text: bytes) -> Said:
+    return of_generated([genai.types.GenerateContentResponse.model_validate(data) for _, data in events(text)])
+
+
+PLAIN_READERS: dict[Surface, Callable[[bytes], Said]] = {
+    Surface.CHAT: chat_plain,
+    Surface.MESSAGES: messages_plain,
+    Surface.GENERATE: generate_plain,
+}
+STREAM_READERS: dict[Surface, Callable[[bytes], Said]] = {
+    Surface.CHAT: chat_stream,
+    Surface.MESSAGES: messages_stream,
+    Surface.GENERATE: generate_stream,
+}
+CLIENTS = [client for client in CLIENTS if client in PLAIN_READERS]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
+@pytest.mark.parametrize(("provider", "api", "exchange"), PLAIN, ids=str)
+def test_plain_reply_is_read_by_the_sdk(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+    """And a stream of the same answer says the same."""
+    crossing = dialogue(client, api, provider)
+    try:
+        body = crossing.answer(exchange.reply)
+    except (ReplyError, BrokenReplyError) as exc:
+        assert b'"error"' in exchange.reply or b"promptFeedback" in exchange.reply, exc
+        return
+    said = PLAIN_READERS[client](body)
+
+    answer = model_side(api, provider).answer(exchange.reply)
+    writer = client_side(client).stream()
+    stream = b"".join(writer.write(event) for event in events_of(answer))
+    streamed = STREAM_READERS[client](stream)
+    if client is Surface.CHAT:  # the usage of its streams is sent only where it was asked for
+        streamed = Said(streamed.text, streamed.thought, streamed.calls, streamed.stop, said.n_output)
+    assert streamed == said
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
+@pytest.mark.parametrize(("provider", "api", "exchange"), STREAMS, ids=str)
+def test_stream_is_read_by_the_sdk(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+    """The accumulated stream is the answer that its events tell."""
+    crossing = dialogue(client, api, provider, stream=True)
+    stream = crossing.stream()
+    text = stream.feed(exchange.reply, True)
+    if stream.failed is not None or not stream.is_whole:
+        pytest.skip("recorded as it failed, or was left")
+    said = STREAM_READERS[client](text)
+
+    reader = model_side(api, provider).stream()
+    told: list[Event] = [*reader.feed(exchange.reply), *reader.end()]
+    plain = PLAIN_READERS[client](dialogue(client, api, provider)._client.answer(answer_of(told)))
+    assert said == plain
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
+@pytest.mark.parametrize(("provider", "api", "exchange"), STREAMS, ids=str)
+def test_cut_anywhere_is_the_same_and_never_an_end(
+    client: Surface, provider: str, api: Surface, exchange: Exchange
+) -> None:
+    """Pitfalls 37 and 45: the bytes do not depend on how they came; a part of them is no whole."""
+    whole = dialogue(client, api, provider, stream=True).stream()
+    expected = whole.feed(exchange.reply, True)
+    chance = random.Random(exchange.name)
+    for most in (1, 3, 50, 1000):
+        stream = dialogue(client, api, provider, stream=True).stream()
+        written, at = b"", 0
+        while at < len(exchange.reply):
+            n = chance.randint(1, most)
+            written += stream.feed(exchange.reply[at : at + n], at + n >= len(exchange.reply))
+            at += n
+        assert written == expected
+    if not whole.is_whole:
+        return
+    last = exchange.reply.rstrip().rfind(b"\n" if api is not Surface.CONVERSE else b"messageStop")
+    for at in sorted({chance.randrange(max(1, last)) for _ in range(40)}):
+        stream = dialogue(client, api, provider, stream=True).stream()
+        cut = stream.feed(exchange.reply[:at], True)
+        if stream.is_whole:
+            # Everything of the answer had come: what is missing is the mark that some servers never send.
+            assert api in (Surface.CHAT, Surface.GENERATE, Surface.CONVERSE)
+            continue
+        assert b"[DONE]" not in cut and b"message_stop" not in cut
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.lower())
+@pytest.mark.parametrize(("provider", "api", "exchange"), ERRORS, ids=str)
+def test_error_is_one_of_the_client(client: Surface, provider: str, api: Surface, exchange: Exchange) -> None:
+    """With the upstream's words and a status of its kind."""
+    crossing = dialogue(client, api, provider)
+    headers = [(name.encode(), value.encode()) for name, value in exchange.headers.items()]
+    error = crossing.read_error(exchange.status, headers, exchange.reply)
+    body = json.loads(crossing.error(error))
+
+    assert error.status == exchange.status and error.message
+    if client is Surface.MESSAGES:
+        assert (body["type"], body["error"]["message"]) == ("error", error.message)
+    else:
+        assert body["error"]["message"] == error.message
+    if client is Surface.GENERATE:
+        assert body["error"]["code"] == error.status and body["error"]["status"].isupper()

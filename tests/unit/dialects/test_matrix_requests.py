@@ -1,0 +1,116 @@
+"""Every recorded request of every dialect, written for every API of models: what goes up is what that API takes.
+
+The judges are the vendors' own: the types of their SDKs, and botocore's model of Bedrock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import cache
+from typing import Any
+
+import botocore.session
+import pytest
+from anthropic.types import message_create_params
+from botocore.validate import ParamValidator
+from google.genai import types as google
+from openai.types.chat import completion_create_params
+from pydantic import TypeAdapter
+
+from tests.recorded import Exchange, recorded
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call
+from velox.dialects.losses import BadRequestError, Losses
+from velox.gateway.crossing import Dialogue
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+pytestmark = pytest.mark.slow
+
+SIDES = sides()
+SOURCES = [
+    ("openai", Surface.CHAT, "/chat/completions"),
+    ("groq", Surface.CHAT, "/chat/completions"),
+    ("openrouter", Surface.CHAT, "/chat/completions"),
+    ("deepseek", Surface.CHAT, "/chat/completions"),
+    ("openai", Surface.RESPONSES, "/v1/responses"),
+    ("anthropic", Surface.MESSAGES, "/v1/messages"),
+    ("gemini", Surface.GENERATE, "enerateContent"),
+    ("vertex", Surface.GENERATE, "enerateContent"),
+]
+REQUESTS = [
+    (client, each)
+    for provider, client, ending in SOURCES
+    for each in recorded(provider, ending)
+    if client in SIDES.clients and each.path.endswith((ending, "enerateContent")) and each.method == "POST"
+]
+FACTS = ModelFacts(max_output=8000)
+
+
+@cache
+def bedrock() -> Any:
+    return botocore.session.Session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def check_chat(body: dict[str, Any]) -> None:
+    adapter(completion_create_params.CompletionCreateParams).validate_python(body)
+    for message in body["messages"]:
+        assert message["role"] in ("system", "developer", "user", "assistant", "tool")
+    ids = [call["id"] for m in body["messages"] for call in m.get("tool_calls", ())]
+    results = [m["tool_call_id"] for m in body["messages"] if m["role"] == "tool"]
+    assert set(results) <= set(ids)
+
+
+def check_messages(body: dict[str, Any]) -> None:
+    adapter(message_create_params.MessageCreateParams).validate_python(body)
+    roles = [message["role"] for message in body["messages"]]
+    assert roles[0] == "user" and body["max_tokens"] >= 1
+    assert all(one != other for one, other in itertools.pairwise(roles))
+
+
+def check_generate(body: dict[str, Any]) -> None:
+    for content in body["contents"]:
+        google.Content.model_validate(content)
+        assert content["role"] in ("user", "model") and content["parts"]
+    for tool in body.get("tools", ()):
+        google.Tool.model_validate(tool)
+    if "systemInstruction" in body:
+        google.Content.model_validate(body["systemInstruction"])
+    google.GenerationConfig.model_validate(body.get("generationConfig", {}))
+
+
+def check_converse(body: dict[str, Any]) -> None:
+    report = ParamValidator().validate({"modelId": "m", **body}, bedrock())
+    assert not report.has_errors(), report.generate_report()
+    roles = [message["role"] for message in body["messages"]]
+    assert all(one != other for one, other in itertools.pairwise(roles))
+
+
+CHECKS = {
+    Surface.CHAT: check_chat,
+    Surface.MESSAGES: check_messages,
+    Surface.GENERATE: check_generate,
+    Surface.CONVERSE: check_converse,
+}
+
+
+@pytest.mark.parametrize("api", sorted(CHECKS), ids=lambda api: api.name.lower())
+@pytest.mark.parametrize(("client", "exchange"), REQUESTS, ids=str)
+def test_request_is_one_of_the_api(client: Surface, exchange: Exchange, api: Surface) -> None:
+    """Or it is refused with the field that can't be said."""
+    losses = Losses()
+    model = exchange.path.rpartition("/models/")[2].partition(":")[0] if client is Surface.GENERATE else ""
+    call = Call("0a1b2c", 1_790_000_000, model, "stream" in exchange.path)
+    crossing = Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](FACTS, losses, "openai"), losses)
+    try:
+        body = crossing.request(exchange.body, "the-model")
+    except BadRequestError as exc:
+        assert exc.message and exc.param, exchange.body
+        return
+    CHECKS[api](json.loads(body))
