@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.e2e.harness import KEY, VeloxProcess, is_closed, read_reply
 from tests.e2e.recording import RecordingUpstream
@@ -416,7 +416,7 @@ def test_more_websockets_than_allowed_are_refused(echo: WebSocketUpstream) -> No
 def test_limited_key_opens_its_models_only(echo: WebSocketUpstream, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """The model is read from the query; one that names none is refused, for it could be any.
 
-    So is a WebSocket whose messages name it, whatever its query says.
+    So is a WebSocket that is not known to say where; at /responses each message must name it, whatever the query says.
     """
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"- name: alice\n  key: {ALICE}\n  models: [gpt-realtime*]\n")
@@ -426,7 +426,13 @@ def test_limited_key_opens_its_models_only(echo: WebSocketUpstream, tmp_path) ->
         with connect(velox, "/v1/realtime?model=gpt-realtime-mini", authorization=bearer) as ws:
             ws.send("{}")  # each message of such a key is read: it is a JSON object
             assert ws.recv() == "{}"
-        other = ("/v1/responses?model=gpt-realtime", "/v1/live/sessions?model=gpt-realtime")
+        with connect(velox, "/v1/responses?model=gpt-realtime", authorization=bearer) as ws:
+            ws.send('{"type":"response.create","model":"gpt-realtime"}')
+            ws.recv()
+            ws.send('{"type":"response.create"}')
+            with pytest.raises(ConnectionClosed):
+                ws.recv()
+        other = ("/v1/responses?model=other", "/v1/live/sessions?model=gpt-realtime")
         for target in ("/v1/realtime?model=other", "/v1/realtime", "/v1/realtime?intent=transcription", *other):
             with pytest.raises(InvalidStatus) as refused, connect(velox, target, authorization=bearer):
                 pass
