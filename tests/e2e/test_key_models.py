@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as open_websocket
 
 from tests.e2e.harness import RawReply, VeloxProcess
-from tests.e2e.recording import RecordingUpstream, healthy
+from tests.e2e.recording import Call, RecordingUpstream, healthy
 from tests.e2e.tools import reason
 from tests.e2e.websocket_upstreams import WebSocketUpstream
 from tests.lenient_server import models_run
@@ -62,6 +63,31 @@ def test_no_spelling_of_another_model_reaches_the_upstream(upstream: RecordingUp
         assert post("/v1/chat/completions").status == 200
         assert post("/openai/deployments/gpt-4o-mini/chat/completions?api-version=1").status == 200
         assert velox.request("GET", "/v1/models", headers={"authorization": f"Bearer {KEY}"}).status == 200
+
+
+def test_batch_runs_a_file_that_the_key_uploaded(upstream: RecordingUpstream, tmp_path: Path) -> None:
+    """Its lines were read, by whichever worker; another file may name any model."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"- {{name: shop, key: {KEY}, models: [gpt-4o-mini], endpoints: [inference, files, batches]}}\n")
+
+    async def account(call: Call) -> None:
+        body = b'{"id":"file-in"}' if call.target == "/v1/files" else b'{"id":"batch_1","input_file_id":"file-in"}'
+        await call.reply(200, [("content-type", "application/json")], body)
+
+    lines = json.dumps(
+        {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-4o-mini"}}
+    )
+    env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "2"}
+    with VeloxProcess(env) as velox, upstream.playing(account):
+        client = velox.openai(api_key=KEY)
+        made = client.files.create(file=("b.jsonl", lines.encode()), purpose="batch")
+        for _ in range(4):
+            client.batches.create(input_file_id=made.id, endpoint="/v1/chat/completions", completion_window="24h")
+        with pytest.raises(openai.PermissionDeniedError, match="upload the file again with this key"):
+            client.batches.create(input_file_id="file-2", endpoint="/v1/chat/completions", completion_window="24h")
+        with pytest.raises(openai.PermissionDeniedError):
+            client.files.create(file=("b.jsonl", lines.replace("4o-mini", "4o").encode()), purpose="batch")
+        assert [call.target for call in upstream.calls] == ["/v1/files", *["/v1/batches"] * 4]
 
 
 def test_responses_websocket_runs_the_models_of_the_key(keys: Path) -> None:

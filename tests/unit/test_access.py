@@ -12,7 +12,8 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access, check_model
 from velox.gateway.steps import finished
 from velox.protocol.websocket_messages import MessageError
-from velox.types import ANYONE, Caller, Header, RequestHead, WebSocketOffer
+from velox.shm.object_table import ObjectMemory, ObjectTable
+from velox.types import ANYONE, Caller, Header, ReplyHead, RequestHead, WebSocketOffer
 
 LIMITED = Caller("team-a", ("gpt-4o*", "o1"), b"12345678")
 FREE = Caller("free", id=b"23456789")
@@ -231,6 +232,63 @@ def test_lines_of_an_uploaded_file_are_read() -> None:
     refused(caller, b"POST", b"/v1/files", *upload(good, b"another purpose"))
     refused(caller, b"POST", b"/v1/uploads", b'{"purpose":"batch"}')
     refused(ONE, b"POST", b"/v1/files", *upload(good))
+
+
+BATCHER = Caller("batches", ("gpt-4o-mini",), b"67890123", endpoints=("inference", "files", "batches"))
+
+
+def upload(access: Access, caller: Caller, file_id: str, *parts: tuple[bytes, bytes]) -> None:
+    """Upload a file that gets this id. Raises VeloxError."""
+    body, headers = form(*parts)
+    guard = access.guard(head(b"POST", b"/v1/files", headers), caller)
+    assert guard is not None
+    for each in finished(guard.steps(head(b"POST", b"/v1/files", headers), body)):
+        each.begin(ReplyHead.of(200, [], None), is_sse=False, is_plain=True)
+        each.feed(json.dumps({"id": file_id, "object": "file"}).encode(), end=True)
+
+
+def batch(access: Access, caller: Caller, body: bytes) -> None:
+    """Create a batch. Raises VeloxError."""
+    request = head(b"POST", b"/v1/batches")
+    guard = access.guard(request, caller)
+    assert guard is not None
+    finished(guard.steps(request, body))
+
+
+def asking(file_id: object, endpoint: object = "/v1/chat/completions", **more: object) -> bytes:
+    """Return a batch's body."""
+    return json.dumps({"input_file_id": file_id, "endpoint": endpoint, "completion_window": "24h", **more}).encode()
+
+
+PURPOSE, LINES = (b'name="purpose"', b"batch"), (b'name="file"; filename="b.jsonl"', line("gpt-4o-mini"))
+
+
+def test_batch_of_a_file_whose_lines_were_read_is_run() -> None:
+    """By a key of the same name with the same models; any other file may name any model."""
+    access = Access(ObjectTable(ObjectMemory(1024, 1, 1), 0))
+    upload(access, BATCHER, "file-read", PURPOSE, LINES)
+    upload(access, BATCHER, "file-data", (b'name="purpose"', b"user_data"), LINES)
+    upload(access, BATCHER, "file-text", PURPOSE, LINES, (b'name="file"', line("gpt-4o-mini")))
+    upload(access, BATCHER, "file-none", PURPOSE, (b'name="file"', line("gpt-4o")))
+
+    batch(access, BATCHER, asking("file-read"))
+
+    other_models = Caller("batches", ("gpt-4o-mini", "o1"), b"78901234", endpoints=BATCHER.endpoints)
+    other_name = Caller("others", ("gpt-4o-mini",), b"89012345", endpoints=BATCHER.endpoints)
+    for caller, body in (
+        (other_models, asking("file-read")),
+        (other_name, asking("file-read")),
+        *((BATCHER, asking(file_id)) for file_id in ("file-data", "file-text", "file-none", "file-else", None, ["x"])),
+        (BATCHER, asking("file-read", "/v1/files")),
+        (BATCHER, asking("file-read", "/v1/engines/gpt-4o/completions")),
+        (BATCHER, asking("file-read", None)),
+        (BATCHER, asking("file-read", Input_File_Id="file-else")),
+        (BATCHER, asking("file-read", model="gpt-4o")),
+        (BATCHER, b'{"input_file_id":"file-else","input_file_id":"file-read","endpoint":"/v1/chat/completions"}'),
+    ):
+        with pytest.raises(VeloxError) as caught:
+            batch(access, caller, body)
+        assert caught.value.reason is Reason.FORBIDDEN, body
 
 
 # -- WebSockets ---------------------------------------------------------------------------------------------------

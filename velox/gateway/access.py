@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
+from velox.gateway.batch_files import BatchFiles
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import IdWatch, OwnedCall, owned_call
 from velox.gateway.permission import may_use
@@ -36,6 +37,7 @@ from velox.protocol.named_models import (
     DoubtError,
     FormField,
     JsonScan,
+    folded,
     form_fields,
     form_models,
     form_text,
@@ -65,6 +67,10 @@ _KEPT_PATH_BYTES: Final = 256
 _LINE_BYTES: Final = 64 * 1024  # of a file's lines between two turns of the loop
 _BATCH: Final = "batch"
 _TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
+_NOT_READ: Final = (
+    "this key is limited to some models, and runs only files that it uploaded for a batch, whose lines were read then;"
+    " upload the file again with this key"
+)
 _FILES: Final = frozenset({"assistants", "vision", "user_data", "evals"})
 _NO_FIELDS: Final = BodyFields()
 # A WebSocket names its models elsewhere than in a body.
@@ -117,7 +123,13 @@ class Access:
         owned = owned_call(head, place.call, owner, table, refuses_unknown=self._refuses_unknown)
         if owned is None:
             return guard
-        return Guard(caller, None if guard is None else guard.call, self._scan, owned)
+        if guard is None:
+            return Guard(caller, None, self._scan, owned)
+        return Guard(caller, guard.call, self._scan, owned, self._batch_files(caller, guard.call))
+
+    def _batch_files(self, caller: Caller, call: ApiCall | None) -> BatchFiles | None:
+        is_batch = call is not None and call.place in (ModelPlace.FILE, ModelPlace.BATCH)
+        return BatchFiles(caller, self._table, self._scan) if is_batch and self._table is not None else None
 
     def _place(self, head: RequestHead) -> _Place:
         method, path, is_websocket = key = head.method, head.path, head.offer is not None
@@ -137,7 +149,7 @@ class Access:
             where = ModelPlace.BODY if head.method == b"POST" and head.offer is None else ModelPlace.UNKNOWN
             where = ModelPlace.NONE if head.method in _READS and head.offer is None else where
             call = ApiCall(None, where, call and call.path_model, (), "", "")
-        guard = Guard(caller, call, self._scan)
+        guard = Guard(caller, call, self._scan, files=self._batch_files(caller, call))
         guard.check_head(head)
         return guard
 
@@ -183,13 +195,22 @@ def check_model(caller: Caller, head: RequestHead, model: str | None) -> None:
 
 class Guard:
     """Looks at requests of one kind. call: what they ask, of a caller whose key is limited to some models; None: it is
-    not. owned: looks whose objects they name; None: they name none.
+    not. owned: looks whose objects they name; None: they name none. files: which of them may be run as a batch; None:
+    none.
     """
 
-    __slots__ = ("_caller", "_named", "_owned", "_scan", "_watched", "call")
+    __slots__ = ("_caller", "_files", "_named", "_owned", "_scan", "_watched", "call")
 
-    def __init__(self, caller: Caller, call: ApiCall | None, scan: JsonScan, owned: OwnedCall | None = None) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        call: ApiCall | None,
+        scan: JsonScan,
+        owned: OwnedCall | None = None,
+        files: BatchFiles | None = None,
+    ) -> None:
         self._caller: Final = caller
+        self._files: Final = files
         self.call: Final = call
         self._owned: Final = owned
         self._watched: Final = owned if call is None and owned is not None and owned.watches else None
@@ -235,16 +256,17 @@ class Guard:
         self, head: RequestHead, body: bytes | bytearray, fields: BodyFields = _NO_FIELDS
     ) -> Generator[None, None, Sequence[ReplyFilter]]:
         """Look at a body; yields between slices of the work. Raises VeloxError. Return the filters of the reply."""
+        filters: Sequence[ReplyFilter] = ()
         if self.call is not None:
             try:
-                yield from self._look(self.call, head, body)
+                filters = yield from self._look(self.call, head, body)
             except DoubtError as exc:
                 raise _doubtful(str(exc), "model") from None
         owned = self._owned
         if owned is None:
-            return ()
+            return filters
         yield from owned.check(head, body)
-        return owned.filters(head, stores=fields.stores)
+        return (*filters, *owned.filters(head, stores=fields.stores))
 
     def gate(self) -> MessageGate:
         """Return what looks at the messages of a client's WebSocket."""
@@ -256,10 +278,13 @@ class Guard:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _look(self, call: ApiCall, head: RequestHead, body: bytes | bytearray) -> Generator[None, None, None]:
+    def _look(
+        self, call: ApiCall, head: RequestHead, body: bytes | bytearray
+    ) -> Generator[None, None, Sequence[ReplyFilter]]:
+        """Look for models; return what reads the reply."""
         place = call.place
         if head.method in _READS or (place is ModelPlace.NONE and not body):
-            return
+            return ()
         types = [value for name, value in head.headers if name == b"content-type"]
         if len(types) > 1:
             raise DoubtError("the request has two Content-Types")
@@ -268,37 +293,44 @@ class Guard:
         if kind == b"multipart/form-data":
             if place not in (ModelPlace.FORM, ModelPlace.BODY_OR_FORM, ModelPlace.FILE):
                 raise _unread()
-            yield from self._look_at_form(call, media, body)
-        elif kind == b"application/json" and place not in (ModelPlace.FORM, ModelPlace.FILE):
+            may_run = yield from self._look_at_form(call, media, body)
+            return (self._files.recording(),) if may_run and self._files is not None else ()
+        if kind == b"application/json" and place not in (ModelPlace.FORM, ModelPlace.FILE):
             if len(body) >= LARGE_BYTES:
                 skimmed = yield from skim(body, _passes)
                 body = skimmed.data
             self._look_at_json(call, body)
-        else:
-            raise _unread()
+            return ()
+        raise _unread()
 
     def _look_at_json(self, call: ApiCall, body: bytes | bytearray) -> None:
         models = self._scan.models(body)
         self._allow(models)
         if call.place is ModelPlace.BATCH:
-            raise _unread()
+            endpoint = None if self._files is None else self._files.endpoint_of(body)
+            if endpoint is None:
+                raise VeloxError(Reason.FORBIDDEN, _NOT_READ, param="input_file_id")
+            self._allow_line(endpoint)
+            return
         if not models and call.place is not ModelPlace.NONE and call.path_model is None:
             raise _unread()
 
-    def _look_at_form(self, call: ApiCall, media: bytes, body: bytes | bytearray) -> Generator[None, None, None]:
+    def _look_at_form(self, call: ApiCall, media: bytes, body: bytes | bytearray) -> Generator[None, None, bool]:
+        """Look at a form; return True for a file that may be run as a batch."""
         parts = form_fields(media, body)
         models = form_models(parts, body)
         self._allow(models)
         if call.place is ModelPlace.FILE:
-            yield from self._look_at_file(parts, body)
-        elif not models and call.path_model is None:
+            return (yield from self._look_at_file(parts, body))
+        if not models and call.path_model is None:
             raise _unread()
+        return False
 
-    def _look_at_file(self, parts: Sequence[FormField], body: bytes | bytearray) -> Generator[None, None, None]:
-        """Look at each line of a file that is about to be run or learnt from."""
+    def _look_at_file(self, parts: Sequence[FormField], body: bytes | bytearray) -> Generator[None, None, bool]:
+        """Look at each line of a file that is about to be run or learnt from; return True if it may be run."""
         purpose = form_text(parts, body, "purpose")
         if purpose in _FILES:
-            return
+            return False
         if purpose != _BATCH and purpose not in _TUNES:
             raise DoubtError("the file's purpose is not one that is known")
         n_bytes = 0
@@ -314,6 +346,8 @@ class Guard:
                 if n_bytes >= _LINE_BYTES:
                     n_bytes = 0
                     yield
+        # Of a form with two, or with one that is written as a text, another one may be kept than was read.
+        return purpose == _BATCH and [part.is_file for part in parts if folded(part.name) == "file"] == [True]
 
     def _allow_line(self, path: str) -> None:
         call = call_of(b"POST", path.encode("utf-8", "replace"))

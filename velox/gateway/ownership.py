@@ -27,7 +27,7 @@ from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, name
 from velox.shm.object_table import UNKNOWN, ObjectTable
 from velox.types import ReplyHead, RequestHead
 
-__all__ = ["IdWatch", "OwnedCall", "owned_call"]
+__all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 # Over a WebSocket objects are made and named here only.
@@ -179,12 +179,13 @@ def _passes(_data: bytes, _offset: int) -> None:
 
 
 class Recording(ReplyFilter):
-    """Reads the id of a new object, and passes the reply on as it came."""
+    """Reads the id of a new object, and passes the reply on as it came. mark: what its id is remembered with."""
 
-    __slots__ = ("_owner", "_seen", "_table")
+    __slots__ = ("_mark", "_owner", "_seen", "_table")
 
-    def __init__(self, table: ObjectTable, owner: int) -> None:
+    def __init__(self, table: ObjectTable, owner: int, mark: str = "") -> None:
         super().__init__()
+        self._mark: Final = mark
         self._table: Final = table
         self._owner: Final = owner
         self._seen = bytearray()
@@ -200,7 +201,7 @@ class Recording(ReplyFilter):
         self._seen += data
         found = _STREAMED_ID.search(self._seen)
         if found is not None:
-            self._table.remember(found[1].decode("ascii"), self._owner)
+            self._table.remember(self._mark + found[1].decode("ascii"), self._owner)
             self.reads_body = False
         elif end:
             self._read_whole()
@@ -216,7 +217,7 @@ class Recording(ReplyFilter):
         if isinstance(document, dict):
             for name in ("id", *_MORE_IDS):
                 if isinstance(document.get(name), str):
-                    self._table.remember(document[name], self._owner)
+                    self._table.remember(self._mark + document[name], self._owner)
 
 
 class IdWatch:
