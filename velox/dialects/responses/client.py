@@ -1,0 +1,118 @@
+"""OpenAI Responses as clients speak it: their requests read, and what they get back written.
+
+Knows: the answer's JSON. Does not know: HTTP, upstreams.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    Call,
+    Refusal,
+    Request,
+    Signature,
+    StopReason,
+    StreamWriter,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from velox.dialects.losses import Losses
+from velox.dialects.openai_errors import error_json
+from velox.dialects.responses.outputs import (
+    Envelope,
+    call_item,
+    call_prefix,
+    message_item,
+    reasoning_item,
+    refusal_part,
+    sealed,
+    text_part,
+)
+from velox.dialects.responses.requests import RequestReader
+from velox.dialects.responses.stream_writer import EventWriter, SseWriter
+from velox.dialects.text import EMPTY, quoted
+
+__all__ = ["ResponsesClient"]
+
+_COMPLETED: Final = b"completed"
+
+
+class ResponsesClient:
+    """One request of a client, and what it gets back; see ClientSide."""
+
+    def __init__(self, call: Call, losses: Losses) -> None:
+        self._call: Final = call
+        self._reader: Final = RequestReader(losses)
+        self._model = call.model
+
+    def __repr__(self) -> str:
+        return f"<ResponsesClient {self._call.id}>"
+
+    def read(self, body: bytes | bytearray) -> Request:
+        """See ClientSide."""
+        request = self._reader.read(body)
+        self._model = request.model or self._model
+        return request
+
+    def stream(self) -> StreamWriter:
+        """See ClientSide."""
+        return SseWriter(self.events())
+
+    def events(self) -> EventWriter:
+        """Return what writes a streamed answer as JSON objects, for a WebSocket."""
+        return EventWriter(self._call, self._model, self._reader.given, self._reader.tools)
+
+    def error(self, error: ApiError) -> bytes:
+        """See ClientSide."""
+        return error_json(error)
+
+    def answer(self, answer: Answer) -> bytes:
+        """See ClientSide."""
+        items: list[bytes] = []
+        for block in answer.blocks:
+            match block:
+                case Text() if block.text != EMPTY or block.signature is None:
+                    items.append(message_item(self._id("msg_", items), _COMPLETED, text_part(block.text)))
+                case Refusal():
+                    items.append(message_item(self._id("msg_", items), _COMPLETED, refusal_part(block.text)))
+                case Thinking():
+                    self._think(items, block.text, block.signature, is_redacted=block.is_redacted)
+                case ToolUse():
+                    self._use(items, block)
+                case _:
+                    pass
+            if isinstance(block, Text) and block.signature is not None:
+                self._own_item(items, block.signature, None)
+        stop = answer.stop
+        if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
+            items.append(message_item(self._id("msg_", items), _COMPLETED, refusal_part(stop.explanation)))
+        envelope = Envelope(answer.id, answer.model or self._model, self._call, self._reader.given)
+        return envelope.stopped(stop, b",".join(items), answer.usage)
+
+    def _id(self, prefix: str, items: list[bytes]) -> bytes:
+        """Return the id of the next item, as JSON."""
+        return quoted(f"{prefix}{self._call.id}{len(items)}")
+
+    def _think(self, items: list[bytes], text: bytes, signature: Signature | None, *, is_redacted: bool) -> None:
+        item_id = f"rs_{self._call.id}{len(items)}"
+        if signature is not None and signature.provider == "openai" and signature.item_id:
+            item_id = signature.item_id
+        encrypted = None if signature is None else sealed(signature, item_id, is_redacted=is_redacted)
+        items.append(reasoning_item(quoted(item_id), text, encrypted))
+
+    def _own_item(self, items: list[bytes], signature: Signature, call_id: str | None) -> None:
+        """Write an item for the signature of a call or a text."""
+        own = Signature(signature.provider, signature.value, call_id)
+        self._think(items, EMPTY, own, is_redacted=False)
+
+    def _use(self, items: list[bytes], block: ToolUse) -> None:
+        origin = self._reader.tools.origin(block.name)
+        call_id = block.id or f"call_{self._call.id}{len(items)}"
+        item_id = self._id(call_prefix(origin), items)
+        items.append(call_item(item_id, quoted(call_id), origin, block.arguments, _COMPLETED))
+        if block.signature is not None:
+            self._own_item(items, block.signature, call_id)

@@ -1,0 +1,219 @@
+"""The messages of a request, written as the items of Responses.
+
+Knows: items and their parts, calls and their results. Does not know: the fields beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Audio,
+    Block,
+    CacheMark,
+    Document,
+    Image,
+    JsonText,
+    Media,
+    MediaKind,
+    Message,
+    Refusal,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.names import FittedNames
+from velox.dialects.text import EMPTY, quoted
+
+__all__ = ["ItemWriter"]
+
+_MARK: Final = "prompt_cache_breakpoint"
+_LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_ROLES: Final = {Role.SYSTEM: b"system", Role.USER: b"user", Role.ASSISTANT: b"assistant"}
+
+
+class ItemWriter:
+    """Writes the items of one request."""
+
+    def __init__(self, facts: ModelFacts, losses: Losses, provider: str, names: FittedNames, ids: FittedNames) -> None:
+        self._losses: Final = losses
+        self._provider: Final = provider
+        self._names: Final = names
+        self._ids: Final = ids
+        self._has_marks: Final = facts.cache_marks and _MARK in dict(facts.renamed)
+        self._unanswered: Final[list[tuple[str, str]]] = []  # name and id of calls that the client gave no id
+        self._n_without_id = 0
+
+    def write(self, messages: Sequence[Message]) -> tuple[JsonText | None, bytes]:
+        """Return the instructions, and the items."""
+        instructions: JsonText | None = None
+        written: list[bytes] = []
+        for n, message in enumerate(messages):
+            blocks = message.blocks
+            if message.name is not None:
+                self._losses.drop("name", f"messages[{n}].name")
+            if n == 0 and message.role is Role.SYSTEM and len(messages) > 1:
+                only = blocks[0] if len(blocks) == 1 else None
+                if isinstance(only, Text) and (only.cache is None or not self._has_marks):
+                    self._marks(only.cache)
+                    instructions = only.text
+                    continue
+            self._message(message, f"messages[{n}]", written)
+        return instructions, b",".join(written)
+
+    def _message(self, message: Message, path: str, written: list[bytes]) -> None:
+        """Write a message: the parts between calls, results and reasoning are one item each time."""
+        role = message.role
+        parts: list[Block] = []
+        for k, block in enumerate(message.blocks):
+            match block:
+                case ToolUse():
+                    self._said(role, parts, path, written)
+                    written.append(self._call(block))
+                case ToolResult():
+                    self._said(role, parts, path, written)
+                    written.append(self._result(block, f"{path}.content[{k}]"))
+                case Thinking():
+                    self._said(role, parts, path, written)
+                    self._think(block, written)
+                case _:
+                    parts.append(block)
+        self._said(role, parts, path, written)
+
+    def _said(self, role: Role, blocks: list[Block], path: str, written: list[bytes]) -> None:
+        """Write the parts that are waiting."""
+        texts = [block for block in blocks if isinstance(block, Text)]
+        if role is Role.ASSISTANT:
+            for block in texts:
+                if block.signature is not None:
+                    self._losses.drop("reasoning_signature")
+            blocks[:] = [block for block in blocks if not isinstance(block, Text) or block.text != EMPTY]
+        if not blocks:
+            return
+        only = blocks[0]
+        if len(blocks) == 1 and isinstance(only, Text) and (only.cache is None or not self._has_marks):
+            self._marks(only.cache)
+            content = only.text
+        else:
+            parts = [self._part(block, role, f"{path}.content[{k}]") for k, block in enumerate(blocks)]
+            content = b"[" + b",".join(parts) + b"]"
+        written.append(b'{"type":"message","role":"%b","content":%b}' % (_ROLES[role], content))
+        blocks.clear()
+
+    def _part(self, block: Block, role: Role, path: str) -> bytes:
+        match block:
+            case Text() if role is Role.ASSISTANT:
+                return b'{"type":"output_text","text":%b}' % block.text
+            case Text():
+                return b'{"type":"input_text","text":%b%b}' % (block.text, self._marks(block.cache))
+            case Refusal():
+                return b'{"type":"refusal","refusal":%b}' % block.text
+            case Image():
+                detail = b"" if block.detail is None else b',"detail":' + quoted(block.detail)
+                form = b'{"type":"input_image","image_url":%b%b%b}'
+                return form % (quoted(_image_url(block.source, path)), detail, self._marks(block.cache))
+            case Document():
+                return self._document(block, path)
+            case Audio():
+                raise BadRequestError("the model of this route takes no audio", path)
+        raise BadRequestError("this part can't be in a message", path)
+
+    def _document(self, document: Document, path: str) -> bytes:
+        if document.context is not None or document.citations:
+            self._losses.drop("citations", path)
+        source, mark = document.source, self._marks(document.cache)
+        match source.kind:
+            case MediaKind.TEXT:
+                return b'{"type":"input_text","text":%b%b}' % (quoted(source.value), mark)
+            case MediaKind.URL if source.value.startswith(("http:", "https:")):
+                return b'{"type":"input_file","file_url":%b%b}' % (quoted(source.value), mark)
+            case MediaKind.DATA:
+                kind = source.type or "application/pdf"
+                name = document.name or "file." + kind.rpartition("/")[2]
+                data = f"data:{kind};base64,{source.value}"
+                form = b'{"type":"input_file","filename":%b,"file_data":%b%b}'
+                return form % (quoted(name), quoted(data), mark)
+        raise BadRequestError("the model of this route takes files as base64 data or http(s) URLs", path)
+
+    def _marks(self, mark: CacheMark | None) -> bytes:
+        if mark is None:
+            return b""
+        if not self._has_marks:
+            self._losses.drop("cache")
+            return b""
+        ttl = b',"ttl":' + quoted(_LIFETIMES[mark.ttl]) if mark.ttl in _LIFETIMES else b""
+        return b',"prompt_cache_breakpoint":{"mode":"explicit"%b}' % ttl
+
+    # -- reasoning, calls and results -------------------------------------------------------------------
+
+    def _think(self, block: Thinking, written: list[bytes]) -> None:
+        signature = block.signature
+        if signature is None or signature.provider != self._provider or block.is_redacted:
+            self._losses.drop("reasoning_signature")
+            return
+        # Codex keeps no ids; the value alone is taken, too.
+        own_id = b"" if signature.item_id is None else b',"id":' + quoted(signature.item_id)
+        summary = b"" if block.text == EMPTY else b'{"type":"summary_text","text":%b}' % block.text
+        form = b'{"type":"reasoning"%b,"summary":[%b],"encrypted_content":%b}'
+        written.append(form % (own_id, summary, quoted(signature.value)))
+
+    def _call(self, call: ToolUse) -> bytes:
+        if call.signature is not None:
+            self._losses.drop("reasoning_signature")
+        if call.cache is not None:
+            self._losses.drop("cache")
+        return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % (
+            quoted(self._call_id(call)),
+            quoted(self._names.fit(call.name)),
+            quoted(call.arguments.decode("utf-8", "surrogatepass")),
+        )
+
+    def _result(self, result: ToolResult, path: str) -> bytes:
+        if result.is_error:
+            self._losses.drop("is_error")
+        if result.cache is not None:
+            self._losses.drop("cache")
+        parts = result.parts
+        only = parts[0] if len(parts) == 1 else None
+        if not parts:
+            output = EMPTY
+        elif isinstance(only, Text) and (only.cache is None or not self._has_marks):
+            self._marks(only.cache)
+            output = only.text
+        else:
+            written = [self._part(part, Role.USER, f"{path}[{k}]") for k, part in enumerate(parts)]
+            output = b"[" + b",".join(written) + b"]"
+        call_id = quoted(self._result_id(result))
+        return b'{"type":"function_call_output","call_id":%b,"output":%b}' % (call_id, output)
+
+    def _call_id(self, call: ToolUse) -> str:
+        if call.id:
+            return self._ids.fit(call.id)
+        made = f"call_{self._n_without_id}"
+        self._n_without_id += 1
+        self._unanswered.append((call.name, made))
+        return made
+
+    def _result_id(self, result: ToolResult) -> str:
+        """Return the id of the call that this is the result of; without one, the first of that name."""
+        if result.id:
+            return self._ids.fit(result.id)
+        waiting = self._unanswered
+        found = next((each for each in waiting if each[0] == result.name), waiting[0] if waiting else None)
+        if found is None:
+            return f"call_{self._names.fit(result.name or 'x')}"
+        waiting.remove(found)
+        return found[1]
+
+
+def _image_url(source: Media, path: str) -> str:
+    if source.kind is MediaKind.DATA:
+        return f"data:{source.type or 'image/png'};base64,{source.value}"
+    if source.kind is MediaKind.URL and source.value.startswith(("http:", "https:")):
+        return source.value
+    raise BadRequestError("the model of this route takes pictures as base64 data or http(s) URLs", path)

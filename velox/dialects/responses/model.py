@@ -1,0 +1,204 @@
+"""OpenAI Responses as models speak it: asked, and their answers read.
+
+Nothing is kept at the provider: reasoning travels encrypted in the conversation.
+
+Knows: the request's JSON, and where servers differ, by ModelFacts. Does not know: HTTP, any model's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Answer,
+    ApiError,
+    Choice,
+    Format,
+    Reasoning,
+    Request,
+    StreamReader,
+    Tool,
+    ToolChoice,
+    Written,
+)
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.names import FittedNames
+from velox.dialects.openai_errors import read_error
+from velox.dialects.responses import wire
+from velox.dialects.responses.items import ItemWriter
+from velox.dialects.responses.replies import answer_of
+from velox.dialects.responses.stream import EventReader
+from velox.dialects.surrogates import keeping_surrogates
+from velox.dialects.text import quoted
+
+__all__ = ["ResponsesModel"]
+
+_REPLY: Final = msgspec.json.Decoder(wire.Reply)
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_CALL_ID: Final = re.compile(r"[\x21-\x7e]+")
+_MOST_NAME: Final = 64
+_MOST_ID: Final = 64
+_LEAST_TOKENS: Final = 16  # fewer are refused
+_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
+_DEFAULT_FORMAT_NAME: Final = "answer"
+_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
+# The least tokens for reasoning that are a certain effort.
+_EFFORTS: Final = ((16_384, "high"), (4096, "medium"), (0, "low"))
+_SUMMARIES: Final = {"auto": "auto", "concise": "concise", "detailed": "detailed", "summarized": "auto"}
+
+
+class ResponsesModel:
+    """One attempt at a model; see ModelSide. provider: whose signatures it takes back."""
+
+    def __init__(self, facts: ModelFacts, losses: Losses, provider: str = "openai") -> None:
+        self._facts: Final = facts
+        self._losses: Final = losses
+        self._provider: Final = provider
+        self._names: Final = FittedNames(_NAME, _MOST_NAME)
+        self._ids: Final = FittedNames(_CALL_ID, _MOST_ID)
+
+    def __repr__(self) -> str:
+        return f"<ResponsesModel {self._provider}>"
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def write(self, request: Request, model: str) -> Written:
+        """See ModelSide."""
+        if request.stop:
+            message = "the model of this route takes no stop strings; leave them out"
+            raise BadRequestError(message, "stop")
+        items = ItemWriter(self._facts, self._losses, self._provider, self._names, self._ids)
+        instructions, written = items.write(request.messages)
+        fields: list[bytes] = [b'{"model":', quoted(model)]
+        if instructions is not None:
+            fields += [b',"instructions":', instructions]
+        fields += [b',"input":[', written, b"]"]
+        if request.stream:
+            fields.append(b',"stream":true')
+        if request.tools:
+            fields += [b',"tools":[', b",".join([self._tool(tool) for tool in request.tools]), b"]"]
+            if request.tool_choice is not None:
+                self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
+            if request.parallel_tools is not None:
+                self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
+        self._limits(fields, request)
+        if request.format is not None:
+            self._add(fields, "text", b'{"format":%b}' % _format(request.format))
+        self._reasoning(fields, request.reasoning)
+        if request.user is not None:
+            self._add(fields, "user", quoted(request.user))
+        if request.tier is not None:
+            self._add(fields, "service_tier", quoted(request.tier))
+        if request.cache_key is not None:
+            self._add(fields, "prompt_cache_key", quoted(request.cache_key))
+        if request.cache is not None:
+            self._losses.drop("cache")
+        if "store" not in self._facts.refused:
+            fields.append(b',"store":false')
+        fields.append(b"}")
+        return Written(b"".join(fields), self._names.originals, self._ids.originals)
+
+    def _add(self, fields: list[bytes], name: str, value: bytes) -> None:
+        if name in self._facts.refused:
+            self._losses.drop(name)
+        else:
+            fields.append(b',"%b":%b' % (name.encode(), value))
+
+    def _limits(self, fields: list[bytes], request: Request) -> None:
+        most = request.max_tokens
+        if most is not None:
+            if most < _LEAST_TOKENS:
+                self._losses.drop("max_tokens")
+            self._add(fields, "max_output_tokens", b"%d" % max(most, _LEAST_TOKENS))
+        for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
+            if value is not None and self._facts.sampling:
+                self._add(fields, name, msgspec.json.encode(value))
+            elif value is not None:
+                self._losses.drop(name)
+        for name, other in (
+            ("top_k", request.top_k),
+            ("seed", request.seed),
+            ("presence_penalty", request.presence_penalty),
+            ("frequency_penalty", request.frequency_penalty),
+        ):
+            if other is not None:
+                self._losses.drop(name)
+
+    def _reasoning(self, fields: list[bytes], reasoning: Reasoning | None) -> None:
+        if self._facts.thinking == "none":
+            if reasoning is not None and reasoning.enabled is not False and reasoning.effort != "none":
+                self._losses.drop("reasoning")
+            return
+        if "include" not in self._facts.refused:
+            fields.append(b',"include":["reasoning.encrypted_content"]')
+        if reasoning is None:
+            return
+        effort = reasoning.effort
+        if effort is None and reasoning.budget_tokens is not None:
+            effort = next(word for least, word in _EFFORTS if reasoning.budget_tokens >= least)
+        if effort is None and reasoning.enabled is False:
+            # Many models reason as they like, and refuse the effort "none".
+            self._losses.drop("reasoning")
+        summary = _SUMMARIES.get(reasoning.summary or "")
+        values = [
+            b'"%b":%b' % (name, quoted(value))
+            for name, value in ((b"effort", effort), (b"summary", summary))
+            if value is not None
+        ]
+        if values:
+            self._add(fields, "reasoning", b"{" + b",".join(values) + b"}")
+
+    def _tool(self, tool: Tool) -> bytes:
+        if tool.cache is not None:
+            self._losses.drop("cache")
+        description = b"" if tool.description is None else b',"description":' + tool.description
+        # Absent means true here, which refuses many schemas, and false in other dialects.
+        return b'{"type":"function","name":%b%b,"parameters":%b,"strict":%b}' % (
+            quoted(self._names.fit(tool.name)),
+            description,
+            tool.parameters or _NO_PARAMETERS,
+            b"true" if tool.strict else b"false",
+        )
+
+    def _tool_choice(self, choice: ToolChoice) -> bytes:
+        form = b'{"type":"function","name":%b}'
+        if choice.choice is Choice.TOOL:
+            return form % quoted(self._names.fit(choice.name or ""))
+        if choice.allowed:
+            tools = b",".join([form % quoted(self._names.fit(name)) for name in choice.allowed])
+            return b'{"type":"allowed_tools","mode":%b,"tools":[%b]}' % (_CHOICES[choice.choice], tools)
+        return _CHOICES[choice.choice]
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def answer(self, body: bytes) -> Answer:
+        """See ModelSide."""
+        return keeping_surrogates(self._answer, reply_text(body))
+
+    def _answer(self, body: bytes) -> Answer:
+        return answer_of(decoded_reply(_REPLY, body), self._provider)
+
+    def stream(self) -> StreamReader:
+        """See ModelSide."""
+        return EventReader(self._provider)
+
+    def error(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+        """See ModelSide."""
+        return read_error(status, body)
+
+
+def _format(wanted: Format) -> bytes:
+    if wanted.schema is None:
+        return b'{"type":"json_object"}'
+    name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
+    description = b"" if wanted.description is None else b',"description":' + wanted.description
+    strict = b"" if wanted.strict is None else b',"strict":true' if wanted.strict else b',"strict":false'
+    form = b'{"type":"json_schema","name":%b%b,"schema":%b%b}'
+    return form % (quoted(name), description, wanted.schema, strict)

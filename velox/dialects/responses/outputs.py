@@ -1,0 +1,251 @@
+"""What an answer in Responses is made of: its items, and the object around them.
+
+The signature of a call or of a text (Google signs those) has no field in this dialect. It stands in an item of
+reasoning of its own, without a text, tagged with the id of the call; RequestReader puts it back.
+
+Knows: the JSON of items, usage and the answer. Does not know: the order of events.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.arguments import custom_input
+from velox.dialects.decoding import is_given
+from velox.dialects.form import (
+    ApiError,
+    Call,
+    ErrorKind,
+    JsonText,
+    JsonValue,
+    Signature,
+    Stop,
+    StopReason,
+    Usage,
+)
+from velox.dialects.responses import wire
+from velox.dialects.responses.tools import Origin, ToolKind
+from velox.dialects.signatures import tagged
+from velox.dialects.text import EMPTY, quoted
+
+__all__ = [
+    "IN_PROGRESS",
+    "Envelope",
+    "answer_id",
+    "call_item",
+    "call_prefix",
+    "error_value",
+    "message_item",
+    "reasoning_item",
+    "refusal_part",
+    "sealed",
+    "text_part",
+    "usage_json",
+]
+
+_RAWS: Final = msgspec.json.Decoder(list[Raw])
+_TOOLS: Final = msgspec.json.Decoder(list[wire.Tool])
+IN_PROGRESS: Final = b"in_progress"
+_NULL: Final = b"null"
+_INCOMPLETE: Final = {
+    StopReason.LENGTH: b'{"reason":"max_output_tokens"}',
+    StopReason.CONTEXT: b'{"reason":"max_output_tokens"}',
+    StopReason.FILTER: b'{"reason":"content_filter"}',
+}
+_ERROR_CODES: Final = {
+    ErrorKind.INVALID: "invalid_prompt",
+    ErrorKind.TOO_LARGE: "invalid_prompt",
+    ErrorKind.RATE_LIMIT: "rate_limit_exceeded",
+}
+# Codes that clients of this dialect look for.
+_KNOWN_CODES: Final = frozenset(
+    {"context_length_exceeded", "insufficient_quota", "rate_limit_exceeded", "server_error"}
+)
+_PREFIXES: Final = {
+    ToolKind.FUNCTION: "fc_",
+    ToolKind.CUSTOM: "ctc_",
+    ToolKind.LOCAL_SHELL: "lsh_",
+    ToolKind.TOOL_SEARCH: "tsc_",
+}
+
+
+def answer_id(theirs: str, call: Call) -> str:
+    """Return the id of an answer: the upstream's where it is one of this dialect."""
+    return theirs if theirs.startswith("resp_") else f"resp_{call.id}"
+
+
+def call_prefix(origin: Origin) -> str:
+    """Return how the id of an item of a call begins."""
+    return _PREFIXES[origin.kind]
+
+
+# -- items ----------------------------------------------------------------------------------------------
+
+
+def text_part(text: JsonText) -> bytes:
+    """Write a part of a message."""
+    return b'{"type":"output_text","annotations":[],"logprobs":[],"text":%b}' % text
+
+
+def refusal_part(text: JsonText) -> bytes:
+    """Write a refusal, as a part of a message."""
+    return b'{"type":"refusal","refusal":%b}' % text
+
+
+def message_item(item_id: bytes, status: bytes, part: bytes) -> bytes:
+    """Write a message. item_id: JSON. part: b"" for none yet."""
+    form = b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}'
+    return form % (item_id, status, part)
+
+
+def reasoning_item(item_id: bytes, text: JsonText, encrypted: str | None) -> bytes:
+    """Write reasoning. encrypted: its signature, see sealed()."""
+    summary = b"" if text == EMPTY else b'{"type":"summary_text","text":%b}' % text
+    sealed_field = b"" if encrypted is None else b',"encrypted_content":%b' % quoted(encrypted)
+    return b'{"id":%b,"type":"reasoning","summary":[%b]%b}' % (item_id, summary, sealed_field)
+
+
+def sealed(signature: Signature, item_id: str, *, is_redacted: bool = False) -> str:
+    """Return a signature as `encrypted_content`: OpenAI's own as it is, where the item has the id it is bound to."""
+    if signature.provider == "openai" and signature.item_id == item_id and not is_redacted:
+        return signature.value
+    return tagged(signature, is_redacted=is_redacted)
+
+
+def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonValue, status: bytes) -> bytes:
+    """Write a call as the client has declared the tool. arguments: an object; b"": none yet."""
+    namespace = b"" if origin.namespace is None else b',"namespace":' + quoted(origin.namespace)
+    name = quoted(origin.name)
+    match origin.kind:
+        case ToolKind.FUNCTION:
+            form = b'{"id":%b,"type":"function_call","status":"%b","arguments":%b,"call_id":%b,"name":%b%b}'
+            text = quoted(arguments.decode("utf-8", "surrogatepass"))
+            return form % (item_id, status, text, call_id, name, namespace)
+        case ToolKind.CUSTOM:
+            form = b'{"id":%b,"type":"custom_tool_call","status":"%b","call_id":%b,"input":%b,"name":%b%b}'
+            text = custom_input(arguments) if arguments else EMPTY
+            return form % (item_id, status, call_id, text, name, namespace)
+        case ToolKind.LOCAL_SHELL:
+            form = b'{"id":%b,"type":"local_shell_call","status":"%b","call_id":%b,"action":%b}'
+            return form % (item_id, status, call_id, _shell_action(arguments))
+        case ToolKind.TOOL_SEARCH:
+            form = b'{"id":%b,"type":"tool_search_call","status":"%b","call_id":%b,"execution":"client","arguments":%b}'
+            return form % (item_id, status, call_id, arguments or b"{}")
+
+
+def _shell_action(arguments: JsonValue) -> bytes:
+    """Return what a shell is to do: the model's arguments, and the fields that it was not asked for."""
+    if len(arguments) <= 2:
+        return b'{"type":"exec","command":[],"env":{}}'
+    return b'{"type":"exec","env":{},' + arguments.lstrip(b"{ \t\r\n")
+
+
+def usage_json(usage: Usage) -> bytes:
+    """Write the usage."""
+    prompt, output = usage.input or 0, usage.output or 0
+    return (
+        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},"output_tokens":%d,'
+        b'"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
+        % (prompt, usage.cached or 0, usage.cache_written or 0, output, usage.reasoning or 0, prompt + output)
+    )
+
+
+def error_value(error: ApiError) -> bytes:
+    """Write the error of an answer that failed."""
+    code = error.code if error.code in _KNOWN_CODES else _ERROR_CODES.get(error.kind, "server_error")
+    return b'{"code":%b,"message":%b}' % (quoted(code or ""), quoted(error.message))
+
+
+# -- the answer ---------------------------------------------------------------------------------------
+
+
+class Envelope:
+    """The answer around its items, with what the client asked for as OpenAI repeats it."""
+
+    __slots__ = ("_head", "_tail", "id")
+
+    def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody) -> None:
+        self.id: Final = answer_id(theirs, call)
+        form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
+        self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given)
+        tier = _NULL if given.service_tier is None else quoted(given.service_tier)
+        self._tail: Final = b',"previous_response_id":null,"store":false,"metadata":{},"service_tier":%b}' % tier
+
+    def __repr__(self) -> str:
+        return f"<Envelope {self.id}>"
+
+    def in_progress(self) -> bytes:
+        """Write the answer as it begins."""
+        return self._written(IN_PROGRESS, b"", _NULL, _NULL, _NULL)
+
+    def stopped(self, stop: Stop, output: bytes, usage: Usage) -> bytes:
+        """Write the whole answer. output: its items."""
+        status, details = b"completed", _INCOMPLETE.get(stop.reason)
+        if details is not None:
+            status = b"incomplete"
+        return self._written(status, output, usage_json(usage), details or _NULL, _NULL)
+
+    def failed(self, error: ApiError, output: bytes) -> bytes:
+        """Write the answer as far as it came."""
+        return self._written(b"failed", output, _NULL, _NULL, error_value(error))
+
+    def _written(self, status: bytes, output: bytes, usage: bytes, details: bytes, error: bytes) -> bytes:
+        form = b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b'
+        return form % (self._head, status, error, details, output, usage, self._tail)
+
+
+def _asked(given: wire.RequestBody) -> bytes:
+    reasoning, text = given.reasoning, given.text
+    effort = _NULL if reasoning is None or reasoning.effort is None else quoted(reasoning.effort)
+    summary = _NULL if reasoning is None or reasoning.summary is None else quoted(reasoning.summary)
+    wanted = None if text is None else text.format
+    fields = {
+        b"instructions": bytes(given.instructions) or _NULL,
+        b"max_output_tokens": _number(given.max_output_tokens),
+        b"parallel_tool_calls": b"false" if given.parallel_tool_calls is False else b"true",
+        b"reasoning": b'{"effort":%b,"summary":%b}' % (effort, summary),
+        b"temperature": _number(given.temperature),
+        b"text": b'{"format":%b}' % (b'{"type":"text"}' if wanted is None else _format(wanted)),
+        b"tool_choice": bytes(given.tool_choice) if is_given(given.tool_choice) else b'"auto"',
+        b"tools": _tools(given.tools),
+        b"top_p": _number(given.top_p),
+        b"truncation": b'"disabled"',
+    }
+    return b",".join([b'"%b":%b' % field for field in fields.items()])
+
+
+def _number(value: float | None) -> bytes:
+    return _NULL if value is None else msgspec.json.encode(value)
+
+
+def _flag(value: bool | None) -> bytes:
+    return _NULL if value is None else b"true" if value else b"false"
+
+
+def _format(wanted: wire.TextFormat) -> bytes:
+    if wanted.type != "json_schema":
+        return b'{"type":%b}' % quoted(wanted.type)
+    return b'{"type":"json_schema","name":%b,"description":%b,"schema":%b,"strict":%b}' % (
+        quoted(wanted.name or ""),
+        bytes(wanted.description) or _NULL,
+        bytes(wanted.schema) or b"{}",
+        _flag(wanted.strict),
+    )
+
+
+def _tools(given: Raw) -> bytes:
+    """Repeat the tools; functions have all of their fields in an answer."""
+    if not is_given(given):
+        return b"[]"
+    written = []
+    for raw, tool in zip(_RAWS.decode(given), _TOOLS.decode(given), strict=True):
+        if tool.type != "function":
+            written.append(bytes(raw))
+            continue
+        form = b'{"type":"function","name":%b,"description":%b,"parameters":%b,"strict":%b}'
+        description, parameters = bytes(tool.description) or _NULL, bytes(tool.parameters) or _NULL
+        written.append(form % (quoted(tool.name), description, parameters, _flag(tool.strict)))
+    return b"[" + b",".join(written) + b"]"

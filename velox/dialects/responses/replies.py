@@ -1,0 +1,123 @@
+"""What answers of Responses and the last events of their streams have in common: items, usage, why it stopped.
+
+Knows: their words and fields. Does not know: the order of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.arguments import custom_arguments, read_arguments
+from velox.dialects.decoding import is_given
+from velox.dialects.form import (
+    Answer,
+    Block,
+    JsonText,
+    Refusal,
+    Signature,
+    Stop,
+    StopReason,
+    Text,
+    Thinking,
+    ToolUse,
+    Usage,
+)
+from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.openai_errors import api_error
+from velox.dialects.responses import wire
+from velox.dialects.text import EMPTY, joined, raw_text
+
+__all__ = ["answer_of", "blocks_of", "reasoning_of", "signature_of", "stop_of", "usage_of"]
+
+_USAGE: Final = msgspec.json.Decoder(wire.Usage)
+_STOPS: Final = {
+    "max_output_tokens": StopReason.LENGTH,
+    "max_tokens": StopReason.LENGTH,
+    "content_filter": StopReason.FILTER,
+}
+_FAILED: Final = ("failed", "cancelled")
+_WHOLE: Final = ("completed", "complete", "incomplete", None)  # as other servers call it, or leave it out
+_NO_USAGE: Final = Usage()
+
+
+def usage_of(raw: Raw) -> Usage:
+    """Read the usage; what can't be read is left out."""
+    if not is_given(raw):
+        return _NO_USAGE
+    try:
+        given = _USAGE.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _NO_USAGE
+    inputs, outputs = given.input_tokens_details, given.output_tokens_details
+    return Usage(
+        given.input_tokens,
+        given.output_tokens,
+        None if inputs is None else inputs.cached_tokens,
+        None if inputs is None else inputs.cache_write_tokens,
+        None,
+        None if outputs is None else outputs.reasoning_tokens,
+    )
+
+
+def stop_of(reply: wire.Reply, *, has_calls: bool) -> Stop:
+    """Return why the model stopped. Raises ReplyError: it failed; BrokenReplyError: it has not stopped."""
+    if is_given(reply.error) or reply.status in _FAILED:
+        raise ReplyError(api_error(reply.error if is_given(reply.error) else b'{"message":"the answer failed"}'))
+    if reply.status not in _WHOLE:
+        raise BrokenReplyError(f"the upstream's answer is not whole: its status is {reply.status}")
+    if reply.status == "incomplete":
+        word = (reply.incomplete_details.reason if reply.incomplete_details is not None else None) or "incomplete"
+        reason = _STOPS.get(word)
+        return Stop(StopReason.END, unknown=word[:64]) if reason is None else Stop(reason)
+    return Stop(StopReason.TOOLS if has_calls else StopReason.END)
+
+
+def reasoning_of(item: wire.OutputItem) -> JsonText:
+    """Return the text of reasoning: its summary, or all of it where a server shows that."""
+    for parts in (item.summary, item.content):
+        texts = [text for part in parts or () if (text := raw_text(part.text)) is not None]
+        if texts:
+            return joined(texts)
+    return EMPTY
+
+
+def signature_of(item: wire.OutputItem, provider: str) -> Signature | None:
+    """Return the signature of reasoning, which is bound to the item's id."""
+    return Signature(provider, item.encrypted_content, item.id) if item.encrypted_content else None
+
+
+def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[Block]:
+    """Read the items of an answer. Those of tools that the upstream runs itself are none: nobody asked for them."""
+    blocks: list[Block] = []
+    for item in output:
+        match item.type:
+            case "message":
+                for part in item.content or ():
+                    if part.type == "output_text":
+                        blocks.append(Text(raw_text(part.text) or EMPTY))
+                    elif part.type == "refusal":
+                        blocks.append(Refusal(raw_text(part.refusal) or EMPTY))
+            case "reasoning":
+                text, signature = reasoning_of(item), signature_of(item, provider)
+                if text != EMPTY or signature is not None:
+                    blocks.append(Thinking(text, signature))
+            case "function_call":
+                blocks.append(ToolUse(item.call_id or "", item.name or "", read_arguments(bytes(item.arguments))))
+            case "custom_tool_call":
+                arguments = custom_arguments(raw_text(item.input) or EMPTY)
+                blocks.append(ToolUse(item.call_id or "", item.name or "", arguments))
+    return blocks
+
+
+def answer_of(reply: wire.Reply, provider: str) -> Answer:
+    """Read a whole answer. Raises ReplyError, BrokenReplyError."""
+    blocks = blocks_of(reply.output or (), provider)
+    has_calls = any(isinstance(block, ToolUse) for block in blocks)
+    stop = stop_of(reply, has_calls=has_calls)
+    if reply.output is None:
+        raise BrokenReplyError("the upstream's answer has no output")
+    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage), reply.service_tier)

@@ -1,0 +1,253 @@
+"""A streamed answer of a model that speaks Responses, read into events.
+
+Items and their parts are blocks. A part of a summary is no block of its own: it goes on after a blank line. Only
+`response.completed` and `response.incomplete` end a stream.
+
+Knows: the events. Does not know: HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from velox.dialects.decoding import decoded_reply, is_given, reply_text
+from velox.dialects.events import events_of
+from velox.dialects.form import (
+    ApiError,
+    Close,
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    JsonText,
+    Kind,
+    Open,
+    Sign,
+    Start,
+    Used,
+)
+from velox.dialects.losses import BrokenReplyError, ReplyError
+from velox.dialects.openai_errors import api_error
+from velox.dialects.responses import wire
+from velox.dialects.responses.replies import answer_of, reasoning_of, signature_of, stop_of, usage_of
+from velox.dialects.sse_events import SseEvents
+from velox.dialects.surrogates import masked, unmasked
+from velox.dialects.text import EMPTY, NEWLINES, raw_text
+
+__all__ = ["EventReader"]
+
+_MOST_OPEN: Final = 128
+# The last event repeats the whole answer, and what was asked.
+_MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
+_EVENT: Final = msgspec.json.Decoder(wire.Event)
+_ITEM: Final = msgspec.json.Decoder(wire.OutputItem)
+_REPLY: Final = msgspec.json.Decoder(wire.Reply)
+_DONE: Final = b"[DONE]"
+_BREAK: Final = b'"' + NEWLINES + b'"'
+_REASONING: Final = -1  # in place of a part's number
+
+
+class _Block:
+    """One open block. part: of the summary, or of the reasoning's text, that came last."""
+
+    __slots__ = ("has_text", "kind", "n", "part")
+
+    def __init__(self, n: int, kind: Kind) -> None:
+        self.n: Final = n
+        self.kind: Final = kind
+        self.has_text = False
+        self.part: tuple[str, int] | None = None
+
+
+class EventReader:
+    """Reads one stream. provider: whose signatures these are."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider: Final = provider
+        self._events: Final = SseEvents(_MOST_EVENT_BYTES)
+        self._blocks: Final[dict[tuple[int, int], _Block]] = {}  # by output_index, content_index
+        self._n_blocks = 0
+        self._has_begun = False
+        self._has_calls = False
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<EventReader {self._n_blocks} blocks{', over' if self._is_over else ''}>"
+
+    def feed(self, data: bytes) -> list[Event]:
+        """See StreamReader."""
+        found: list[Event] = []
+        if not self._is_over:
+            for name, text in self._events.feed(data):
+                self._read(name, text, found)
+        return found
+
+    def end(self) -> list[Event]:
+        """See StreamReader. The last event may come without the blank line after it."""
+        found: list[Event] = []
+        if self._is_over:
+            return found
+        try:
+            for name, text in self._events.end():
+                self._read(name, text, found)
+        except BrokenReplyError:
+            return []  # the last event is cut
+        return found
+
+    def _read(self, name: bytes, text: bytes, found: list[Event]) -> None:
+        if self._is_over or text == _DONE:
+            return
+        text = reply_text(text)
+        try:
+            event = _EVENT.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            half = masked(text)
+            if half is None:
+                decoded_reply(_EVENT, text)
+            else:
+                events: list[Event] = []
+                self._event(decoded_reply(_EVENT, half), name, half, events)
+                found += unmasked(events)
+            return
+        self._event(event, name, text, found)
+
+    def _event(self, event: wire.Event, name: bytes, text: bytes, found: list[Event]) -> None:
+        match event.type or name.decode("latin-1"):
+            case "response.output_text.delta":
+                self._delta(event, Kind.TEXT, event.content_index, found)
+            case "response.function_call_arguments.delta":
+                self._delta(event, Kind.TOOL, 0, found)
+            case "response.reasoning_summary_text.delta":
+                self._think(event, ("summary", event.summary_index), found)
+            case "response.reasoning_text.delta":
+                self._think(event, ("content", event.content_index), found)
+            case "response.refusal.delta":
+                self._delta(event, Kind.REFUSAL, event.content_index, found)
+            case "response.created":
+                self._start(event, found)
+            case "response.output_item.added":
+                self._added(event, found)
+            case "response.content_part.done":
+                self._close(self._blocks.pop((event.output_index, event.content_index), None), found)
+            case "response.output_item.done":
+                self._done(event, found)
+            case "response.completed" | "response.incomplete" | "response.failed":
+                self._stop(event, found)
+            case "error" | "response.error":
+                self._fail(api_error(event.error if is_given(event.error) else text), found)
+            case "" if is_given(event.error):
+                self._fail(api_error(event.error), found)
+            case _:
+                pass  # of tools that the upstream runs itself, or newer than this
+
+    # -- blocks -----------------------------------------------------------------------------------------
+
+    def _start(self, event: wire.Event, found: list[Event]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            reply = decoded_reply(_REPLY, event.response)
+            found.append(Start(reply.id or "", reply.model or ""))
+
+    def _open(self, key: tuple[int, int], kind: Kind, found: list[Event], call_id: str = "", name: str = "") -> _Block:
+        if len(self._blocks) >= _MOST_OPEN:
+            raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} blocks open")
+        if not self._has_begun:
+            self._has_begun = True
+            found.append(Start("", ""))
+        block = _Block(self._n_blocks, kind)
+        self._n_blocks += 1
+        self._blocks[key] = block
+        found.append(Open(block.n, kind, call_id, name))
+        return block
+
+    def _close(self, block: _Block | None, found: list[Event]) -> None:
+        if block is not None:
+            found.append(Close(block.n))
+
+    def _delta(self, event: wire.Event, kind: Kind, part: int, found: list[Event]) -> None:
+        text = raw_text(event.delta) or EMPTY
+        if text == EMPTY:
+            return
+        key = (event.output_index, part)
+        block = self._blocks.get(key)
+        if block is None or block.kind is not kind:
+            if kind is Kind.TOOL or block is not None:
+                return  # of a tool that is none of the client's
+            block = self._open(key, kind, found)
+        block.has_text = True
+        found.append(Delta(block.n, text))
+
+    def _think(self, event: wire.Event, part: tuple[str, int], found: list[Event]) -> None:
+        text = raw_text(event.delta) or EMPTY
+        if text == EMPTY:
+            return
+        key = (event.output_index, _REASONING)
+        block = self._blocks.get(key) or self._open(key, Kind.THINKING, found)
+        if block.part is not None and block.part != part:
+            if block.part[0] != part[0]:
+                return  # the text beside its summary: one of them is enough
+            found.append(Delta(block.n, _BREAK))
+        block.part = part
+        block.has_text = True
+        found.append(Delta(block.n, text))
+
+    def _added(self, event: wire.Event, found: list[Event]) -> None:
+        item = decoded_reply(_ITEM, event.item)
+        if item.type == "function_call" and (event.output_index, 0) not in self._blocks:
+            self._has_calls = True
+            self._open((event.output_index, 0), Kind.TOOL, found, item.call_id or "", item.name or "")
+
+    def _done(self, event: wire.Event, found: list[Event]) -> None:
+        """Close an item. Where a server left deltas out, the whole of it is here."""
+        item = decoded_reply(_ITEM, event.item)
+        index = event.output_index
+        match item.type:
+            case "function_call":
+                if (index, 0) not in self._blocks:
+                    return
+                self._whole(self._blocks[index, 0], raw_text(item.arguments) or EMPTY, found)
+            case "reasoning":
+                text, signature = reasoning_of(item), signature_of(item, self._provider)
+                block = self._blocks.get((index, _REASONING))
+                if block is None and (text != EMPTY or signature is not None):
+                    block = self._open((index, _REASONING), Kind.THINKING, found)
+                if block is not None:
+                    self._whole(block, text, found)
+                    if signature is not None:
+                        found.append(Sign(block.n, signature))
+        for key in [key for key in self._blocks if key[0] == index]:
+            self._close(self._blocks.pop(key), found)
+
+    def _whole(self, block: _Block, text: JsonText, found: list[Event]) -> None:
+        if not block.has_text and text != EMPTY:
+            block.has_text = True
+            found.append(Delta(block.n, text))
+
+    # -- end --------------------------------------------------------------------------------------------
+
+    def _stop(self, event: wire.Event, found: list[Event]) -> None:
+        reply = decoded_reply(_REPLY, event.response)
+        if event.type == "response.failed" and not is_given(reply.error):
+            reply.status = "failed"
+        try:
+            if not self._n_blocks and reply.output:
+                # A server that sends no other events.
+                events = events_of(answer_of(reply, self._provider))
+                found += events[1:] if self._has_begun else events
+            else:
+                stop = stop_of(reply, has_calls=self._has_calls)
+                if not self._has_begun:
+                    found.append(Start(reply.id or "", reply.model or ""))
+                found += [Close(block.n) for block in self._blocks.values()]
+                self._blocks.clear()
+                found += [Used(usage_of(reply.usage)), Finish(stop), End()]
+        except ReplyError as exc:
+            found.append(Failed(exc.error))
+        self._has_begun = self._is_over = True
+
+    def _fail(self, error: ApiError, found: list[Event]) -> None:
+        self._is_over = True
+        found.append(Failed(error))

@@ -1,0 +1,341 @@
+"""A streamed answer in Responses: the events that a client gets.
+
+    created, in_progress
+    for each item: item.added -> part.added -> deltas -> text.done -> part.done -> item.done
+    completed | incomplete | failed, with the whole answer
+
+Items may overlap: each has its output_index, in the order in which they begin. The last event repeats all of their
+texts, so these are kept, up to a bound.
+
+Knows: the order of events, and what each has. Does not know: requests, HTTP; whether the events go as SSE.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from velox.dialects.arguments import custom_input
+from velox.dialects.form import (
+    Call,
+    Close,
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    JsonText,
+    JsonValue,
+    Kind,
+    Open,
+    Sign,
+    Signature,
+    Start,
+    Stop,
+    StopReason,
+    Usage,
+    Used,
+)
+from velox.dialects.losses import BrokenReplyError
+from velox.dialects.responses import wire
+from velox.dialects.responses.outputs import (
+    IN_PROGRESS,
+    Envelope,
+    call_item,
+    call_prefix,
+    message_item,
+    reasoning_item,
+    refusal_part,
+    sealed,
+    text_part,
+)
+from velox.dialects.responses.tools import ClientTools, Origin, ToolKind
+from velox.dialects.text import EMPTY, decoded, joined, quoted
+
+__all__ = ["EventWriter", "SseWriter"]
+
+_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
+_MOST_OPEN: Final = 128
+_COMPLETED: Final = b"completed"
+_NO_LOGPROBS: Final = b',"logprobs":[]'
+_END: Final = Stop(StopReason.END)
+
+
+class _Block:
+    """One open block: an item. lead: of its deltas, up to the sequence number; tail: after their text."""
+
+    __slots__ = ("call_id", "deltas", "index", "item_id", "kind", "lead", "name", "origin", "signature", "tail")
+
+    def __init__(self, kind: Kind, index: int, item_id: str) -> None:
+        self.kind: Final = kind
+        self.index: Final = index
+        self.item_id: Final = item_id
+        self.deltas: list[JsonText] = []
+        self.lead = b""
+        self.tail = b"}"
+        self.call_id = ""
+        self.name = b""  # as JSON
+        self.origin: Origin | None = None
+        self.signature: Signature | None = None
+
+
+class EventWriter:
+    """Writes one stream as JSON objects, one an event. model: as the client asked for it."""
+
+    def __init__(self, call: Call, model: str, given: wire.RequestBody, tools: ClientTools) -> None:
+        self._call: Final = call
+        self._model: Final = model
+        self._given: Final = given
+        self._tools: Final = tools
+        self._envelope: Envelope | None = None
+        self._number = 0
+        self._blocks: Final[dict[int, _Block]] = {}
+        self._n_items = 0
+        self._items: Final[dict[int, bytes]] = {}  # those that are whole, by output_index
+        self._kept_bytes = 0
+        self._usage = Usage()
+        self._stop = _END
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<EventWriter {self._number} events, {len(self._blocks)} blocks open>"
+
+    def write(self, event: Event) -> list[bytes]:
+        """Return the events that the client gets."""
+        if self._is_over:
+            return []
+        match event:
+            case Delta():
+                return self._delta(event)
+            case Start():
+                return self._start(event.id, event.model)
+            case Open():
+                return [*self._start("", ""), *self._open(event)]
+            case Sign():
+                return self._sign(event)
+            case Close():
+                block = self._blocks.pop(event.n, None)
+                return [] if block is None else self._close(block)
+            case Used():
+                self._usage = event.usage.over(self._usage)
+            case Finish():
+                self._stop = event.stop
+                return [*self._start("", ""), *self._finish(event.stop)]
+            case End():
+                return [*self._start("", ""), *self._end()]
+            case Failed():
+                return [*self._start("", ""), *self._fail(event)]
+        return []
+
+    # -- beginning ------------------------------------------------------------------------------------
+
+    def _start(self, theirs: str, model: str) -> list[bytes]:
+        if self._envelope is not None:
+            return []
+        self._envelope = Envelope(theirs, model or self._model, self._call, self._given)
+        answer = self._envelope.in_progress()
+        return [
+            self._event(b"response.created", b'"response":' + answer),
+            self._event(b"response.in_progress", b'"response":' + answer),
+        ]
+
+    def _event(self, name: bytes, fields: bytes) -> bytes:
+        number = self._number
+        self._number += 1
+        return b'{"type":"%b","sequence_number":%d,%b}' % (name, number, fields)
+
+    # -- blocks ---------------------------------------------------------------------------------------
+
+    def _open(self, event: Open) -> list[bytes]:
+        if len(self._blocks) >= _MOST_OPEN:
+            raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} blocks open")
+        index = self._n_items
+        self._n_items += 1
+        match event.kind:
+            case Kind.TOOL:
+                return self._open_call(event, index)
+            case Kind.THINKING | Kind.REDACTED:
+                block = _Block(event.kind, index, f"rs_{self._call.id}{index}")
+                self._blocks[event.n] = block
+                return [self._added(block, reasoning_item(quoted(block.item_id), EMPTY, None))]
+            case _:
+                block = _Block(event.kind, index, f"msg_{self._call.id}{index}")
+                self._blocks[event.n] = block
+                is_text = event.kind is Kind.TEXT
+                name = b"response.output_text.delta" if is_text else b"response.refusal.delta"
+                block.tail = _NO_LOGPROBS + b"}" if is_text else b"}"
+                self._lead(block, name, b',"content_index":0')
+                part = text_part(EMPTY) if is_text else refusal_part(EMPTY)
+                return [
+                    self._added(block, message_item(quoted(block.item_id), IN_PROGRESS, b"")),
+                    self._event(b"response.content_part.added", _at(block) + b',"content_index":0,"part":' + part),
+                ]
+
+    def _open_call(self, event: Open, index: int) -> list[bytes]:
+        origin = self._tools.origin(event.name)
+        block = _Block(Kind.TOOL, index, f"{call_prefix(origin)}{self._call.id}{index}")
+        block.call_id = event.id or f"call_{self._call.id}{index}"
+        block.origin = origin
+        block.name = quoted(origin.name)
+        self._blocks[event.n] = block
+        if origin.kind is ToolKind.FUNCTION:
+            self._lead(block, b"response.function_call_arguments.delta", b"")
+        return [self._added(block, self._call_item(block, origin, b"", IN_PROGRESS))]
+
+    def _call_item(self, block: _Block, origin: Origin, arguments: JsonValue, status: bytes) -> bytes:
+        return call_item(quoted(block.item_id), quoted(block.call_id), origin, arguments, status)
+
+    def _added(self, block: _Block, item: bytes) -> bytes:
+        return self._event(b"response.output_item.added", b'"output_index":%d,"item":%b' % (block.index, item))
+
+    def _lead(self, block: _Block, name: bytes, place: bytes) -> None:
+        form = b'{"type":"%b",%b%b,"sequence_number":'
+        block.lead = form % (name, _at(block), place)
+
+    def _delta(self, event: Delta) -> list[bytes]:
+        block = self._blocks.get(event.n)
+        text = event.text
+        if block is None or text == EMPTY:
+            return []
+        self._kept_bytes += len(text)
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            raise BrokenReplyError(f"the answer is over {_MOST_KEPT_BYTES} bytes, the most that can be repeated")
+        before = []
+        if block.kind is Kind.THINKING and not block.deltas:
+            self._lead(block, b"response.reasoning_summary_text.delta", b',"summary_index":0')
+            fields = _at(block) + b',"summary_index":0,"part":{"type":"summary_text","text":""}'
+            before.append(self._event(b"response.reasoning_summary_part.added", fields))
+        block.deltas.append(text)
+        if not block.lead:
+            return before  # another kind of tool: its input is in the arguments, and known when these are whole
+        number = self._number
+        self._number += 1
+        written = b'%b%d,"delta":%b%b' % (block.lead, number, text, block.tail)
+        return [*before, written] if before else [written]
+
+    def _sign(self, event: Sign) -> list[bytes]:
+        block = self._blocks.get(event.n)
+        if block is None:
+            return []
+        if block.kind in (Kind.THINKING, Kind.REDACTED):
+            block.signature = event.signature
+            return []
+        return self._own_item(event.signature, block.call_id or None)
+
+    def _own_item(self, signature: Signature, call_id: str | None) -> list[bytes]:
+        """Write an item for the signature of a call or a text."""
+        block = _Block(Kind.THINKING, self._n_items, f"rs_{self._call.id}{self._n_items}")
+        self._n_items += 1
+        block.signature = Signature(signature.provider, signature.value, call_id)
+        return [self._added(block, reasoning_item(quoted(block.item_id), EMPTY, None)), *self._close(block)]
+
+    def _close(self, block: _Block) -> list[bytes]:
+        text = joined(block.deltas, b"") if block.deltas else EMPTY
+        block.deltas = []
+        item_id = quoted(block.item_id)
+        events: list[bytes] = []
+        match block.kind:
+            case Kind.TOOL:
+                item = self._close_call(block, text, events)
+            case Kind.THINKING | Kind.REDACTED:
+                if text != EMPTY:
+                    place = _at(block) + b',"summary_index":0'
+                    part = b'{"type":"summary_text","text":%b}' % text
+                    events += [
+                        self._event(b"response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text)),
+                        self._event(b"response.reasoning_summary_part.done", b'%b,"part":%b' % (place, part)),
+                    ]
+                signature, is_redacted = block.signature, block.kind is Kind.REDACTED
+                encrypted = None if signature is None else sealed(signature, block.item_id, is_redacted=is_redacted)
+                item = reasoning_item(item_id, text, encrypted)
+            case _:
+                is_text = block.kind is Kind.TEXT
+                place = _at(block) + b',"content_index":0'
+                part = text_part(text) if is_text else refusal_part(text)
+                if is_text:
+                    done = self._event(b"response.output_text.done", b'%b,"text":%b%b' % (place, text, _NO_LOGPROBS))
+                else:
+                    done = self._event(b"response.refusal.done", b'%b,"refusal":%b' % (place, text))
+                events += [done, self._event(b"response.content_part.done", b'%b,"part":%b' % (place, part))]
+                item = message_item(item_id, _COMPLETED, part)
+        self._items[block.index] = item
+        fields = b'"output_index":%d,"item":%b' % (block.index, item)
+        events.append(self._event(b"response.output_item.done", fields))
+        return events
+
+    def _close_call(self, block: _Block, text: JsonText, events: list[bytes]) -> bytes:
+        origin = block.origin
+        assert origin is not None, "every call has one"
+        arguments = decoded(text).encode("utf-8", "backslashreplace")
+        match origin.kind:
+            case ToolKind.FUNCTION:
+                if not arguments:
+                    arguments, text = b"{}", b'"{}"'
+                    events += [b'%b%d,"delta":%b}' % (block.lead, self._number, text)]
+                    self._number += 1
+                fields = b'%b,"name":%b,"arguments":%b' % (_at(block), block.name, text)
+                events.append(self._event(b"response.function_call_arguments.done", fields))
+            case ToolKind.CUSTOM:
+                value = custom_input(arguments) if arguments else EMPTY
+                delta = b'%b,"delta":%b' % (_at(block), value)
+                done = b'%b,"input":%b' % (_at(block), value)
+                events += [
+                    self._event(b"response.custom_tool_call_input.delta", delta),
+                    self._event(b"response.custom_tool_call_input.done", done),
+                ]
+            case _:
+                pass
+        return self._call_item(block, origin, arguments, _COMPLETED)
+
+    # -- end --------------------------------------------------------------------------------------------
+
+    def _output(self) -> bytes:
+        return b",".join([item for _, item in sorted(self._items.items())])
+
+    def _finish(self, stop: Stop) -> list[bytes]:
+        events = []
+        for n in list(self._blocks):
+            events += self._close(self._blocks.pop(n))
+        if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
+            for event in (Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)):
+                events += self.write(event)
+        return events
+
+    def _end(self) -> list[bytes]:
+        envelope = self._envelope
+        assert envelope is not None, "the stream has begun"
+        events = self._finish(_END)
+        answer = envelope.stopped(self._stop, self._output(), self._usage)
+        incomplete = self._stop.reason in (StopReason.LENGTH, StopReason.CONTEXT, StopReason.FILTER)
+        name = b"response.incomplete" if incomplete else b"response.completed"
+        events.append(self._event(name, b'"response":' + answer))
+        self._is_over = True
+        return events
+
+    def _fail(self, event: Failed) -> list[bytes]:
+        envelope = self._envelope
+        assert envelope is not None, "the stream has begun"
+        self._is_over = True
+        answer = envelope.failed(event.error, self._output())
+        return [self._event(b"response.failed", b'"response":' + answer)]
+
+
+def _at(block: _Block) -> bytes:
+    return b'"item_id":"%b","output_index":%d' % (block.item_id.encode(), block.index)
+
+
+class SseWriter:
+    """Writes one stream as server-sent events; see StreamWriter."""
+
+    def __init__(self, events: EventWriter) -> None:
+        self._events: Final = events
+
+    def __repr__(self) -> str:
+        return f"<SseWriter {self._events!r}>"
+
+    def write(self, event: Event) -> bytes:
+        """See StreamWriter."""
+        written = self._events.write(event)
+        if not written:
+            return b""
+        # An event begins with {"type":"NAME", and has its name before the data, too.
+        return b"".join([b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], text) for text in written])

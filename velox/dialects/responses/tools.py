@@ -1,0 +1,150 @@
+"""The tools of one request: those that other dialects don't have become functions, and are restored in the answer.
+
+    function             itself
+    namespace            its functions, each called NAMESPACE__NAME
+    custom               a function with one text
+    local_shell          a function with a command
+    tool_search          a function, where the client searches itself; what it found are tools from then on
+    others               none: OpenAI runs them
+
+Knows: which function stands for which tool. Does not know: messages.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from velox.dialects.arguments import CUSTOM_SCHEMA
+from velox.dialects.decoding import is_given
+from velox.dialects.form import JsonText, JsonValue, Tool
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.responses import wire
+from velox.dialects.text import joined, quoted, raw_text
+
+__all__ = ["LOCAL_SHELL", "TOOL_SEARCH", "ClientTools", "Origin", "ToolKind"]
+
+LOCAL_SHELL: Final = "local_shell"
+TOOL_SEARCH: Final = "tool_search"
+_BETWEEN: Final = "__"
+_SHELL_DESCRIPTION: Final = quoted("Runs a command in the user's shell and returns its output.")
+_SHELL_SCHEMA: Final = (
+    b'{"type":"object","properties":{"command":{"type":"array","items":{"type":"string"}},'
+    b'"timeout_ms":{"type":"integer"},"working_directory":{"type":"string"}},"required":["command"]}'
+)
+_SEARCH_DESCRIPTION: Final = quoted("Searches for more tools.")
+_SEARCH_SCHEMA: Final = b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}'
+_INPUT_NOTE: Final = quoted("The whole text goes into the field input.")
+
+
+class ToolKind(enum.Enum):
+    """What a function stands for."""
+
+    FUNCTION = "function"
+    CUSTOM = "custom"
+    LOCAL_SHELL = LOCAL_SHELL
+    TOOL_SEARCH = TOOL_SEARCH
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The tool that a function stands for, as the client calls it."""
+
+    kind: ToolKind
+    name: str
+    namespace: str | None = None
+
+
+class ClientTools:
+    """The tools of one request."""
+
+    __slots__ = ("_functions", "_losses", "_origins", "tools")
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses: Final = losses
+        self.tools: Final[list[Tool]] = []
+        self._origins: Final[dict[str, Origin]] = {}  # of those that are more than a function without a namespace
+        self._functions: Final[dict[tuple[str | None, str], str]] = {}  # namespace, name -> function
+
+    def __repr__(self) -> str:
+        return f"<ClientTools {len(self.tools)} tools, {len(self._origins)} others>"
+
+    def origin(self, function: str) -> Origin:
+        """Return what a function stands for that the model calls."""
+        return self._origins.get(function) or Origin(ToolKind.FUNCTION, function)
+
+    def function(self, name: str, namespace: str | None = None, kind: ToolKind = ToolKind.FUNCTION) -> str:
+        """Return the function that stands for a tool, which need not be among those of this request any more."""
+        known = self._functions.get((namespace, name))
+        if known is not None:
+            return known
+        if not namespace:
+            function = name
+        else:
+            function = namespace + name if namespace.endswith(_BETWEEN) else namespace + _BETWEEN + name
+        taken = set(self._functions.values())
+        while function in taken:
+            function += "_"
+        self._functions[namespace, name] = function
+        if kind is not ToolKind.FUNCTION or function != name:
+            self._origins[function] = Origin(kind, name, namespace)
+        return function
+
+    def declare(self, tools: Iterable[wire.Tool], path: str) -> None:
+        """Add the tools of a list. Of two with one name the first counts."""
+        for n, tool in enumerate(tools):
+            self._declare(tool, None, f"{path}[{n}]")
+
+    def _declare(self, tool: wire.Tool, namespace: str | None, path: str) -> None:
+        match tool.type:
+            case "function":
+                parameters = bytes(tool.parameters)
+                given = parameters if parameters[:1] == b"{" else None
+                self._add(ToolKind.FUNCTION, tool, namespace, path, raw_text(tool.description), given)
+            case "custom":
+                self._add(ToolKind.CUSTOM, tool, namespace, path, _custom_description(tool), CUSTOM_SCHEMA)
+            case "namespace" if namespace is None and tool.name:
+                if is_given(tool.description):
+                    self._losses.drop("tools.namespace.description", f"{path}.description")
+                for n, each in enumerate(tool.tools or ()):
+                    self._declare(each, tool.name, f"{path}.tools[{n}]")
+            case "namespace":
+                raise BadRequestError("a tool of type namespace has a name, and stands in no other", path)
+            case "local_shell":
+                shell = wire.Tool(tool.type, LOCAL_SHELL)
+                self._add(ToolKind.LOCAL_SHELL, shell, None, path, _SHELL_DESCRIPTION, _SHELL_SCHEMA)
+            case "tool_search" if tool.execution == "client":
+                search = wire.Tool(tool.type, TOOL_SEARCH)
+                description = raw_text(tool.description) or _SEARCH_DESCRIPTION
+                parameters = bytes(tool.parameters)
+                schema = parameters if parameters[:1] == b"{" else _SEARCH_SCHEMA
+                self._add(ToolKind.TOOL_SEARCH, search, None, path, description, schema)
+            case _:
+                self._losses.drop("tools.hosted", path)
+
+    def _add(
+        self,
+        kind: ToolKind,
+        tool: wire.Tool,
+        namespace: str | None,
+        path: str,
+        description: JsonText | None,
+        parameters: JsonValue | None,
+    ) -> None:
+        if not tool.name:
+            raise BadRequestError(f"a tool of type {tool.type} has a name", f"{path}.name")
+        if (namespace, tool.name) not in self._functions:
+            function = self.function(tool.name, namespace, kind)
+            self.tools.append(Tool(function, description, parameters, tool.strict))
+
+
+def _custom_description(tool: wire.Tool) -> JsonText:
+    """Describe a custom tool: with the grammar of its text, which no other dialect has a field for."""
+    texts = [text for text in (raw_text(tool.description),) if text is not None]
+    texts.append(_INPUT_NOTE)
+    grammar = None if tool.format is None else raw_text(tool.format.definition)
+    if tool.format is not None and grammar is not None:
+        texts += [quoted(f"The text follows this grammar ({tool.format.syntax or 'lark'}):"), grammar]
+    return joined(texts)

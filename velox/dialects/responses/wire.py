@@ -1,0 +1,265 @@
+"""Requests, answers and events of OpenAI Responses as they stand on the wire.
+
+Texts, arguments and schemas are raw JSON. What a request must not have wrong is typed; of a reply only what is needed
+to read it.
+
+Knows: fields and their types. Does not know: what they mean.
+Source: openai 3.54 (types/responses); recorded exchanges.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+__all__ = [
+    "ABSENT",
+    "CacheControl",
+    "Event",
+    "InputItem",
+    "LenientRequest",
+    "OutputItem",
+    "Part",
+    "Reply",
+    "RequestBody",
+    "TextFormat",
+    "Tool",
+    "ToolChoice",
+    "Usage",
+]
+
+# A raw field that is not there: the same object, so that asking for it costs nothing.
+ABSENT: Final = Raw()
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+class CacheControl(msgspec.Struct):
+    """OpenAI's `prompt_cache_breakpoint`."""
+
+    mode: str | None = None
+    ttl: str | None = None
+
+
+class InputItem(msgspec.Struct):
+    """An item of the input: a message (type absent), a call, a result, reasoning, and what hosted tools left."""
+
+    type: str | None = None
+    role: str | None = None
+    content: Raw = ABSENT
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
+    output: Raw = ABSENT
+    summary: Raw = ABSENT
+    encrypted_content: str | None = None
+    action: Raw = ABSENT
+    operation: Raw = ABSENT
+    execution: str | None = None
+    tools: Raw = ABSENT
+
+
+class _InputAudio(msgspec.Struct):
+    data: str
+    format: str | None = None
+
+
+class Part(msgspec.Struct):
+    """A part of a message, of a result, or of reasoning."""
+
+    type: str
+    text: Raw = ABSENT
+    refusal: Raw = ABSENT
+    image_url: str | None = None
+    detail: str | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: _InputAudio | None = None
+    prompt_cache_breakpoint: CacheControl | None = None
+
+
+class _Grammar(msgspec.Struct):
+    type: str | None = None
+    syntax: str | None = None
+    definition: Raw = ABSENT
+
+
+class Tool(msgspec.Struct):
+    """A tool. tools: of a namespace. format: of a custom tool. execution: of a tool search: "server", "client"."""
+
+    type: str
+    name: str = ""
+    description: Raw = ABSENT
+    parameters: Raw = ABSENT
+    strict: bool | None = None
+    format: _Grammar | None = None
+    tools: list[Tool] | None = None
+    execution: str | None = None
+
+
+class _ChosenTool(msgspec.Struct):
+    type: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+
+
+class ToolChoice(msgspec.Struct):
+    """A choice that is more than a word."""
+
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+    mode: str | None = None
+    tools: list[_ChosenTool] | None = None
+
+
+class TextFormat(msgspec.Struct):
+    """The form of the answer."""
+
+    type: str
+    name: str | None = None
+    description: Raw = ABSENT
+    schema: Raw = ABSENT
+    strict: bool | None = None
+
+
+class _TextConfig(msgspec.Struct):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A request. type: of a message over a WebSocket. The raw fields are those that have several types, or of which
+    only the presence counts.
+    """
+
+    model: str = ""
+    input: Raw = ABSENT
+    instructions: Raw = ABSENT
+    stream: bool | None = None
+    stream_options: Raw = ABSENT
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    text: _TextConfig | None = None
+    reasoning: _Reasoning | None = None
+    include: list[str] | None = None
+    tools: Raw = ABSENT
+    tool_choice: Raw = ABSENT
+    parallel_tool_calls: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    truncation: str | None = None
+    type: str | None = None
+    generate: bool | None = None
+    # Refused:
+    previous_response_id: Raw = ABSENT
+    conversation: Raw = ABSENT
+    prompt: Raw = ABSENT
+    moderation: Raw = ABSENT
+    # Dropped:
+    access_programs: Raw = ABSENT
+    background_options: Raw = ABSENT
+    client_metadata: Raw = ABSENT
+    context_management: Raw = ABSENT
+    image: Raw = ABSENT
+    max_tool_calls: Raw = ABSENT
+    metadata: Raw = ABSENT
+    prompt_cache_options: Raw = ABSENT
+    prompt_cache_retention: Raw = ABSENT
+    stream_id: Raw = ABSENT
+
+
+class LenientRequest(RequestBody, forbid_unknown_fields=False):
+    """The same, with fields that nobody knows."""
+
+
+# -- answers and events -----------------------------------------------------------------------------
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """Tokens."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _ReplyPart(msgspec.Struct):
+    type: str | None = None
+    text: Raw = ABSENT
+    refusal: Raw = ABSENT
+
+
+class OutputItem(msgspec.Struct):
+    """An item of an answer."""
+
+    type: str | None = None
+    id: str | None = None
+    content: list[_ReplyPart] | None = None
+    summary: list[_ReplyPart] | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
+
+
+class _Incomplete(msgspec.Struct):
+    reason: str | None = None
+
+
+class Reply(msgspec.Struct):
+    """An answer, as a body or at the end of a stream."""
+
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    output: list[OutputItem] | None = None
+    usage: Raw = ABSENT
+    error: Raw = ABSENT
+    incomplete_details: _Incomplete | None = None
+    service_tier: str | None = None
+
+
+class Event(msgspec.Struct):
+    """An event of a stream. part: what has been added to an item."""
+
+    type: str | None = None
+    delta: Raw = ABSENT
+    output_index: int = 0
+    content_index: int = 0
+    summary_index: int = 0
+    item: Raw = ABSENT
+    part: Raw = ABSENT
+    response: Raw = ABSENT
+    error: Raw = ABSENT
