@@ -13,6 +13,8 @@ from velox.dialects.generate.model import GenerateModel
 from velox.dialects.generate.schema import SubsetSchemas
 from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
+from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.model import ResponsesModel
 from velox.gateway.lanes import Sides
 from velox.types import Surface
 
@@ -27,9 +29,11 @@ def sides() -> Sides:
             Surface.CHAT: ChatClient,
             Surface.GENERATE: GenerateClient,
             Surface.MESSAGES: MessagesClient,
+            Surface.RESPONSES: ResponsesClient,
         },
         models={
             Surface.CHAT: ChatModel,
+            Surface.RESPONSES: ResponsesModel,
             Surface.MESSAGES: lambda facts, losses, _: MessagesModel(facts, losses),
             Surface.CONVERSE: lambda facts, losses, _: ConverseModel(facts, losses),
             Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
