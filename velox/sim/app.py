@@ -24,9 +24,11 @@ from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.conversations import Conversation, RealtimeConversation, ResponsesConversation
 from velox.sim.embeddings import EmbeddingWriter
 from velox.sim.engine import AnswerPlanner, Engine, Outage, PrefixCache
+from velox.sim.generate import GenerateWriter, WishedGenerate, generate_error, models_page
+from velox.sim.generate_request import LIMIT, PROMPT, read_generate
 from velox.sim.messages import MessageWriter, WishedMessages, message_error
 from velox.sim.options import SimOptions
-from velox.sim.request import Fields, count_prompt_tokens, prompt_text, read_limit, read_request
+from velox.sim.request import Fields, ModelRequest, count_prompt_tokens, prompt_text, read_limit, read_request
 from velox.sim.responses import ResponseWriter
 from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStream, Whole
 from velox.sim.wished_chat import WishedChat
@@ -48,6 +50,7 @@ _EMBEDDINGS: Final = b"/embeddings"
 _MESSAGES: Final = b"/messages"
 _COUNT: Final = b"/messages/count_tokens"
 _MESSAGE_PROMPTS: Final = ("system", "messages")
+_GEMINI_ACTIONS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 _MODEL_CREATED: Final = 1_700_000_000  # Unix seconds; any constant will do
 
 
@@ -96,6 +99,11 @@ class Simulator:
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
             _MESSAGES: _TextRoute(MessageWriter(text), _MESSAGE_PROMPTS, ("max_tokens",), WishedMessages()),
         }
+        # By whether a stream has server-sent events, which ?alt=sse asks for, or is one JSON array.
+        self._generate: Final = {
+            is_sse: _TextRoute(GenerateWriter(text, is_sse=is_sse), (PROMPT,), (LIMIT,), WishedGenerate(is_sse=is_sse))
+            for is_sse in (True, False)
+        }
         self._embeddings: Final = EmbeddingWriter()
         self._cache: Final = PrefixCache(options.prefix_cache)
         self._planner: Final = AnswerPlanner(options)
@@ -113,10 +121,12 @@ class Simulator:
         the reply leaves the body out.
         """
         now = int(self._clock())
-        path = target.partition(b"?")[0]
+        path, _, query = target.partition(b"?")
         if self._outage is not None and self._outage.is_now():
             return self._fail(path)
         try:
+            if _is_gemini(path):
+                return self._gemini(method, path, body, now, is_sse=b"alt=sse" in query)
             return self._route(method, path, body, now)
         except RefusalError as refusal:
             return self._refuse_at(path, refusal)
@@ -145,6 +155,9 @@ class Simulator:
 
     def _refuse_at(self, path: bytes, refusal: RefusalError) -> Whole:
         """Return a refusal in the dialect of its path."""
+        if _is_gemini(path):
+            headers = self._headers(_JSON, int(self._clock()))
+            return Whole(refusal.status, [*headers, *refusal.headers], generate_error(refusal))
         if not path.endswith((_MESSAGES, _COUNT)):
             return self.refuse(refusal)
         request_id = f"req_{self._key()}"
@@ -177,13 +190,7 @@ class Simulator:
             return Whole(200, self._headers(_JSON, now), self._models(short[len(_MODELS) + 1 :]))
         if is_operations:
             return Whole(200, self._headers(_PLAIN, now), self._load() if path == _METRICS else b"")
-        # Only work fails: a listing that failed would make a gateway's warm-up flap, not its requests.
-        if self._random.random() < self._options.error_rate:
-            raise RefusalError(
-                500,
-                "The server had an error while processing your request (simulated). Sorry about that!",
-                kind="server_error",
-            )
+        self._fail_at_random()
         if short == _EMBEDDINGS:
             request = read_request(body)
             vectors = self._embeddings.whole(request)
@@ -193,10 +200,32 @@ class Simulator:
             fields = read_request(body).fields
             n_prompt = count_prompt_tokens(*(fields.get(name) for name in _MESSAGE_PROMPTS))
             return Whole(200, self._headers(_JSON, now), orjson.dumps({"input_tokens": n_prompt}))
-        return self._text(self._texts[short], body, now)
+        return self._text(self._texts[short], read_request(body), now)
 
-    def _text(self, route: _TextRoute, body: bytes, now: int) -> Reply:
-        request = read_request(body)
+    def _fail_at_random(self) -> None:
+        """Fail some requests. Only work fails: a listing that failed would make a gateway's warm-up flap."""
+        if self._random.random() < self._options.error_rate:
+            raise RefusalError(
+                500,
+                "The server had an error while processing your request (simulated). Sorry about that!",
+                kind="server_error",
+            )
+
+    def _gemini(self, method: bytes, path: bytes, body: bytes, now: int, *, is_sse: bool) -> Reply:
+        """Answer in Gemini's dialect: the model, and what is asked of it, stand in the path."""
+        name, _, action = urllib.parse.unquote(_shown(path)).rpartition("/")[2].partition(":")
+        if method in _GET and name == "models":
+            return Whole(200, self._headers(_JSON, now), models_page(self._options.models))
+        if method != b"POST" or action not in _GEMINI_ACTIONS:
+            raise RefusalError(404, f"{_shown(path)} is not found")
+        self._fail_at_random()
+        request = read_generate(body, name, stream=action == "streamGenerateContent")
+        if action == "countTokens":
+            n_prompt = count_prompt_tokens(request.fields[PROMPT])
+            return Whole(200, self._headers(_JSON, now), orjson.dumps({"totalTokens": n_prompt}))
+        return self._text(self._generate[is_sse], request, now)
+
+    def _text(self, route: _TextRoute, request: ModelRequest, now: int) -> Reply:
         limit = read_limit(request.fields, route.limits)
         wish = None if route.wishes is None else route.wishes.read(request.fields)
         pieces = self._usual if wish is None else wish.pieces(self._usual)
@@ -261,3 +290,8 @@ class Simulator:
 
 def _shown(text: bytes) -> str:
     return text.decode("utf-8", "replace")
+
+
+def _is_gemini(path: bytes) -> bool:
+    """Tell whether a path is one of Gemini's API, which has two versions: v1 and v1beta."""
+    return b"/v1beta" in path or _shown(path).rpartition(":")[2] in _GEMINI_ACTIONS

@@ -19,6 +19,7 @@ __all__ = [
     "ModelRequest",
     "count_prompt_tokens",
     "prompt_text",
+    "read_fields",
     "read_limit",
     "read_request",
 ]
@@ -42,9 +43,7 @@ class ModelRequest:
 
 def read_request(body: bytes) -> ModelRequest:
     """Read a body. Raises RefusalError (400) for anything that OpenAI would not take for a request."""
-    fields = _parse(body)
-    if not isinstance(fields, dict):
-        raise RefusalError(400, "The body of your request is not a JSON object")
+    fields = read_fields(body)
     model = fields.get("model")
     if not isinstance(model, str) or not model or not model.isprintable():
         raise RefusalError(400, "you must provide a model parameter", param="model")
@@ -54,6 +53,14 @@ def read_request(body: bytes) -> ModelRequest:
     options = fields.get("stream_options")
     include_usage = isinstance(options, dict) and options.get("include_usage") is True
     return ModelRequest(model, bool(stream), include_usage, fields)
+
+
+def read_fields(body: bytes) -> Fields:
+    """Read a body that is a JSON object. Raises RefusalError (400)."""
+    fields = _parse(body)
+    if not isinstance(fields, dict):
+        raise RefusalError(400, "The body of your request is not a JSON object")
+    return fields
 
 
 def read_limit(fields: Fields, names: tuple[str, ...]) -> int | None:
