@@ -173,7 +173,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         parse.integer(0, 5),
     )
     retry_statuses: frozenset[int] = setting(
-        "408,429,500,502,503,504",
+        "408,429,500,502,503,504,529",
         "upstream statuses that are retried, separated by commas, or `none`",
         parse.statuses,
     )

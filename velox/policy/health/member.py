@@ -26,7 +26,7 @@ Verdict, what the end of an attempt says of its member and of the key that it ca
     4xx                               the request was wrong: the member is well
     401, 403                          the same, and the key may be no good
     429                               the account has had enough for now: nothing of the member; the key rests
-    503                               the member is busy: no fault; three in a row and it rests
+    503, 529                          the member is busy: no fault; three in a row and it rests
     other 5xx, transport, time-outs   faults
     cut replies                       faults of a kind that begins well
     given up from this side           nothing; after a long silence as good as a fault
@@ -96,7 +96,7 @@ class Verdict(IntEnum):
 
 
 _HEARD: Final = frozenset({Verdict.WELL, Verdict.KEY, Verdict.QUOTA, Verdict.BUSY})
-_OF_STATUS: Final = {401: Verdict.KEY, 403: Verdict.KEY, 429: Verdict.QUOTA, 503: Verdict.BUSY}
+_OF_STATUS: Final = {401: Verdict.KEY, 403: Verdict.KEY, 429: Verdict.QUOTA, 503: Verdict.BUSY, 529: Verdict.BUSY}
 _CUTS: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_IDLE_TIMEOUT})
 
 
