@@ -14,6 +14,8 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
+import msgspec
+
 from velox.dialects.losses import BrokenReplyError
 
 __all__ = ["Frame", "Frames"]
@@ -36,7 +38,7 @@ class _Names(NamedTuple):
     message: bytes
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """One frame.
 
     kind: b"event", b"exception" (of the model or the service), b"error" (of the transport). name: of the event's, the
@@ -112,7 +114,7 @@ class Frames:
             names = _names(_headers(headers))
             if len(self._remembered) < _MOST_REMEMBERED:
                 self._remembered[headers] = names
-        return Frame(*names, data[payload_at:-4])
+        return Frame(names.kind, names.name, names.message, data[payload_at:-4])
 
 
 def _names(headers: dict[bytes, bytes]) -> _Names:
