@@ -10,18 +10,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from velox.policy.routes import UpstreamEntry
-from velox.providers.authority import Authority, SigV4Authority
+from velox.providers.authority import Authority, BearerAuthority, SigV4Authority
 from velox.providers.aws import AwsChain
+from velox.providers.entra import EntraChain
+from velox.providers.google import GoogleChain
 from velox.providers.provider import Keyless, Provider
-from velox.providers.renewal import RenewedSource
+from velox.providers.renewal import Fetch, RenewedSource
 from velox.providers.rows import PROVIDERS
+from velox.runtime.google_keys import google_signer
 from velox.runtime.outside import NetOutside
 
 __all__ = ["Authorities"]
 
+T = TypeVar("T")
 _Place: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a provider, and the parameters of its upstream
 
 
@@ -44,11 +48,11 @@ class Authorities:
         It is renewed from now on, by a task.
         """
         row = PROVIDERS[entry.provider]
-        if entry.keys or row.keyless is not Keyless.AWS:
+        if entry.keys or row.keyless is Keyless.CLIENT:
             return None
         place = (entry.provider, entry.parameters)
         if place not in self._known:
-            made = self._aws(row, dict(entry.parameters))
+            made = self._make(row, dict(entry.parameters))
             self._known[place] = made, self._loop.create_task(made.run(), name=f"credentials {entry.provider}")
         return self._known[place][0]
 
@@ -62,6 +66,30 @@ class Authorities:
         """Renew nothing any more."""
         self.keep_only(())
 
+    def _make(self, row: Provider, parameters: Mapping[str, str]) -> Authority:
+        match row.keyless:
+            case Keyless.AWS:
+                return self._aws(row, parameters)
+            case Keyless.GOOGLE:
+                return self._google(row)
+            case Keyless.ENTRA:
+                entra = EntraChain(self._environment, self._outside, clock=time.time, scope=row.scope)
+                return BearerAuthority(self._renewed(f"a token of Entra ({row.name})", entra))
+            case Keyless.CLIENT:
+                raise AssertionError("of() has nothing made for those")
+
+    def _google(self, row: Provider) -> Authority:
+        chain = GoogleChain(
+            self._environment, self._outside, clock=time.time, make_signer=google_signer, scope=row.scope
+        )
+        # Whose quota is used: user accounts need it.
+        project = self._environment.get("GOOGLE_CLOUD_QUOTA_PROJECT")
+        more = [(b"x-goog-user-project", project.encode("latin-1", "replace"))] if project else []
+        return BearerAuthority(self._renewed(f"a token of Google ({row.name})", chain), more)
+
+    def _renewed(self, name: str, fetch: Fetch[T]) -> RenewedSource[T]:
+        return RenewedSource(name, fetch, clock=time.time, on_problem=self._on_problem)
+
     def _aws(self, row: Provider, parameters: Mapping[str, str]) -> Authority:
         region = parameters["region"]
         chain = AwsChain(
@@ -71,8 +99,7 @@ class Authorities:
             region=region,
             profile=parameters.get("profile"),
         )
-        source = RenewedSource(f"AWS credentials ({row.name})", chain, clock=time.time, on_problem=self._on_problem)
-        return SigV4Authority(source, region, row.aws_service)
+        return SigV4Authority(self._renewed(f"AWS credentials ({row.name})", chain), region, row.aws_service)
 
     def _on_problem(self, name: str, problem: str | None) -> None:
         if problem is None:

@@ -72,7 +72,7 @@ def written(
     """Write a request; return its JSON, in which the service would find no fault."""
     request = Request(model="m", messages=list(messages), **fields)
     found = ConverseModel(facts, losses or Losses()).write(request, "m")
-    assert request_faults(found.body, is_claude=facts.thinking in ("adaptive", "budget")) == []
+    assert request_faults(found.body, is_claude=facts.thinking in ("adaptive", "always", "budget")) == []
     return json.loads(found.body), found
 
 
@@ -398,6 +398,21 @@ def test_reasoning_is_asked_for_as_the_model_takes_it(facts: ModelFacts, asked: 
     body, _ = written(user("a"), facts=facts, losses=losses, reasoning=asked)
 
     assert body.get("additionalModelRequestFields") == fields and losses.dropped == ()
+
+
+def test_model_that_always_thinks_is_not_told_to_stop() -> None:
+    """Its service answers 400 to that, and to a forced choice."""
+    facts, tools = ModelFacts(thinking="always", forced_choice=False), [Tool("f")]
+    forced = ToolChoice(Choice.REQUIRED)
+    losses = Losses()
+    body, _ = written(user("a"), facts=facts, losses=losses, tools=tools, tool_choice=forced)
+    assert body["toolConfig"]["toolChoice"] == {"auto": {}} and losses.dropped == ("tool_choice",)
+
+    losses = Losses()
+    body, _ = written(user("a"), facts=facts, losses=losses, reasoning=Reasoning(enabled=False), temperature=0.5)
+    assert "additionalModelRequestFields" not in body and losses.dropped == ("reasoning_effort", "temperature")
+    body, _ = written(user("a"), facts=facts, reasoning=Reasoning(effort="low"))
+    assert body["additionalModelRequestFields"]["output_config"] == {"effort": "low"}
 
 
 def test_reasoning_is_dropped_where_the_model_has_none() -> None:

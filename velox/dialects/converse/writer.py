@@ -76,7 +76,7 @@ _THREE_EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 def is_claude(facts: ModelFacts) -> bool:
     """True for models that reason as Anthropic's do: only they sign."""
-    return facts.thinking in ("adaptive", "budget")
+    return facts.thinking in ("adaptive", "always", "budget")
 
 
 # The numbers of a message and of its block, for errors.
@@ -209,12 +209,15 @@ class RequestWriter:
 
     def _reasoning(self) -> tuple[list[bytes], bool]:
         """Return the model's own fields, and whether it thinks."""
-        asked = self._request.reasoning
+        asked, always = self._request.reasoning, self._facts.thinking == "always"
         if asked is None:
-            return [], False
+            return [], always
         is_off = asked.enabled is False or asked.effort == "none" or asked.budget_tokens == 0
         match self._facts.thinking:
-            case "adaptive":
+            case "always" if is_off:
+                self._losses.drop("reasoning_effort")
+                return [], True
+            case "adaptive" | "always":
                 return self._adaptive(asked, is_off=is_off)
             case "budget":
                 return self._budget(asked, is_off=is_off)
