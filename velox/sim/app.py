@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import partial
 from typing import Final, Protocol
@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import orjson
 
 from velox.sim import load
+from velox.sim.asked_faults import Dialect, asked_fault
 from velox.sim.chat import ChatWriter, CompletionWriter
 from velox.sim.conversations import Conversation, RealtimeConversation, ResponsesConversation
 from velox.sim.embeddings import EmbeddingWriter
@@ -69,12 +70,16 @@ class _WishWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _TextRoute:
-    """A route that answers with text. prompts, limits: the fields with the prompt and the longest answer."""
+    """A route that answers with text. prompts, limits: the fields with the prompt and the longest answer.
+
+    dialect: of its errors in streams.
+    """
 
     writer: _Writer
     prompts: tuple[str, ...]
     limits: tuple[str, ...]
     wishes: _WishWriter | None = None
+    dialect: Dialect = "chat"
 
 
 class Simulator:
@@ -94,14 +99,16 @@ class Simulator:
                 ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens"), WishedChat()
             ),
             b"/responses": _TextRoute(
-                ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",), WishedResponses()
+                ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",), WishedResponses(), "responses"
             ),
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
-            _MESSAGES: _TextRoute(MessageWriter(text), _MESSAGE_PROMPTS, ("max_tokens",), WishedMessages()),
+            _MESSAGES: _TextRoute(MessageWriter(text), _MESSAGE_PROMPTS, ("max_tokens",), WishedMessages(), "messages"),
         }
         # By whether a stream has server-sent events, which ?alt=sse asks for, or is one JSON array.
         self._generate: Final = {
-            is_sse: _TextRoute(GenerateWriter(text, is_sse=is_sse), (PROMPT,), (LIMIT,), WishedGenerate(is_sse=is_sse))
+            is_sse: _TextRoute(
+                GenerateWriter(text, is_sse=is_sse), (PROMPT,), (LIMIT,), WishedGenerate(is_sse=is_sse), "generate"
+            )
             for is_sse in (True, False)
         }
         self._embeddings: Final = EmbeddingWriter()
@@ -171,7 +178,7 @@ class Simulator:
         status = 503 if path == _HEALTH else int(self._options.flap_as)
         return self._refuse_at(path, RefusalError(status, "The server is down (simulated).", kind="server_error"))
 
-    def _route(self, method: bytes, path: bytes, body: bytes, now: int) -> Reply:
+    def _route(self, method: bytes, path: bytes, body: bytes, now: int) -> Reply | None:
         _, has_v1, rest = path.partition(b"/v1/")
         short = b"/" + rest if has_v1 else path
         is_model = short == _MODELS or short.startswith(_MODELS + b"/")
@@ -211,7 +218,7 @@ class Simulator:
                 kind="server_error",
             )
 
-    def _gemini(self, method: bytes, path: bytes, body: bytes, now: int, *, is_sse: bool) -> Reply:
+    def _gemini(self, method: bytes, path: bytes, body: bytes, now: int, *, is_sse: bool) -> Reply | None:
         """Answer in Gemini's dialect: the model, and what is asked of it, stand in the path."""
         name, _, action = urllib.parse.unquote(_shown(path)).rpartition("/")[2].partition(":")
         if method in _GET and name == "models":
@@ -225,7 +232,18 @@ class Simulator:
             return Whole(200, self._headers(_JSON, now), orjson.dumps({"totalTokens": n_prompt}))
         return self._text(self._generate[is_sse], request, now)
 
-    def _text(self, route: _TextRoute, request: ModelRequest, now: int) -> Reply:
+    def _text(self, route: _TextRoute, request: ModelRequest, now: int) -> Reply | None:
+        fault = asked_fault(request.model)
+        if fault is None:
+            return self._answer(route, request, now)
+        if fault.kind == "error" or (fault.kind == "fail" and not request.stream):
+            raise fault.refusal()
+        reply = self._answer(route, request, now)
+        if isinstance(reply, Streamed):
+            return replace(reply, events=fault.applied(reply.events, route.dialect))
+        return None
+
+    def _answer(self, route: _TextRoute, request: ModelRequest, now: int) -> Reply:
         limit = read_limit(request.fields, route.limits)
         wish = None if route.wishes is None else route.wishes.read(request.fields)
         pieces = self._usual if wish is None else wish.pieces(self._usual)
