@@ -37,6 +37,7 @@ from velox.policy.health.keys import Keys
 from velox.policy.route_match import RouteTable
 from velox.policy.routes import ANYTHING, KeyRef, RouteEntry, Target, Timeouts, UpstreamEntry
 from velox.policy.split import MirrorGate
+from velox.runtime.authorities import Authorities
 from velox.runtime.fleet import Fleet, RouteMaker
 from velox.runtime.members import MemberMaker, labels_of, prefix_groups
 from velox.runtime.worker import gateway_parts, queue_of
@@ -134,11 +135,13 @@ class _Maker(MemberMaker):
     """Makes members as a worker does, but for what stands in."""
 
     def __init__(self, counts: UpstreamCells, metrics: WorkerMetrics, stands: Mapping[str, Stand]) -> None:
+        loop = asyncio.get_running_loop()
         super().__init__(
-            *(0, counts, metrics, _LOGGER, asyncio.get_running_loop()),
+            *(0, counts, metrics, _LOGGER, loop),
             max_connections=8,
             on_change=lambda: None,
             sim_origin=None,
+            authorities=Authorities({}, loop, _LOGGER),
         )
         self._stands: Final = stands
 
