@@ -17,7 +17,9 @@ import anthropic
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from google import genai
+from openai import omit
 from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types import responses as openai_responses
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
@@ -45,6 +47,8 @@ SOURCES = [
     ("ollama", Surface.CHAT, "/chat/completions"),
     ("zai", Surface.CHAT, "/chat/completions"),
     ("openai", Surface.RESPONSES, "/v1/responses"),
+    ("azure", Surface.RESPONSES, "/responses"),
+    ("openrouter", Surface.RESPONSES, "/responses"),
     ("deepseek", Surface.RESPONSES, "/responses"),
     ("bedrock-mantle", Surface.RESPONSES, "/responses"),
     ("anthropic", Surface.MESSAGES, "/v1/messages"),
@@ -259,6 +263,13 @@ def responses_stream(text: bytes) -> Said:
     deltas = "".join(e.delta for e in made if e.type in ("response.output_text.delta", "response.refusal.delta"))
     said = of_response(last.response)
     assert deltas == said.text
+    state = ResponseStreamState(input_tools=omit, text_format=omit)
+    for event in made:
+        state.handle_event(event)
+    snapshot = state._ResponseStreamState__current_snapshot  # type: ignore[attr-defined]
+    accumulated = openai_responses.Response.model_validate(snapshot.model_dump(warnings=False))
+    assert accumulated.output_text == last.response.output_text  # it does not add up refusals
+    assert of_response(accumulated).calls == said.calls
     return said
 
 
