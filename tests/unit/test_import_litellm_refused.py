@@ -10,13 +10,13 @@ from tests.litellm_import import deployment, imported, loaded, report, targets
 
 OPENAI = deployment("gpt-4o", "openai/gpt-4o", api_key="os.environ/OPENAI_API_KEY")
 HEALTHY = deployment("llama", "hosted_vllm/llama-3", api_base="http://10.0.0.1:8000/v1")
-BEDROCK = deployment("claude", "bedrock/anthropic.claude-3-sonnet")
+BEDROCK = deployment("claude", "sagemaker/claude-3-sonnet")
 EVERYTHING = deployment("*", "openai/*", api_key="os.environ/OPENAI_API_KEY")
-WITH_ID = {**deployment("other", "bedrock/x"), "model_info": {"id": "claude-id"}}
-SHARED = deployment("bedrock/*", "bedrock/*")
+WITH_ID = {**deployment("other", "sagemaker/x"), "model_info": {"id": "claude-id"}}
+SHARED = deployment("sagemaker/*", "sagemaker/*")
 
 
-@pytest.mark.parametrize("other", ["claude", "claude-id", "bedrock/anything"])
+@pytest.mark.parametrize("other", ["claude", "claude-id", "sagemaker/anything"])
 @pytest.mark.parametrize("kind", ["fallbacks", "default_fallbacks", "of all others", "alias"])
 @pytest.mark.parametrize("section", ["router_settings", "litellm_settings"])
 def test_fallback_that_is_not_carried_over_is_left_out(tmp_path: Path, other: str, kind: str, section: str) -> None:

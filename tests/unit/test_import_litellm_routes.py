@@ -206,19 +206,19 @@ def test_alias_may_be_hidden() -> None:
 
 
 def test_what_is_to_be_written_manual_steps_is_right(tmp_path: Path) -> None:
-    """The lines that the note on a provider's prefix tells, in the file as they are."""
-    config = {"model_list": [deployment("a", "openai/a"), deployment("groq/*", "groq/*")]}
+    """The lines that the note on a part to be added tells, in the file as they are."""
+    config = {"model_list": [deployment("a", "openai/a"), deployment("fast-*", "groq/llama-*")]}
     result = imported(config)
 
     assert result.text is not None
-    (note,) = (note for note in result.notes.of("left out") if note.subject == "model_name groq/*")
-    route, upstream = (line.replace("NAME", "llama-8b") for line in note.text.split("`")[1::2])
+    (note,) = (note for note in result.notes.of("left out") if note.subject == "model_name fast-*")
+    route, upstream = (line.replace("NAME", "8b") for line in note.text.split("`")[1::2])
     routes = result.text.replace("\nupstreams:\n", f"\nupstreams:\n  {upstream}\n") + f"  {route}\n"
     (tmp_path / "velox.yaml").write_text(routes)
     environ = {"OPENAI_API_KEY": "k1", "GROQ_API_KEY": "k2"}
     made = load(environ, {"VELOX_CONFIG": str(tmp_path / "velox.yaml")}, cores=1)
 
-    assert made.routes[1].match.models == ("groq/llama-8b",)
+    assert made.routes[1].match.models == ("fast-8b",)
     assert targets(made, "ROUTE")[0] == ["groq (llama-8b)"]
 
 
@@ -238,7 +238,7 @@ litellm_settings: {fallbacks: [{a: [the-one]}]}
 
 
 def test_names_with_wildcards(tmp_path: Path) -> None:
-    """They are routes after the exact ones, the longer first; a prefix that had to be cut off is named."""
+    """They are routes after the exact ones, the longer first; a prefix that the provider has not goes off."""
     config = {
         "model_list": [
             deployment("*", "openai/*"),
@@ -252,12 +252,12 @@ def test_names_with_wildcards(tmp_path: Path) -> None:
     result = imported(config)
     made = loaded(result, tmp_path)
 
-    assert [route.match.models for route in made.routes] == [("mini",), ("fast",), ("gpt-*",), ("*",)]
+    assert [route.match.models for route in made.routes] == [("mini",), ("fast",), ("groq/*",), ("gpt-*",), ("*",)]
     assert targets(made, "mini")[1] == ["groq (llama)"]
     assert targets(made, "fast")[0] == ["groq (llama-8b)"]
     assert targets(made, "any")[0] == ["openai"]
-    assert "model_name groq/*: a target names one model" in report(result)
-    assert "requests for it now go where the route of * leads" in report(result)
+    assert targets(made, "groq")[0] == ["groq without groq/"]
+    assert "model_name groq/*" not in report(result)
 
 
 def test_tags_choose_where_filtering_is_on(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from velox.importing.meanings import deployment_setting, section_setting
+from velox.importing.native import NATIVE, RefusedError, Row, Rows, row_at
 from velox.importing.notes import Notes
 from velox.importing.providers import (
-    AZURE,
-    AZURE_CREDENTIALS,
     PROVIDERS,
     UNSUPPORTED,
     Provider,
@@ -53,13 +52,16 @@ _NOT_NAMED: Final = "expected a model_name and litellm_params.model in visible A
 class Destination:
     """What makes one upstream: two deployments with the same are one. base: what its name begins with.
 
-    key: "env:NAME", or "" for none. timeouts: (name, seconds). alone: where a deployment stands that shares its
-    concurrency with no other. weight: None where it is alone in its group, so that any will do.
+    origin: "" for that of the provider. key: "env:NAME", or "" for none. provider: the row; "": none is known.
+    timeouts: (name, seconds). alone: where a deployment stands that shares its concurrency with no other. weight: None
+    where it is alone in its group, so that any will do.
     """
 
     base: str = field(compare=False)
     origin: str
     key: str = ""
+    provider: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     timeouts: tuple[tuple[str, float], ...] = ()
     concurrency: int = 0
@@ -118,6 +120,7 @@ class Reader:
         self._environ: Final = environ
         self._taken: Final = taken
         self._parallel: Final = parallel
+        self._rows: Final = Rows(notes, environ)
         # Names of which a deployment was left out, and where; and the ids of such deployments.
         self.refused: Final[dict[str, str]] = {}
         self.refused_ids: Final[set[str]] = set()
@@ -154,19 +157,26 @@ class Reader:
         model, where = params.text("model")
         given, _ = params.text("custom_llm_provider")
         provider, name = provider_of(model, given)
-        kind = AZURE if provider in ("azure", "azure_text") else PROVIDERS.get(provider)
-        if kind is None:
+        kind = PROVIDERS.get(provider)
+        if kind is None and provider not in NATIVE:
             unknown = "who serves it is not known here; write openai/MODEL with its api_base if it speaks OpenAI's API"
             self._refuse(group, model or "a deployment", where, UNSUPPORTED.get(provider, unknown))
             return None
         if not is_name(group) or not is_name(name):
             self._refuse(group, model or "a deployment", item.where, _NOT_NAMED)
             return None
-        if kind.model_prefix and "/" not in name and "*" not in name:
+        if kind is not None and kind.model_prefix and "/" not in name and "*" not in name:
             name = kind.model_prefix + name
-        destination = self._destination(provider, kind, params, (group, model, name), item.where)
-        if destination is None:
-            return None
+        if kind is None:
+            found = self._native(provider, params, (group, model, name), item.where)
+            if found is None:
+                return None
+            destination, name = found
+        else:
+            to = self._destination(provider, kind, params, (group, model, name), item.where)
+            if to is None:
+                return None
+            destination = to
         if model == "*" and not given:
             text = "LiteLLM finds the provider by the name that a client asks for; here all of them go to OpenAI"
             self._notes.changed(f"model_name {group}", text, where)
@@ -219,19 +229,33 @@ class Reader:
             self._notes.changed(f"{provider}: api_base", why, place)
         host = urlsplit(origin).hostname or ""
         base = provider if not text or host in (urlsplit(kind.base).hostname, "localhost") else f"{provider}-{host}"
-        if kind is AZURE:
-            base = f"azure-{host.partition('.')[0]}"
-            for name in sorted(AZURE_CREDENTIALS):
-                tree = params.take(name)
-                if tree is not None:
-                    params.leave(
-                        name, "Velox fetches no tokens of Entra ID: give the resource's key as api_key", tree.where
-                    )
+        row, own = row_at(provider, origin)
+        return self._reached(base, Row(row, asked, own or ("" if row else origin), key=kind.key), params, place)
+
+    def _native(
+        self, provider: str, params: Part, names: tuple[str, str, str], place: str
+    ) -> tuple[Destination, str] | None:
+        """Return where a deployment goes whose provider has a row of its own, and the model's name there."""
+        group, model, asked = names
+        text, where = self._api_base(provider, params)
+        try:
+            if text == "":
+                raise RefusedError("its api_base is in a variable that is not set")
+            row = self._rows.find(provider, asked, params, text or "", where)
+            if not is_name(row.model):
+                raise RefusedError(_NOT_NAMED)
+        except RefusedError as refused:
+            self._refuse(group, model, place, refused.why)
+            return None
+        own = dict(row.parameters).get("resource", "") or (urlsplit(row.origin).hostname or "").partition(".")[0]
+        return self._reached(f"{provider}-{own}" if own else provider, row, params, place), row.model
+
+    def _reached(self, base: str, row: Row, params: Part, place: str) -> Destination:
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", base)[:56]
-        key = self._key(kind, params, base)
+        key = self._key(row.key, params, base)
         concurrency = self._concurrency(params)
-        alone = place if concurrency else ""
-        return Destination(base, origin, key, self._headers(params), self._timeouts(params), concurrency, alone)
+        more = (self._headers(params), self._timeouts(params), concurrency, place if concurrency else "")
+        return Destination(base, row.origin, key, row.provider, row.parameters, *more)
 
     def _api_base(self, provider: str, params: Part) -> tuple[str | None, str]:
         """Return the URL that is given, and where; None: the usual one.
@@ -260,13 +284,6 @@ class Reader:
             return "", f"its api_base can't be taken: {exc}"
         path = parsed.base_path
         before = str(parsed).removesuffix(path)
-        if kind is AZURE:
-            text = (
-                "Velox asks Azure's v1 API, /openai/v1, with the deployment as the model and the key as a bearer;"
-                " see that the resource has it"
-            )
-            self._notes.changed("azure", text, where)
-            return before + path.partition("/openai")[0] + "/openai", ""
         if path.endswith("/v1"):
             return before + path.removesuffix("/v1"), ""
         if any(_VERSION.fullmatch(segment) for segment in path.split("/")):
@@ -276,12 +293,11 @@ class Reader:
             self._notes.changed(f"{provider}: api_base", text, where)
         return str(parsed), ""
 
-    def _key(self, kind: Provider, params: Part, base: str) -> str:
+    def _key(self, name: str, params: Part, base: str) -> str:
         """Return where the key is; a key that stands in the file becomes a variable that has to be set."""
         tree = params.take("api_key")
         text = (tree.text or "") if tree is not None else ""
         if tree is None or not text:
-            name = kind.key
             if name:
                 self._notes.variables.setdefault(name, f"the key of {base}")
             return f"env:{name}" if name else ""

@@ -28,12 +28,14 @@ _MOST_TARGETS: Final = 64
 class Target:
     """A destination and the model that it is asked for. None: the one that the client names.
 
-    refusal: of a fallback that is asked only after this one of another's model.
+    refusal: of a fallback that is asked only after this one of another's model. strip: what is taken off the beginning
+    of the client's name.
     """
 
     to: Destination
     model: str | None
     refusal: Refusal | None = None
+    strip: str = ""
 
 
 @dataclass(slots=True)
@@ -227,16 +229,19 @@ class Routes:
 
     def _of_pattern(self, group: str) -> list[Route]:
         """Return the route of a name with `*`: the provider is asked for what the client asks for, or for one model."""
-        pairs: list[tuple[Deployment, str | None]] = []
+        pairs: list[tuple[Deployment, str | None, str]] = []
         for each in self._groups[group]:
             if each.model == group or is_exact(each.model):
-                pairs.append((each, None if each.model == group else each.model))
+                pairs.append((each, None if each.model == group else each.model, ""))
+                continue
+            if group.endswith(each.model) and group.count("*") == each.model.count("*") == 1:
+                pairs.append((each, None, group.removesuffix(each.model)))
                 continue
             self._notes.left_out(f"model_name {_shown(group)}", _manual_steps(each), each.where)
         if not pairs:
             return []
-        wheres = [each.where for each, _ in pairs]
-        to = _unique(Target(each.to, model) for each, model in pairs)
+        wheres = [each.where for each, _, _ in pairs]
+        to = _unique(Target(each.to, model, strip=strip) for each, model, strip in pairs)
         others = _unique(self._fallbacks_of(group, wheres[0], to))
         return [self._made(group, to, [each for each in others if each not in to], wheres)]
 
@@ -327,12 +332,13 @@ def _rank(deployment: Deployment) -> float:
 def _manual_steps(each: Deployment) -> str:
     """Tell what to write for a group with `*` whose names the provider does not know."""
     keys = f", keys: [{each.to.key}]" if each.to.key else ""
+    place = f"provider: {each.to.provider}" if each.to.provider else f"origin: {each.to.origin}"
     asked, known = each.group.replace("*", "NAME", 1), each.model.replace("*", "NAME", 1)
     return (
-        "a target names one model, and Velox can't cut or add a part of a name: let clients use the provider's names,"
+        "Velox can't add a part to a name: let clients use the provider's names,"
         " or write for each model"
         f" `- {{name: ROUTE, match: {{models: [{asked}]}}, to: {each.to.base}, model: {known}}}` under routes,"
-        f" and `- {{name: {each.to.base}, origin: {each.to.origin}{keys}}}` under upstreams, if it is not there"
+        f" and `- {{name: {each.to.base}, {place}{keys}}}` under upstreams, if it is not there"
     )
 
 

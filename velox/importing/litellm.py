@@ -18,8 +18,9 @@ import yaml
 from velox.importing.deployments import Reader
 from velox.importing.groups import Balances, Fallbacks, Limit, Route, Routes, with_weights
 from velox.importing.meanings import section_setting
+from velox.importing.native import NATIVE
 from velox.importing.notes import Notes, shown_name
-from velox.importing.providers import AZURE, PROVIDERS
+from velox.importing.providers import PROVIDERS
 from velox.importing.source import Part, items_of, variable_of
 from velox.importing.writing import Setting, write
 from velox.outcomes import Refusal
@@ -79,7 +80,7 @@ def import_litellm(content: bytes, path: str, environ: Mapping[str, str]) -> Imp
         return Imported(None, notes, tuple(problems))
     top = Tree(f"{path}:1", fields=tuple(entries))
     taken = set(_REFERENCES.findall(content.decode("utf-8", "replace")))
-    taken |= {provider.key for provider in (*PROVIDERS.values(), AZURE)}
+    taken |= {each.key for each in PROVIDERS.values()} | {each.key for each in NATIVE.values()}
     return Imported(_File(top, notes, environ).convert(taken), notes)
 
 

@@ -50,7 +50,7 @@ _DEPLOYMENT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("mock_response", "mock_timeout"), "`velox sim` is a server that pretends to be a provider"),
     **dict.fromkeys(("drop_params", "additional_drop_params", "allowed_openai_params", "modify_params"), _DEFAULT),
     **dict.fromkeys(("guardrails", "prompt_id", "cache_control_injection_points"), _GUARD),
-    "api_version": "Velox asks Azure's v1 API, which has no api-version",
+    "api_version": "the path of this provider has none in Velox",
     "region_name": "Velox does not choose by region: tags and routes can (match.tags)",
     "ssl_verify": _VERIFY,
     "tag_regex": "a route can ask for a header, such as match: {headers: {user-agent: claude-code/*}}",
@@ -195,8 +195,8 @@ _BY_PART: Final = (
     ("cache", _CACHE),
     ("ui_", "Velox has no user interface"),
     ("supports_", "Velox passes on what a client asks for, and does not ask what a model can do"),
-    ("aws_", "Velox does not sign for AWS"),
-    ("vertex_", "Velox does not fetch Google's tokens"),
+    ("aws_", "only Bedrock is asked with AWS credentials, which stand where Velox runs"),
+    ("vertex_", "only Vertex AI is asked with Google's credentials, which stand where Velox runs"),
     ("mcp", "Velox speaks no MCP"),
 )
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from velox.importing.native import NATIVE
+
 __all__ = [
-    "AZURE",
-    "AZURE_CREDENTIALS",
     "PROVIDERS",
     "UNSUPPORTED",
     "Provider",
@@ -119,39 +119,20 @@ _BASE_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # A model of Baseten that is a server of its own (llms/baseten/chat.py).
 _BASETEN_SERVER: Final = re.compile(r"[A-Za-z0-9]{8}")
-# Asked at its own v1 API, which is OpenAI's with the deployment as the model.
-AZURE: Final = Provider(key="AZURE_API_KEY")
-AZURE_CREDENTIALS: Final = frozenset(
-    {"azure_ad_token", "azure_ad_token_provider", "tenant_id", "client_id", "client_secret"}
-    | {"azure_username", "azure_password", "azure_scope"}
-)
-
-# URLs of cohere and bedrock stand on the providers' own pages on compatibility; that of anthropic was not seen there.
 _OTHER_PATH: Final = "it takes OpenAI's requests, but not at a path that ends in /v1, and Velox changes no path"
 _OWN_API: Final = "it has an API of its own, and Velox translates none"
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "anthropic": f"{_OWN_API}; for chat completions write openai/MODEL with api_base https://api.anthropic.com/v1",
-    "azure_ai": "its URL differs with the model; a resource with /openai/v1 can be written as azure/",
-    "bedrock": f"{_OWN_API}, nor does it sign for AWS; some models are at"
-    " https://bedrock-runtime.REGION.amazonaws.com/openai/v1 with a Bedrock API key, written as openai/MODEL",
-    "cohere": f"{_OWN_API}; for chat completions write openai/MODEL with api_base https://api.cohere.ai/compatibility/v1",
-    "cohere_chat": f"{_OWN_API}; write openai/MODEL with api_base https://api.cohere.ai/compatibility/v1",
     "databricks": _OTHER_PATH,
     "deepinfra": _OTHER_PATH,
-    "gemini": _OTHER_PATH,
     "github": _OTHER_PATH,
     "huggingface": f"{_OWN_API}; for a server of TGI or vLLM write openai/MODEL with its api_base",
     "novita": _OTHER_PATH,
-    "perplexity": _OTHER_PATH,
     "replicate": _OWN_API,
     "sagemaker": f"{_OWN_API}, nor does it sign for AWS",
     "sagemaker_chat": f"{_OWN_API}, nor does it sign for AWS",
     "snowflake": _OTHER_PATH,
-    "vertex_ai": f"{_OWN_API}, nor does it fetch Google's tokens",
-    "vertex_ai_beta": f"{_OWN_API}, nor does it fetch Google's tokens",
     "volcengine": _OTHER_PATH,
     "watsonx": _OWN_API,
-    "zai": _OTHER_PATH,
 }
 # LiteLLM knows each model by name; here the beginnings are enough. The longest one counts.
 _BY_MODEL: Final[Mapping[str, str]] = {
@@ -184,7 +165,7 @@ def provider_of(model: str, given: str = "") -> tuple[str, str]:
     first, slash, rest = model.partition("/")
     if given:
         return given, rest if slash and first == given else model
-    if slash and (first in PROVIDERS or first in UNSUPPORTED or first in ("azure", "azure_text")):
+    if slash and (first in PROVIDERS or first in UNSUPPORTED or first in NATIVE):
         return first, rest
     if slash:
         return "", model

@@ -14,6 +14,7 @@ from typing import Final
 from velox.importing.deployments import Destination
 from velox.importing.groups import Limit, Route, Target
 from velox.importing.notes import Notes
+from velox.providers.rows import PROVIDERS as ROWS
 from velox.settings.problems import on_one_line
 
 __all__ = ["Setting", "write"]
@@ -78,9 +79,18 @@ def _free(text: str, taken: set[str]) -> str:
 
 def _upstream(destination: Destination, name: str) -> Iterator[str]:
     yield f"  - name: {_scalar(name)}"
-    yield f"    origin: {_scalar(destination.origin)}"
+    if destination.provider:
+        yield f"    provider: {_scalar(destination.provider)}"
+    for key, value in destination.parameters:
+        yield f"    {key}: {_scalar(value)}"
+    if destination.origin:
+        yield f"    origin: {_scalar(destination.origin)}"
     if destination.key:
         yield f"    keys: [{_scalar(destination.key)}]"
+    elif (
+        destination.provider and ROWS[destination.provider].key_variables and not ROWS[destination.provider].aws_service
+    ):
+        yield "    key: none"  # or Velox would look into the provider's variable
     if destination.timeouts:
         pairs = ", ".join(f"{key}: {_scalar(f'{seconds:.12g}s')}" for key, seconds in destination.timeouts)
         yield f"    timeouts: {{{pairs}}}"
@@ -130,6 +140,7 @@ def _places(wheres: Sequence[str]) -> str:
 def _target(target: Target, upstreams: dict[Destination, str], own: str | None) -> str:
     name = _scalar(upstreams[target.to])
     model = "" if target.model is None or target.model == own else f", model: {_scalar(target.model)}"
+    model += f", strip: {_scalar(target.strip)}" if target.strip else ""
     reason = "" if target.refusal is None else f", for: [{target.refusal}]"
     return f"{{upstream: {name}{model}{reason}}}" if model or reason else name
 
