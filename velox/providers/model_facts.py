@@ -37,11 +37,13 @@ _WITH_BUDGET: Final = (
 )
 _WITHOUT_SCHEMAS: Final = (
     *("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4", "*claude-sonnet-4-0*"),
-    *("*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-sonnet-4", "*claude-3*", "*claude-2*"),
+    *("*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-sonnet-4", "*claude-3*", "*claude-2*", "*claude-v2*"),
 )
 _OPENAIS: Final = ("openai", "azure", "foundry")
 
 RULES: Final[tuple[ModelRule, ...]] = (
+    # Converse passes it on by Claude's name for it: most other models refuse that.
+    _rule("*", providers=("bedrock",), refused=("top_k",)),
     # Anthropic. They adapt how much they think, and take no sampling; the ones before differ.
     _rule(
         "*claude*",
@@ -52,6 +54,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         cache_marks=True,
         images_in_results=True,
         json_schema=True,
+        refused=(),
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
     # Bedrock asks for it as the others do.
@@ -59,11 +62,11 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule(*_WITH_SAMPLING, sampling=True),
     _rule(*_WITH_BUDGET, thinking="budget", sampling=True, prefill=True, forced_choice=False),
     _rule(*_WITHOUT_SCHEMAS, json_schema=False),
-    _rule("*claude-3*", "*claude-2*", "*claude-instant*", sampling=True, prefill=True),
+    _rule("*claude-3*", "*claude-2*", "*claude-v2*", "*claude-instant*", sampling=True, prefill=True),
     _rule("*claude-3-5*", "*claude-3.5*", "*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", thinking="none"),
-    _rule("*claude-2*", "*claude-instant*", thinking="none", images_in_results=False, cache_marks=False),
+    _rule("*claude-2*", "*claude-v2*", "*claude-instant*", thinking="none", images_in_results=False, cache_marks=False),
     _rule("*claude-3-5*", "*claude-3.5*", max_output=8192),
-    _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", max_output=4096),
+    _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", "*claude-v2*", max_output=4096),
     # Structured output is off by the default policy of an organization there.
     _rule("*claude*", providers=("vertex",), json_schema=False),
     # Google.
@@ -89,7 +92,16 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # Others on Bedrock: how much they reason is a field of their own.
     _rule("*gpt-oss*", providers=("bedrock",), thinking="reasoning_effort"),
     _rule("*amazon.nova-2*", providers=("bedrock",), thinking="nova"),
-    _rule("*amazon.nova*", providers=("bedrock",), images_in_results=True),
+    _rule("*qwen3*", providers=("bedrock",), thinking="reasoning_config"),
+    _rule(
+        "*amazon.nova*",
+        providers=("bedrock",),
+        images_in_results=True,
+        cache_marks=True,  # recorded behind texts and system blocks
+        refused=("top_k", "tools.cache_control", "tool_calls.cache_control", "tool_results.cache_control"),
+    ),
+    # Recorded with a schema.
+    _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # Servers that answer 400 to an effort for a model that does not reason.
     _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq", "cerebras"), thinking="effort", json_schema=True),

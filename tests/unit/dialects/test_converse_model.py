@@ -365,10 +365,16 @@ def test_sampling_fits_the_service_and_thinking() -> None:
     body, _ = written(user("a"), losses=losses, temperature=1.7)
     assert body["inferenceConfig"] == {"temperature": 1.0} and losses.dropped == ("temperature",)
 
+    body, _ = written(user("a"), facts=ModelFacts(sampling=False), losses=Losses(strict=True), temperature=1.0, top_p=1)
+    assert "inferenceConfig" not in body
     losses = Losses()
-    settings = {"temperature": 0.5, "top_p": 0.95, "top_k": 5, "reasoning": Reasoning(enabled=True)}
+    body, _ = written(user("a"), facts=CLAUDE, losses=losses, temperature=0.5, top_p=0.5)
+    assert body["inferenceConfig"] == {"temperature": 0.5} and losses.dropped == ("top_p",)
+
+    losses = Losses()
+    settings: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 5, "reasoning": Reasoning(enabled=True)}
     body, _ = written(user("a"), facts=CLAUDE, losses=losses, **settings)
-    assert body["inferenceConfig"] == {"topP": 0.95} and losses.dropped == ("temperature", "top_k")
+    assert body["inferenceConfig"] == {"topP": 0.95} and losses.dropped == ("top_k",)
 
 
 @pytest.mark.parametrize(
@@ -489,12 +495,23 @@ def test_pitfall_19_cache_marks_are_the_next_sibling() -> None:
     assert body["messages"][0]["content"] == [{"text": "a"}] and losses.dropped == ("cache_control",)
 
 
-def test_cache_marks_of_tools_are_left_out_where_the_model_refuses_them() -> None:
-    facts = ModelFacts(refused=("tools.cache_control",))
+def test_cache_marks_are_left_out_where_the_model_refuses_them() -> None:
+    """Nova takes them behind texts, and answers 400 to others."""
+    mark = CacheMark()
+    places = ("tools", "tool_calls", "tool_results")
+    facts = ModelFacts(refused=tuple(f"{place}.cache_control" for place in places))
     losses = Losses()
-    body, _ = written(user(text("a", CacheMark())), facts=facts, losses=losses, tools=[Tool("f", cache=CacheMark())])
+    body, _ = written(
+        user(text("a", mark)),
+        assistant(ToolUse("t", "f", b"{}", cache=mark)),
+        user(ToolResult("t", [text("r", mark)])),
+        facts=facts,
+        losses=losses,
+        tools=[Tool("f", cache=mark)],
+        cache=mark,
+    )
 
-    assert len(body["toolConfig"]["tools"]) == 1 and losses.dropped == ("cache_control",)
+    assert json.dumps(body).count("cachePoint") == 1 and losses.dropped == ("cache_control",)
     assert body["messages"][0]["content"][1] == {"cachePoint": {"type": "default"}}
 
 

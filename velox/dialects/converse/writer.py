@@ -130,9 +130,9 @@ class RequestWriter:
         request, losses = self._request, self._losses
         if request.seed is not None:
             losses.drop("seed")
-        if request.presence_penalty is not None:
+        if request.presence_penalty:
             losses.drop("presence_penalty")
-        if request.frequency_penalty is not None:
+        if request.frequency_penalty:
             losses.drop("frequency_penalty")
         if request.user is not None:
             losses.drop("user")
@@ -178,27 +178,32 @@ class RequestWriter:
             if request.max_tokens < 1:
                 losses.drop("max_tokens")  # to warm a cache: the least there is
             fields.append(b'"maxTokens":%d' % max(request.max_tokens, 1))
-        temperature, top_p, top_k = request.temperature, request.top_p, request.top_k
-        # Claude refuses these while it thinks, but for a high top_p.
+        is_taken = self._facts.sampling
+        # Claude refuses these while it thinks, but for a high top_p, and newer ones both in one request. 1 is what they
+        # are anyway.
         bars = is_thinking and self._is_claude
+        temperature, top_p = request.temperature, request.top_p
+        has_temperature = temperature is not None and temperature != 1.0
         if temperature is not None:
-            if not self._facts.sampling or "temperature" in refused or (bars and temperature != 1.0):
-                losses.drop("temperature")
-            elif temperature > 1.0:
-                losses.drop("temperature")
-                fields.append(b'"temperature":1.0')
+            if not is_taken or bars or "temperature" in refused:
+                if has_temperature:
+                    losses.drop("temperature")
             else:
-                fields.append(b'"temperature":' + msgspec.json.encode(temperature))
+                if temperature > 1.0:
+                    losses.drop("temperature")
+                fields.append(b'"temperature":' + msgspec.json.encode(min(temperature, 1.0)))
         if top_p is not None:
-            if not self._facts.sampling or "top_p" in refused or (bars and top_p < _LEAST_TOP_P):
-                losses.drop("top_p")
+            is_second = self._is_claude and has_temperature
+            if not is_taken or is_second or "top_p" in refused or (bars and top_p < _LEAST_TOP_P):
+                if top_p != 1.0:
+                    losses.drop("top_p")
             else:
                 fields.append(b'"topP":' + msgspec.json.encode(top_p))
-        if top_k is not None:
-            if not self._facts.sampling or "top_k" in refused or bars:
+        if request.top_k is not None:
+            if not is_taken or bars or "top_k" in refused:
                 losses.drop("top_k")
             else:
-                more.append(b'"top_k":%d' % top_k)
+                more.append(b'"top_k":%d' % request.top_k)
         if request.stop:
             stops = [] if "stop" in refused else [stop for stop in request.stop if stop.strip()]
             if len(stops) < len(request.stop):
@@ -314,10 +319,8 @@ class RequestWriter:
                 continue
             description = None if tool.description is None or is_blank(tool.description) else tool.description
             written.append(_tool(quoted(self.names.fit(tool.name)), description, tool.parameters, tool.strict))
-            if tool.cache is not None and "tools.cache_control" in self._facts.refused:
-                self._losses.drop("cache_control")
-            elif tool.cache is not None:
-                written += self._mark(tool.cache)
+            if tool.cache is not None:
+                written += self._mark(tool.cache, "tools")
         if not written:
             # A history with calls needs some declared; no other dialect does.
             written = [_tool(quoted(name), None, None, None) for name in self._used]
@@ -444,7 +447,7 @@ class RequestWriter:
         self._open.append((call, block.name))
         inside = b'"toolUseId":%b,"name":%b,"input":%b' % (quoted(call), quoted(name), block.arguments or b"{}")
         turn.add(b'{"toolUse":{%b}}' % inside)
-        self._mark_part(turn, block.cache)
+        self._mark_part(turn, block.cache, "tool_calls")
 
     def _add_result(self, turn: _Turn, block: ToolResult, place: _Place) -> None:
         if turn.role is not _USER:
@@ -468,7 +471,7 @@ class RequestWriter:
             inside += b',"status":"error"'
         turn.results.append(b'{"toolResult":{%b}}' % inside)
         if cache is not None:
-            turn.results += self._mark(cache)
+            turn.results += self._mark(cache, "tool_results")
 
     def _answered(self, block: ToolResult, place: _Place) -> str:
         """Return the id of the call, which has its result now. Raises BadRequestError."""
@@ -492,17 +495,18 @@ class RequestWriter:
 
     # -- cache marks ------------------------------------------------------------------------------------
 
-    def _mark(self, cache: CacheMark) -> list[bytes]:
-        if not self._facts.cache_marks:
+    def _mark(self, cache: CacheMark, place: str = "") -> list[bytes]:
+        """Return the mark. place: a kind of block behind which some models refuse it."""
+        if not self._facts.cache_marks or (place and f"{place}.cache_control" in self._facts.refused):
             self._losses.drop("cache_control")
             return []
         self._n_marks += 1
         ttl = b"" if cache.ttl is None else b',"ttl":' + quoted(cache.ttl)
         return [b'{"cachePoint":{"type":"default"%b}}' % ttl]
 
-    def _mark_part(self, turn: _Turn, cache: CacheMark | None) -> None:
+    def _mark_part(self, turn: _Turn, cache: CacheMark | None, place: str = "") -> None:
         if cache is not None and turn.parts and not turn.marked:
-            turn.parts += self._mark(cache)
+            turn.parts += self._mark(cache, place)
             turn.marked = True
 
     def _mark_all(self) -> None:
@@ -516,7 +520,7 @@ class RequestWriter:
         elif last.parts:
             self._mark_part(last, cache)
         elif not last.results[-1].startswith(b'{"cachePoint"'):
-            last.results += self._mark(cache)
+            last.results += self._mark(cache, "tool_results")
 
     def _written(self, turn: _Turn) -> bytes:
         role = b"assistant" if turn.role is _ASSISTANT else b"user"
