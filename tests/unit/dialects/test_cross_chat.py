@@ -29,9 +29,11 @@ from velox.dialects.form import (
 )
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BadRequestError, Losses, ReplyError
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
+from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.model import ResponsesModel
 from velox.sim.message_wishes import message_wish
 
 _CALL: Final = Call("0123abcd", 1_700_000_000, "m")
@@ -43,16 +45,17 @@ _MODELS: Final[dict[str, tuple[_Model, list[Exchange]]]] = {
         lambda: GenerateModel(UNKNOWN_MODEL, Losses()),
         [*recorded("gemini", "enerateContent"), *recorded("vertex", "enerateContent")],
     ),
+    "responses": (lambda: ResponsesModel(UNKNOWN_MODEL, Losses()), recorded("openai", "/v1/responses")),
     "converse": (lambda: ConverseModel(_CLAUDE, Losses()), recorded("bedrock", "/converse")),
 }
-_BAD: Final = ("count_tokens", "countTokens")
+_BAD: Final = ("count_tokens", "countTokens", "/compact", "/input_tokens")
 
 
 def _replies(*, stream: bool) -> list[Any]:
     found = []
     for dialect, (_, exchanges) in _MODELS.items():
         for each in exchanges:
-            if each.is_stream is stream and not each.path.endswith(_BAD):
+            if each.is_stream is stream and each.body and not each.path.endswith(_BAD):
                 found.append(pytest.param(dialect, each, id=f"{dialect}:{each.name}"))
     return found
 
@@ -70,6 +73,9 @@ def test_answers_of_all_models_are_read_by_the_sdk(dialect: str, each: Exchange)
         answer = _MODELS[dialect][0]().answer(each.reply)
     except ReplyError as exc:
         assert exc.error.message
+        return
+    except BrokenReplyError:
+        assert b'"status": "queued"' in each.reply, "an answer in the background is not there yet"
         return
 
     whole = ChatCompletion.model_validate_json(_client().answer(answer), strict=True)
@@ -156,6 +162,7 @@ def test_requests_of_this_dialect_are_written_for_all_models(each: Exchange) -> 
 
 _OTHERS: Final[tuple[tuple[str, Callable[[Losses], ClientSide], list[Exchange]], ...]] = (
     ("messages", lambda losses: MessagesClient(_CALL, losses), recorded("anthropic", "/messages")),
+    ("responses", lambda losses: ResponsesClient(_CALL, losses), recorded("openai", "/v1/responses")),
     ("generate", lambda losses: GenerateClient(_CALL, losses), recorded("gemini", "enerateContent")),
 )
 
@@ -166,7 +173,7 @@ _OTHERS: Final[tuple[tuple[str, Callable[[Losses], ClientSide], list[Exchange]],
         pytest.param(client, each, id=f"{dialect}:{each.name}")
         for dialect, client, exchanges in _OTHERS
         for each in exchanges
-        if not each.path.endswith(_BAD)
+        if each.body and not each.path.endswith(_BAD)
     ],
 )
 def test_requests_of_other_clients_are_written_in_this_dialect(

@@ -1,0 +1,176 @@
+"""Agents with real SDKs, each on models of every dialect: a tool's call, its result, an answer; with reasoning.
+
+The models are the simulator's. It refuses what their vendors refuse: calls without results, reasoning that comes back
+with another signature, contents that are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import anthropic
+import pytest
+from google import genai
+from google.genai import types
+
+from tests.e2e.harness import KEY, VeloxProcess
+from tests.e2e.routed import named, routed
+
+# The first is one whose native dialect is Chat Completions, and so on.
+MODELS: Final = ("gpt-4o", "gpt-5-codex", "claude-sim", "gemini-3-sim")
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 2}},
+    "required": ["city", "days"],
+}
+ARGUMENTS: Final = {"city": "simulated", "days": 2}
+TEXT: Final = "Hello! This answer"
+# Those whose reasoning is shown, and signed.
+REASONING: Final = ("claude-sim", "gemini-3-sim")
+ASKED: Final[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather?"}]
+
+
+@pytest.fixture(scope="module")
+def velox() -> Iterator[VeloxProcess]:
+    """A gateway with one simulator behind it, which is OpenAI, Anthropic and Google."""
+    with named("models", models="--ttft 0 --token-rate 0") as sims:
+        origin = sims["models"]["origin"]
+        config = {
+            "upstreams": [
+                {"name": "openai", "provider": "openai", "origin": origin, "key": "env:MODEL_KEY"},
+                {"name": "anthropic", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"},
+                {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:MODEL_KEY"},
+            ],
+            "routes": [
+                {"name": "claude", "match": {"models": ["claude-*"]}, "to": "anthropic"},
+                {"name": "gemini", "match": {"models": ["gemini-*"]}, "to": "gemini"},
+                {"name": "openai", "to": "openai"},
+            ],
+        }
+        with routed(config, MODEL_KEY="sk-model-0123456789") as running:
+            yield running
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+def test_chat_completions(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
+    """The message goes back as the SDK has it."""
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    sdk: Any = velox.openai().chat.completions
+
+    def ask(messages: Any) -> Any:
+        asked = {"model": model, "messages": messages, "tools": tools, "reasoning_effort": "low"}
+        if not is_streamed:
+            return sdk.create(**asked).choices[0]
+        with sdk.stream(**asked, stream_options={"include_usage": True}) as stream:
+            final = stream.get_final_completion()
+        assert final.usage.completion_tokens > 0
+        return final.choices[0]
+
+    first = ask(ASKED)
+    (call,) = first.message.tool_calls
+    assert (first.finish_reason, call.function.name) == ("tool_calls", "weather")
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    message = first.message.model_dump(exclude_none=True, exclude={"parsed"})
+    assert bool(message.get("reasoning_content")) == bool(message.get("reasoning_details")) == (model in REASONING)
+    for each in message["tool_calls"]:
+        each["function"].pop("parsed_arguments", None)
+    last = ask([*ASKED, message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}])
+    assert (last.finish_reason, last.message.content[: len(TEXT)]) == ("stop", TEXT)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+def test_responses(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
+    """The items go back, reasoning among them, as Codex sends them."""
+    tools: Any = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+    sdk: Any = velox.openai().responses
+
+    def ask(items: Any) -> Any:
+        asked = {
+            "model": model, "input": items, "tools": tools, "store": False, "reasoning": {"effort": "low"},
+            "include": ["reasoning.encrypted_content"],
+        }  # fmt: skip
+        if not is_streamed:
+            return sdk.create(**asked)
+        with sdk.stream(**asked) as stream:
+            return stream.get_final_response()
+
+    first = ask(ASKED)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert (first.status, call.name, json.loads(call.arguments)) == ("completed", "weather", ARGUMENTS)
+    reasoning = [item for item in first.output if item.type == "reasoning"]
+    assert any(item.encrypted_content and item.summary for item in reasoning) == (model == "claude-sim")
+    items = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
+    last = ask([*ASKED, *items, {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}])
+    assert last.output_text[: len(TEXT)] == TEXT
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+def test_messages(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
+    """The blocks go back, thinking first, as Claude Code sends them."""
+    http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+    with anthropic.Anthropic(base_url=velox.base_url, api_key=KEY, max_retries=0, http_client=http) as client:
+        sdk: Any = client.messages
+
+        def ask(messages: Any) -> Any:
+            asked = {
+                "model": model, "max_tokens": 4000, "system": "Be brief.", "messages": messages,
+                "tools": [{"name": "weather", "input_schema": SCHEMA}],
+                "thinking": {"type": "enabled", "budget_tokens": 2000},
+            }  # fmt: skip
+            if not is_streamed:
+                return sdk.create(**asked)
+            with sdk.stream(**asked) as stream:
+                return stream.get_final_message()
+
+        first = ask(ASKED[1:])
+        (call,) = [block for block in first.content if block.type == "tool_use"]
+        assert (first.stop_reason, call.name, call.input) == ("tool_use", "weather", ARGUMENTS)
+        assert any(block.type == "thinking" and block.thinking for block in first.content) == (model in REASONING)
+        blocks = [block.model_dump(exclude_none=True) for block in first.content]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"}
+        last = ask([*ASKED[1:], {"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}])
+        assert last.stop_reason == "end_turn"
+        assert "".join(block.text for block in last.content if block.type == "text")[: len(TEXT)] == TEXT
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+def test_generate_content(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
+    """The contents go back, with their signatures."""
+    client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=velox.base_url))
+    declared = types.FunctionDeclaration(name="weather", parameters_json_schema=SCHEMA)
+    config = types.GenerateContentConfig(
+        system_instruction="Be brief.",
+        tools=[types.Tool(function_declarations=[declared])],
+        thinking_config=types.ThinkingConfig(include_thoughts=True),
+        automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+    )
+
+    def ask(contents: Any) -> list[types.Part]:
+        asked: Any = {"model": model, "contents": contents, "config": config}
+        if not is_streamed:
+            reply: Any = client.models.generate_content(**asked)
+            return list(reply.candidates[0].content.parts)
+        chunks: Any = list(client.models.generate_content_stream(**asked))
+        assert chunks[-1].candidates[0].finish_reason == types.FinishReason.STOP
+        return [
+            part for chunk in chunks if chunk.candidates[0].content for part in chunk.candidates[0].content.parts or []
+        ]
+
+    parts = ask([types.UserContent("Weather?")])
+    (call,) = [part.function_call for part in parts if part.function_call]
+    assert (call.name, call.args) == ("weather", ARGUMENTS)
+    assert any(part.thought and part.text for part in parts) == (model in REASONING)
+    answered = types.FunctionResponse(id=call.id, name="weather", response={"result": "sunny"})
+    history = [
+        types.UserContent("Weather?"),
+        types.Content(role="model", parts=[part for part in parts if part.text != ""]),
+        types.Content(role="user", parts=[types.Part(function_response=answered)]),
+    ]
+    last = "".join(part.text or "" for part in ask(history) if not part.thought)
+    assert last[: len(TEXT)] == TEXT
