@@ -1,13 +1,18 @@
 """A request of one dialect to a model of another: the two sides of one attempt, and what is between them.
 
+    Dialogue   text is generated
+    Invoked    Claude on Bedrock for a client of Messages: only the envelope differs
+    Plain      whatever is answered by one body: counts
+
 Knows: that names and ids which a model's API can't take are put back in the answer. Does not know: which dialects
 there are (lanes.py), heads and filters (translation.py).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
+from velox.dialects.claude_envelope import InvokeStream, bedrock_error
 from velox.dialects.events import events_of
 from velox.dialects.form import (
     Answer,
@@ -30,7 +35,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import Losses
 from velox.types import Headers
 
-__all__ = ["Dialogue"]
+__all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 
 _NOTHING: Final = Written(b"")
 
@@ -83,8 +88,7 @@ class Dialogue:
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
         """Read an error's body."""
-        named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        return self._model.error(status, body, named)
+        return self._model.error(status, body, _named(headers))
 
     def error(self, error: ApiError) -> bytes:
         """Write an error in the client's dialect."""
@@ -156,3 +160,137 @@ class _DialogueStream:
                 self.is_whole = True
                 break
         return b"".join(written)
+
+
+class Invoked:
+    """Claude on Bedrock, asked by a client of Messages: its answers pass, its streams are taken out of their frames.
+
+    client, model: of Messages. dropped: betas that Bedrock does not know.
+    """
+
+    __slots__ = ("_client", "_model", "_stream", "_usage", "dropped")
+
+    def __init__(self, client: ClientSide, model: ModelSide, dropped: tuple[str, ...]) -> None:
+        self._client: Final = client
+        self._model: Final = model
+        self._stream: _InvokedStream | None = None
+        self._usage = Usage()
+        self.dropped: Final = dropped
+
+    def __repr__(self) -> str:
+        return "<Invoked>"
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, as far as the upstream has told."""
+        usage = self._usage if self._stream is None else self._stream.usage
+        return usage.input, usage.output
+
+    def answer(self, body: bytes) -> bytes:
+        """Return the answer as it came. Raises BrokenReplyError, ReplyError."""
+        self._usage = self._model.answer(body).usage
+        return body
+
+    def whole_stream(self, body: bytes) -> bytes:
+        """Put a plain answer into the events of a stream. Raises as answer()."""
+        writer = self._client.stream()
+        return b"".join([writer.write(event) for event in events_of(self._model.answer(body))])
+
+    def stream(self) -> _InvokedStream:
+        """Return what unpacks a stream."""
+        self._stream = _InvokedStream(self._model.stream(), self._client.stream())
+        return self._stream
+
+    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        """Read an error's body."""
+        return bedrock_error(status, body, _named(headers))
+
+    def error(self, error: ApiError) -> bytes:
+        """Write an error as Anthropic does."""
+        return self._client.error(error)
+
+
+class _InvokedStream:
+    """One stream: its bytes pass, out of their frames; a reader looks on."""
+
+    __slots__ = ("_frames", "_reader", "_writer", "failed", "has_begun", "is_whole", "usage")
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._frames: Final = InvokeStream()
+        self._reader: Final = reader
+        self._writer: Final = writer
+        self.has_begun = False
+        self.failed: ApiError | None = None
+        self.is_whole = False
+        self.usage = Usage()
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Take what came; return what the client gets. Raises BrokenReplyError."""
+        text = self._frames.feed(data)
+        events = self._reader.feed(text) if text else []
+        if end:
+            events = [*events, *self._reader.end()]
+        for event in events:
+            if isinstance(event, Failed):
+                self.failed = self._frames.failed or event.error
+                return text if self.has_begun else b""
+            if isinstance(event, Used):
+                self.usage = event.usage.over(self.usage)
+            elif not isinstance(event, Start):
+                self.has_begun = True
+            self.is_whole = isinstance(event, End)
+        return text
+
+    def fail(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream which is not whole."""
+        return self._writer.write(Failed(error))
+
+
+class PlainCrossing(Protocol):
+    """What has one body for an answer (dialects/counting.py)."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]: ...
+
+    def answer(self, body: bytes) -> bytes:
+        """Put the reply into the client's dialect. Raises BrokenReplyError."""
+
+    def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        """Read an error's body."""
+
+    def error(self, error: ApiError) -> bytes:
+        """Write an error in the client's dialect."""
+
+
+class Plain:
+    """Such a crossing as one that might have been a stream, which nobody asks it for."""
+
+    __slots__ = ("_inner", "answer", "error", "read_error")
+
+    tokens: tuple[int | None, int | None] = (None, None)
+
+    def __init__(self, inner: PlainCrossing) -> None:
+        self._inner: Final = inner
+        self.answer: Final = inner.answer
+        self.error: Final = inner.error
+        self.read_error: Final = inner.read_error
+
+    def __repr__(self) -> str:
+        return f"<Plain {self._inner!r}>"
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Return the fields of the request that were left out."""
+        return self._inner.dropped
+
+    def whole_stream(self, body: bytes) -> bytes:
+        """Not called: no client asks for a stream of this."""
+        raise AssertionError("there is no stream of this")
+
+    def stream(self) -> _DialogueStream:
+        """Not called: no client asks for a stream of this."""
+        raise AssertionError("there is no stream of this")
+
+
+def _named(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}

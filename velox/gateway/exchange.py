@@ -29,7 +29,7 @@ from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
-from velox.gateway.lanes import Asked
+from velox.gateway.lanes import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import metered
@@ -238,6 +238,8 @@ class Exchange:
                     attempting = self._attempting = decision.attempt
         except VeloxError as exc:
             error = exc
+        except AnsweredHereError as answered:
+            self._answer_here(answered)
         except asyncio.CancelledError:
             # Two cancel: the client that left, and fail(). Both go on to the account.
             error = None if self._gone else self._failed
@@ -251,6 +253,13 @@ class Exchange:
             # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
             # garbage collector comes by.
             error.__traceback__ = None
+
+    def _answer_here(self, answered: AnsweredHereError) -> None:
+        """Give the client an answer that no upstream has made."""
+        reply = self.reply
+        assert reply is not None, "made with the choice"
+        reply.begin(None, self.attempt_fields())
+        reply.on_reply(ReplyHead.of(200, answered.headers, len(answered.body)), answered.body, True)
 
     async def _read_in_steps(self) -> None:
         """Do what read() does, with a turn of the loop for the others between two slices of the work."""
@@ -385,13 +394,18 @@ class Exchange:
         return AttemptFields.of(self.upstream, self.n_attempts, self.tried) if self.n_attempts else NO_ATTEMPTS
 
     def build(self, attempt: Attempt) -> UpstreamRequest:
-        """Return what an attempt sends. Raises VeloxError for what its upstream's API can't say."""
+        """Return what an attempt sends.
+
+        Raises VeloxError for what its upstream's API can't say, AnsweredHereError where nobody is to be asked.
+        """
         surface, lanes = self.plan.surface, attempt.member.lanes
         if lanes is not None and surface is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
             call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
             if call is not None:
                 return lanes.request(call, attempt, self._asked(surface, model, attempt))
+            if surface in COUNTS:
+                raise lanes.estimate(self._asked(surface, model, attempt))
         return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
 
     def _asked(self, surface: Surface, model: str | None, attempt: Attempt) -> Asked:

@@ -14,27 +14,53 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from velox.dialects.claude_envelope import (
+    ClaudeOnBedrock,
+    ClaudeOnVertex,
+    bedrock_betas,
+    bedrock_body,
+    vertex_body,
+)
+from velox.dialects.counting import ESTIMATED, Counting
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
-from velox.gateway.crossing import Dialogue
+from velox.gateway.crossing import Dialogue, Invoked, Plain
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.forward import Forwarder
-from velox.gateway.translation import TranslatedReply
+from velox.gateway.translation import Crossing, TranslatedReply
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import with_model
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
-from velox.types import BodyFields, ReplyHead, RequestHead, Surface
+from velox.types import BodyFields, Headers, ReplyHead, RequestHead, Surface
 
-__all__ = ["Asked", "LaneAttempt", "Lanes", "Sides"]
+__all__ = ["COUNTS", "AnsweredHereError", "Asked", "LaneAttempt", "Lanes", "Sides"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
+# The API whose requests each counts.
+_COUNTED_BY: Final = {
+    Surface.COUNT_MESSAGES: Surface.MESSAGES,
+    Surface.COUNT_RESPONSES: Surface.RESPONSES,
+    Surface.COUNT_GENERATE: Surface.GENERATE,
+}
+COUNTS: Final = frozenset(_COUNTED_BY)
+_JSON: Final = (b"content-type", b"application/json")
 _IN_PATH: Final = frozenset({Envelope.AZURE_DATED, Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
+
+
+class AnsweredHereError(Exception):
+    """No upstream is asked: this is the answer, of status 200."""
+
+    def __init__(self, headers: Headers, body: bytes) -> None:
+        super().__init__("answered here")
+        self.headers: Final = headers
+        self.body: Final = body
 
 
 class Sides(NamedTuple):
@@ -125,35 +151,95 @@ class Lanes:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         if call.api is not asked.surface:
             return self._crossing(call, attempt, asked)
+        if call.envelope is Envelope.CLAUDE_BEDROCK:
+            return self._invoke(call, attempt, asked)
         body, model = asked.body, asked.model
         is_renamed = model is not None and asked.fields.model != model and call.envelope not in _IN_PATH
         if is_renamed and body and asked.surface is not Surface.GENERATE:
             body = with_model(body, model or "")
+        if body and call.envelope is Envelope.CLAUDE_VERTEX:
+            body = vertex_body(body)
+        elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+            body = b'{"model":%b,' % quoted(model or "") + vertex_body(body)[1:]
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=asked.rules, target=call.target
         )
 
-    def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
-        """Put a request into another dialect."""
-        client, model = self._sides.clients.get(asked.surface), self._sides.models.get(call.api)
+    def _invoke(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+        """Ask Claude on Bedrock for a client of Messages."""
+        betas, unknown = bedrock_betas((asked.head.header(b"anthropic-beta") or b"").decode("latin-1"))
+        losses = Losses(strict=asked.strict)
+        try:
+            if unknown:
+                losses.drop("anthropic-beta")
+            body = bedrock_body(asked.body or b"", betas)
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
+        self._translate(Invoked(client, model, losses.dropped), attempt, asked)
+        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+    def _both(
+        self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses
+    ) -> tuple[ClientSide, ModelSide]:
+        """Return what reads the client, and what writes for the model. Raises VeloxError: there are none."""
+        client, model = self._sides.clients.get(client_api), self._sides.models.get(model_api)
         if client is None or model is None or asked.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        losses = Losses(strict=asked.strict)
-        stream = asked.fields.stream
-        told = Call(asked.id, asked.now_s, asked.fields.model or "", stream)
-        crossing = Dialogue(client(told, losses), model(self._facts(asked.model), losses, self._row.name), losses)
-        try:
-            body = crossing.request(asked.body or b"", asked.model)
-        except BadRequestError as exc:
-            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
-        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        told = Call(asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream)
+        return client(told, losses), model(self._facts(asked.model), losses, self._row.name)
+
+    def _translate(self, crossing: Crossing, attempt: LaneAttempt, asked: Asked) -> None:
+        """Have the reply brought back by a crossing."""
         attempt.translation = TranslatedReply(
             crossing,
             attempt.refuses,
             asked.on_bug,
-            is_stream=stream,
+            is_stream=asked.fields.stream,
             has_limits=asked.has_limits,
             on_tokens=asked.on_tokens,
         )
+
+    def estimate(self, asked: Asked) -> AnsweredHereError:
+        """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
+        losses = Losses()
+        client, model = self._both(asked, _COUNTED_BY[asked.surface], Surface.CHAT, losses)
+        try:
+            body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        return AnsweredHereError([_JSON, ESTIMATED], body)
+
+    def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+        """Have the tokens of a request counted by another API than its client's."""
+        losses = Losses(strict=asked.strict)
+        client, model = self._both(asked, _COUNTED_BY[asked.surface], _COUNTED_BY[call.api], losses)
+        is_vertex = self._row.name == "vertex"
+        counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
+        try:
+            body = counting.request(asked.body or b"", asked.model or "")
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        self._translate(Plain(counting), attempt, asked._replace(on_tokens=None))
+        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+    def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+        """Put a request into another dialect."""
+        if asked.surface in _COUNTED_BY:
+            return self._count(call, attempt, asked)
+        losses = Losses(strict=asked.strict)
+        client, model = self._both(asked, asked.surface, call.api, losses)
+        if call.envelope is Envelope.CLAUDE_VERTEX:
+            model = ClaudeOnVertex(model)
+        elif call.envelope is Envelope.CLAUDE_BEDROCK:
+            model = ClaudeOnBedrock(model)
+        crossing = Dialogue(client, model, losses)
+        try:
+            body = crossing.request(asked.body or b"", asked.model or "")
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        self._translate(crossing, attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)

@@ -1,0 +1,209 @@
+"""Counting tokens, and Claude in the envelopes of Vertex and Bedrock: real SDKs and gateway, recorded answers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Iterator
+
+import anthropic
+import pytest
+from google import genai
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, RecordingUpstream
+from tests.e2e.routed import routed
+from tests.e2e.test_claude import PLAIN, STREAM
+from tests.e2e.test_translation import replays
+
+FRAMES = (("content-type", "application/vnd.amazon.eventstream"),)
+
+
+def frame(kind: str, name: str, payload: bytes) -> bytes:
+    """Return one frame as AWS writes it."""
+    fields = {":message-type": kind, f":{kind}-type": name, ":content-type": "application/json"}
+    headers = b"".join(
+        struct.pack(">B", len(key)) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for key, value in fields.items()
+    )
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    head = prelude + struct.pack(">I", binascii.crc32(prelude))
+    return head + headers + payload + struct.pack(">I", binascii.crc32(head + headers + payload))
+
+
+def frames(stream: bytes) -> bytes:
+    """Return a stream of Messages in the frames of Bedrock's invoke."""
+    datas = [line[6:] for line in stream.splitlines() if line.startswith(b"data: ")]
+    return b"".join(
+        frame("event", "chunk", json.dumps({"bytes": base64.b64encode(data).decode()}).encode()) for data in datas
+    )
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def velox(upstream: RecordingUpstream) -> Iterator[VeloxProcess]:
+    """A gateway with Claude at three places, Gemini, and a server that has Chat only."""
+    origin = upstream.upstream.url
+    keys = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret-example", "ANY_KEY": "key-0123456789"}
+    names = {"vertex": {"project": "p1", "location": "eu"}, "bedrock": {"region": "eu-central-1"}}
+    upstreams = [
+        {"name": "vertex", "provider": "vertex", "origin": origin, "key": "env:ANY_KEY", **names["vertex"]},
+        {"name": "bedrock", "provider": "bedrock", "origin": origin, **names["bedrock"]},
+        {"name": "anthropic", "provider": "anthropic", "origin": origin, "key": "env:ANY_KEY"},
+        {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:ANY_KEY"},
+        {"name": "mistral", "provider": "mistral", "origin": origin, "key": "env:ANY_KEY"},
+    ]
+    routes = [
+        {"name": name, "match": {"models": [f"{name}-*"]}, "to": name, "model": model}
+        for name, model in {
+            "vertex": "claude-sonnet-5",
+            "bedrock": "eu.anthropic.claude-sonnet-5-v1:0",
+            "anthropic": "claude-sonnet-5",
+            "gemini": "gemini-3-pro",
+            "mistral": "mistral-large",
+        }.items()
+    ]
+    with routed({"upstreams": upstreams, "routes": routes}, **keys) as running:
+        upstream.forget()
+        yield running
+
+
+@pytest.fixture
+def client(velox: VeloxProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=velox.base_url,
+        api_key="sk-ant-client",
+        max_retries=0,
+        http_client=anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0),
+    ) as made:
+        yield made
+
+
+def say(client: anthropic.Anthropic, model: str) -> anthropic.types.Message:
+    with client.messages.stream(
+        model=model,
+        max_tokens=99,
+        messages=[{"role": "user", "content": "hi"}],
+        extra_headers={"anthropic-beta": "context-1m-2025-08-07,unknown-beta"},
+    ) as stream:
+        return stream.get_final_message()
+
+
+def test_claude_on_vertex_stays_messages(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """Pitfall 43: the body changes at its top level, the path names the model, the stream passes as it came."""
+    with upstream.playing(replays(PLAIN, STREAM)):
+        message = client.messages.create(model="vertex-c", max_tokens=9, messages=[{"role": "user", "content": "hi"}])
+        streamed = say(client, "vertex-c")
+
+    assert message.content and streamed.stop_reason == "end_turn"
+    plain, stream = upstream.calls[-2:]
+    place = "/v1/projects/p1/locations/eu/publishers/anthropic/models/claude-sonnet-5"
+    assert (plain.target, stream.target) == (f"{place}:rawPredict", f"{place}:streamRawPredict")
+    sent = json.loads(plain.body)
+    assert "model" not in sent and sent["anthropic_version"] == "vertex-2023-10-16"
+    assert plain.header("authorization") == "Bearer key-0123456789" and plain.header("x-api-key") is None
+
+
+def test_claude_on_bedrock_is_taken_out_of_its_frames(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """The SDK reads the events as Anthropic sent them; an unknown beta is left out, as Bedrock refuses it."""
+
+    async def invoke(call: Call) -> None:
+        await call.reply(200, FRAMES, frames(STREAM.reply))
+
+    with upstream.playing(invoke):
+        message = say(client, "bedrock-c")
+
+    assert message.stop_reason == "end_turn" and message.usage.output_tokens
+    call = upstream.calls[-1]
+    assert call.target == "/model/eu.anthropic.claude-sonnet-5-v1%3A0/invoke-with-response-stream"
+    sent = json.loads(call.body)
+    assert "model" not in sent and "stream" not in sent
+    assert (sent["anthropic_version"], sent["anthropic_beta"]) == ("bedrock-2023-05-31", ["context-1m-2025-08-07"])
+    assert (call.header("authorization") or "").startswith("AWS4-HMAC-SHA256 ")
+
+
+def test_exception_among_the_frames_is_an_error(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """Before the first event it has a status of its own."""
+
+    async def throttle(call: Call) -> None:
+        await call.reply(200, FRAMES, frame("exception", "throttlingException", b'{"message":"Too many tokens"}'))
+
+    with upstream.playing(throttle), pytest.raises(anthropic.RateLimitError) as raised:
+        client.with_options(max_retries=0).messages.create(
+            model="bedrock-c",
+            max_tokens=9,
+            messages=[{"role": "user", "content": "hi"}],
+            stream=True,
+            extra_headers={"x-request-timeout-ms": "200"},
+        )
+    assert "Too many tokens" in str(raised.value)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_cut_frames_are_never_a_message(client: anthropic.Anthropic, upstream: RecordingUpstream, share: float) -> None:
+    """The SDK raises, wherever it was cut."""
+    whole = frames(STREAM.reply)
+
+    async def cut(call: Call) -> None:
+        await call.head(200, FRAMES)
+        await call.data(whole[: int(len(whole) * share)])
+        await call.drain()
+        call.cut()
+
+    with upstream.playing(cut), pytest.raises((anthropic.APIError, AssertionError)):
+        say(client, "bedrock-c")
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "reply"),
+    [
+        ("anthropic-c", "/v1/messages/count_tokens", b'{"input_tokens":12}'),
+        ("gemini-c", "/v1beta/models/gemini-3-pro:countTokens", b'{"totalTokens":12}'),
+    ],
+)
+def test_anthropic_client_counts_everywhere(
+    client: anthropic.Anthropic, upstream: RecordingUpstream, model: str, target: str, reply: bytes
+) -> None:
+    """By the API of whoever has the model."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, reply)
+
+    with upstream.playing(count):
+        found = client.messages.count_tokens(model=model, messages=[{"role": "user", "content": "hi"}])
+    assert found.input_tokens == 12
+    assert upstream.calls[-1].target == target
+
+
+def test_count_that_nobody_can_give_is_an_estimate(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """Marked so, and nobody is asked; the next request passes."""
+    n_calls = len(upstream.calls)
+    text = "Hello, how are you? " * 40
+    raw = client.messages.with_raw_response.count_tokens(
+        model="mistral-x", messages=[{"role": "user", "content": text}]
+    )
+
+    assert raw.headers["x-velox-estimated"] == "input_tokens"
+    assert 100 < raw.parse().input_tokens < 400
+    assert len(upstream.calls) == n_calls
+
+
+def test_google_client_counts_on_claude(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """In its own words."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"input_tokens":34}')
+
+    options = genai.types.HttpOptions(base_url=velox.base_url, timeout=20_000)
+    google = genai.Client(api_key="gk", http_options=options)
+    with upstream.playing(count):
+        found = google.models.count_tokens(model="anthropic-c", contents="hi")
+    assert found.total_tokens == 34
