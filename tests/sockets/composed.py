@@ -238,6 +238,7 @@ class Composed:
                 max_connections=8,
                 on_change=lambda: None,
                 sim_origin=None,
+                authorities=Authorities({}, self.loop, _LOGGER),
             )
         else:
             self.maker = _Maker(counts, self.metrics, stands)
