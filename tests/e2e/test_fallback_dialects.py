@@ -1,0 +1,68 @@
+"""The first choice speaks another dialect than its fallback, and fails: before its answer, and inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.routed import MESSAGES, named, routed
+
+SETTINGS = {"retry_before_fallback": "0s", "MODEL_KEY": "sk-model-0123456789"}
+
+
+@pytest.fixture(scope="module")
+def velox() -> Iterator[VeloxProcess]:
+    """Claude, and after it Gemini, which one simulator is."""
+    with named("models", models="--ttft 0 --token-rate 50 --tokens 6") as sims:
+        origin = sims["models"]["origin"]
+        config = {
+            "upstreams": [
+                {"name": "claude", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"},
+                {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:MODEL_KEY"},
+            ],
+            "routes": [
+                {"name": "all", "to": "claude", "fallback": [{"upstream": "gemini", "model": "gemini-sim"}]},
+            ],
+        }
+        with routed(config, **SETTINGS) as running:
+            yield running
+
+
+@pytest.mark.parametrize("model", ["claude-sim-error-529", "claude-sim-error-500", "claude-sim-cut-0"])
+def test_plain_answer_comes_from_the_fallback(velox: VeloxProcess, model: str) -> None:
+    """Whole, and with the reason."""
+    reply = velox.openai().chat.completions.with_raw_response.create(model=model, messages=MESSAGES)
+
+    answer = reply.parse()
+    assert answer.model == "gemini-sim"
+    assert answer.choices[0].message.content == "Hello! This answer comes from the "
+    assert answer.choices[0].finish_reason == "stop"
+    assert "claude" in reply.headers["x-velox-tried"]
+
+
+@pytest.mark.parametrize("model", ["claude-sim-error-529", "claude-sim-fail-0"])
+def test_stream_that_fails_before_its_first_text_comes_from_the_fallback(velox: VeloxProcess, model: str) -> None:
+    """Nothing of the first reaches the client."""
+    stream = velox.openai().chat.completions.create(model=model, messages=MESSAGES, stream=True)
+
+    chunks = list(stream)
+    assert {chunk.model for chunk in chunks} == {"gemini-sim"}
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello! This answer comes from the "
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("model", ["claude-sim-fail-3", "claude-sim-cut-3"])
+def test_stream_that_fails_later_is_an_error_and_no_finish(velox: VeloxProcess, model: str) -> None:
+    """The client has seen a part of it: there is no other way."""
+    stream: Any = velox.openai().chat.completions.create(model=model, messages=MESSAGES, stream=True)
+
+    chunks = []
+    with pytest.raises(openai.APIError):
+        for chunk in stream:
+            chunks.append(chunk)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello! This answer "
+    assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
