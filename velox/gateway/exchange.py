@@ -399,13 +399,15 @@ class Exchange:
         Raises VeloxError for what its upstream's API can't say, AnsweredHereError where nobody is to be asked.
         """
         surface, lanes = self.plan.surface, attempt.member.lanes
-        if lanes is not None and surface is not None:
+        if lanes is not None:
             fields, model = self.fields, attempt.asked(self.fields.model)
-            call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
-            if call is not None:
-                return lanes.request(call, attempt, self._asked(surface, model, attempt))
-            if surface in COUNTS:
-                raise lanes.estimate(self._asked(surface, model, attempt))
+            if surface is not None:
+                call = lanes.call(surface, model, stream=fields.stream, query=self.head.shape.query)
+                if call is not None:
+                    return lanes.request(call, attempt, self._asked(surface, model, attempt))
+                if surface in COUNTS:
+                    raise lanes.estimate(self._asked(surface, model, attempt))
+            lanes.check_passes()
         return attempt.build(self.head, self.fields, self.body, to_be_read=bool(self._filters))
 
     def _asked(self, surface: Surface, model: str | None, attempt: Attempt) -> Asked:

@@ -79,6 +79,7 @@ class Forwarder:
         kept_heads: int = _KEPT_HEADS,
     ) -> None:
         self._base_path: Final = base_path.encode("ascii")
+        self._passed_path: Final = self._base_path + provider.before  # of paths that go up as they came
         self._root_path: Final = root_path.encode("ascii")
         # What no reply may show; None where the client's own key passes.
         self.secret: Final = None if key is None else key.encode("latin-1")
@@ -218,8 +219,8 @@ class Forwarder:
     def _target(self, shape: HeadShape) -> bytes:
         if shape.path == b"/" and shape.method == b"POST":
             query = b"?" + shape.query if shape.query else b""
-            return self._base_path + self._root_path + query
-        return self._base_path + shape.target
+            return self._passed_path + self._root_path + query
+        return self._passed_path + shape.target
 
 
 def _passes_x(name: bytes, value: bytes | None) -> bool:

@@ -131,6 +131,17 @@ class Lanes:
     def __repr__(self) -> str:
         return f"<Lanes {self._row.name}>"
 
+    @property
+    def model_list(self) -> str:
+        """Return the path of the provider's list of models, below the base path of the origin; "" for none."""
+        return self._row.model_list
+
+    def check_passes(self) -> None:
+        """Raise VeloxError if the provider has nothing at paths of other APIs."""
+        if not self._row.passes:
+            message = f"the provider of this upstream ({self._row.title}) has no API for this path, or for such a model"
+            raise VeloxError(Reason.UNKNOWN_ROUTE, message)
+
     def call(self, surface: Surface, model: str | None, *, stream: bool, query: bytes) -> TargetCall | None:
         """Return where a request goes; None: as it came. Raises VeloxError for a model that no path can name."""
         if model is None:

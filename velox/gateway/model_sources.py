@@ -45,6 +45,8 @@ _MOST_PREFIXES: Final = 8
 _KEPT_MODELS: Final = 512
 _MOST_QUESTIONS: Final = 32
 _MODEL_BYTES: Final = 16 * 1024
+_LIST: Final = "/models"
+_NO_MODELS: Final = b'{"object":"list","data":[]}'
 
 
 class FetchError(Exception):
@@ -255,18 +257,33 @@ class ModelSources:
 
 async def fetch_list(members: Sequence[Member], prefix: str) -> bytes:
     """Ask one upstream for its list. Raises FetchError."""
-    answer = await _fetch(members, f"{prefix}/models", _LIST_BYTES, frozenset({200}))
+    path = _path(members, f"{prefix}{_LIST}")
+    if not path:
+        return _NO_MODELS
+    answer = await _fetch(members, path, _LIST_BYTES, frozenset({200}))
     return answer.body
 
 
 async def fetch_model(members: Sequence[Member], path: str) -> bytes:
     """Ask one upstream for one model; b"": it has none. Raises FetchError."""
+    path = _path(members, path)
+    if not path:
+        return b""
     answer = await _fetch(members, path, _MODEL_BYTES, frozenset({200, 400, 404}))
     if answer.status != 200:
         return b""
     if not is_model_object(answer.body):
         raise FetchError("its answer is no model")
     return answer.body
+
+
+def _path(members: Sequence[Member], path: str) -> str:
+    """Return where the upstream's provider has a list, or one of its models; "" where it has none."""
+    lanes = members[0].lanes
+    if lanes is None:
+        return path
+    _, _, name = path.partition(_LIST)
+    return lanes.model_list and lanes.model_list + name
 
 
 async def _fetch(members: Sequence[Member], path: str, most_bytes: int, statuses: Collection[int]) -> Answer:

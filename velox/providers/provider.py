@@ -97,6 +97,7 @@ class Provider:
     says the same.
     headers: of each call where the client sends none of that name.
     passes: a path that is none of its APIs goes up as it came, with `before` in front of it.
+    model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
     """
@@ -118,6 +119,7 @@ class Provider:
     headers: tuple[Header, ...] = ()
     passes: bool = True
     before: bytes = b""
+    model_list: str = "/v1/models"
     facts: ModelFacts = UNKNOWN_MODEL
     key_variables: tuple[str, ...] = ()
     model_start: str = ""

@@ -120,6 +120,7 @@ COMPATIBLE: Final = Provider(
 _AZURE: Final = Provider(
     name="azure",
     title="Azure OpenAI",
+    model_list="",
     origin="https://{resource}.openai.azure.com",
     families=(
         # Of dated versions only some have Responses, which is why nothing is translated into it.
@@ -147,6 +148,7 @@ _ANTHROPIC: Final = Provider(
 _VERTEX_AI: Final = Provider(
     name="vertex",
     title="Google Vertex AI",
+    model_list="",
     origin="https://{location}-aiplatform.googleapis.com",
     origins=MappingProxyType(
         {
@@ -185,6 +187,7 @@ _BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/m
 _BEDROCK: Final = Provider(
     name="bedrock",
     title="AWS Bedrock",
+    model_list="",
     origin="https://bedrock-runtime.{region}.amazonaws.com",
     needs=("region",),
     families=(
@@ -213,6 +216,7 @@ _BEDROCK: Final = Provider(
 _MANTLE: Final = Provider(
     name="bedrock-mantle",
     title="AWS Bedrock (OpenAI's and Anthropic's APIs)",
+    model_list="",
     origin="https://bedrock-mantle.{region}.api.aws",
     needs=("region",),
     families=(
@@ -228,6 +232,7 @@ _MANTLE: Final = Provider(
 _FOUNDRY: Final = Provider(
     name="foundry",
     title="Microsoft Foundry",
+    model_list="",
     origin="https://{resource}.services.ai.azure.com",
     families=(Family(_messages_paths("/anthropic"), _S.MESSAGES, _CLAUDE), *_like_openai(_AZURE_V1)),
     credential_header=b"api-key",
@@ -240,6 +245,7 @@ _FOUNDRY: Final = Provider(
 _GEMINI: Final = Provider(
     name="gemini",
     title="Google Gemini (AI Studio)",
+    model_list="/v1beta/openai/models",
     origin="https://generativelanguage.googleapis.com",
     families=(
         Family(
@@ -267,9 +273,19 @@ def _compatible(
     *key_variables: str,
     headers: tuple[Header, ...] = (),
     facts: ModelFacts = _COMPATIBLE_FACTS,
+    model_list: str = "/v1/models",
 ) -> Provider:
     """Return the row of a provider with OpenAI's API and a bearer key."""
-    return Provider(name, title, families, origin, headers=headers, facts=facts, key_variables=key_variables)
+    return Provider(
+        name,
+        title,
+        families,
+        origin,
+        headers=headers,
+        facts=facts,
+        key_variables=key_variables,
+        model_list=model_list,
+    )
 
 
 _LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths()})
@@ -304,6 +320,7 @@ _OTHERS: Final = (
         *("deepseek", "DeepSeek", "https://api.deepseek.com"),
         _chat({**_openai_paths("", responses=True, embeddings=False), **_messages_paths("/anthropic", counts=False)}),
         "DEEPSEEK_API_KEY",
+        model_list="/models",
         headers=_ANTHROPIC_VERSION,
         facts=_SWITCHED,
     ),
@@ -342,6 +359,7 @@ _OTHERS: Final = (
         *("zai", "Z.ai", "https://api.z.ai/api"),
         _chat({**_openai_paths("/paas/v4", embeddings=False), **_messages_paths("/anthropic", counts=False)}),
         *("ZAI_API_KEY",),
+        model_list="/paas/v4/models",
         headers=_ANTHROPIC_VERSION,
         facts=_SWITCHED,
     ),
@@ -349,6 +367,7 @@ _OTHERS: Final = (
         *("perplexity", "Perplexity", "https://api.perplexity.ai"),
         _chat(_openai_paths("", embeddings=False)),
         *("PERPLEXITY_API_KEY", "PERPLEXITYAI_API_KEY"),
+        model_list="",
     ),
     _compatible("ollama", "Ollama", "http://localhost:11434", _LOCAL, facts=_REASONING_FIELD),
     _compatible("vllm", "vLLM", "http://localhost:8000", _LOCAL, facts=_REASONING_FIELD),
