@@ -312,4 +312,4 @@ def _shown(text: bytes) -> str:
 
 def _is_gemini(path: bytes) -> bool:
     """Tell whether a path is one of Gemini's API, which has two versions: v1 and v1beta."""
-    return b"/v1beta" in path or _shown(path).rpartition(":")[2] in _GEMINI_ACTIONS
+    return b"/v1beta" in path or (b":" in path and _shown(path).rpartition(":")[2] in _GEMINI_ACTIONS)

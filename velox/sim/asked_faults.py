@@ -56,7 +56,7 @@ class AskedFault:
 
 def asked_fault(model: str) -> AskedFault | None:
     """Return the fault that the name of a model asks for."""
-    found = _NAME.search(model)
+    found = _NAME.search(model) if "sim-" in model else None
     return None if found is None else AskedFault(found[1], int(found[2]))
 
 

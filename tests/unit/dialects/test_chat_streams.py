@@ -410,6 +410,17 @@ def test_pitfall_36_errors_in_streams_are_read(event: bytes, status: int) -> Non
         assert events[-1].error.message
 
 
+def test_pitfall_32_bare_error_at_the_end_is_read() -> None:
+    """Google's server ends a stream that breaks so: with JSON outside of any event."""
+    for bare in (
+        b'{"error":{"code":503,"message":"m"}}',
+        b'[{\n  "error": {\n    "code": 503,\n    "message": "m"\n  }\n}]\n',
+    ):
+        events = _events(_chunk({"content": "a"}), _chunk({}, "stop"), bare)
+        assert isinstance(events[-1], Failed)
+        assert (events[-1].error.status, events[-1].error.message) == (503, "m")
+
+
 def test_pitfall_37_end_without_done_needs_a_finish_reason_and_a_whole_event() -> None:
     """Many servers leave [DONE] out; a stream that was cut is no end."""
     whole = [_chunk({"content": "a"}), _chunk({}, "stop")]

@@ -105,7 +105,12 @@ class ChunkReader:
                 self._read(name, text, found)
         except BrokenReplyError:
             return found  # the last event is cut
-        if self._stop is not None and not rest and not self._is_over:
+        if found and isinstance(found[-1], End | Failed):
+            return found
+        stray = self._events.stray.lstrip()
+        if stray[:1] in (b"{", b"[") and b'"error"' in stray:
+            self._fail(api_error(stray), found)  # an error that stands outside of any event
+        elif self._stop is not None and not rest:
             self._finish(found)
         return found
 
