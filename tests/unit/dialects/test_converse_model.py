@@ -90,8 +90,8 @@ def refused(*messages: Message, facts: ModelFacts = PLAIN, **fields: Any) -> Bad
 
 # -- recorded requests ----------------------------------------------------------------------------------
 
-# What other dialects can't say, and the one request whose recorded body was cut.
-_UNSAID = ("guardrailConfig", "video", "systemTool", "server_tool_use", "reasoning_config", "requestMetadata")
+# What other dialects can't say, a format that is none of the service's, and the one request whose body was cut.
+_UNSAID = ("guardrailConfig", "video/mp4", "systemTool", "server_tool_use", "reasoning_config", "requestMetadata")
 _REQUESTS = [
     each
     for each in recorded("bedrock", "/converse", status=None)
@@ -433,6 +433,7 @@ def test_pitfall_14_foreign_and_missing_signatures_are_left_out() -> None:
         Thinking(b'"a"', mine),
         Thinking(b'""', mine),
         Thinking(b'""', Signature("anthropic", "cmVk"), is_redacted=True),
+        Thinking(b'""', Signature("anthropic", "no base64!"), is_redacted=True),
         Thinking(b'"b"', theirs),
         Thinking(b'"c"', None),
         "x",
@@ -602,6 +603,18 @@ def test_documents_have_names_of_their_own_and_a_text_beside_them() -> None:
     assert content[4]["document"]["format"] == "docx" and content[4]["document"]["name"] == "Document 2"
     assert content[5] == {"text": "."}
     assert "docx" in refused(user(Document(Media(MediaKind.DATA, data, "application/zip"), "a.zip"))).message
+
+
+def test_video_is_a_block() -> None:
+    """Other dialects have it as a file; it needs no text beside it."""
+    film, far = Media(MediaKind.DATA, "AAAA", "video/3gpp"), Media(MediaKind.URL, "s3://bucket/a.mp4", "video/mp4")
+    body, _ = written(user(Document(film), Document(far)))
+
+    assert body["messages"][0]["content"] == [
+        {"video": {"format": "three_gp", "source": {"bytes": "AAAA"}}},
+        {"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://bucket/a.mp4"}}}},
+    ]
+    assert "by URL" in refused(user(Document(Media(MediaKind.URL, "https://x/a", "video/mp4")))).message
 
 
 def test_sound_is_a_block() -> None:

@@ -1,4 +1,4 @@
-"""Pictures, sounds and documents as Converse takes them: bytes with a format, or a place in S3.
+"""Pictures, sounds, films and documents as Converse takes them: bytes with a format, or a place in S3.
 
 Knows: the formats of Bedrock's runtime, the rules for documents' names. Does not know: messages.
 """
@@ -13,7 +13,7 @@ from velox.dialects.form import Audio, Document, Image, Media, MediaKind
 from velox.dialects.losses import BadRequestError
 from velox.dialects.text import quoted
 
-__all__ = ["DocumentNames", "audio_block", "document_block", "image_block"]
+__all__ = ["DocumentNames", "audio_block", "document_block", "image_block", "is_film"]
 
 _IMAGES: Final = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "pjpeg": "jpeg", "gif": "gif", "webp": "webp"}
 _DOCUMENTS: Final = {
@@ -39,6 +39,15 @@ _DOCUMENTS: Final = {
 _AUDIO: Final = {
     each: each for each in ("mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "mkv", "m4a", "mpeg", "pcm", "webm")
 } | {"x-wav": "wav", "wave": "wav", "x-m4a": "m4a", "pcm16": "pcm", "x-flac": "flac"}
+
+_VIDEO: Final = {each: each for each in ("mkv", "mov", "mp4", "webm", "flv", "mpeg", "mpg", "wmv")} | {
+    "quicktime": "mov",
+    "x-matroska": "mkv",
+    "x-flv": "flv",
+    "x-ms-wmv": "wmv",
+    "3gpp": "three_gp",
+    "3gp": "three_gp",
+}
 
 # What a name may not have, and where one character would follow its like.
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9\-()\[\]\s]+")
@@ -67,27 +76,37 @@ class DocumentNames:
 
 def image_block(image: Image, path: str) -> bytes:
     """Write a picture. path: of the message, for errors. Raises BadRequestError."""
+    written = _source(image.source, "picture", path)
     form = _format(_IMAGES, image.source, None, "picture", path)
-    return b'{"image":{"format":"%b","source":%b}}' % (form, _source(image.source, "picture", path))
+    return b'{"image":{"format":"%b","source":%b}}' % (form, written)
 
 
 def audio_block(audio: Audio, path: str) -> bytes:
     """Write a sound. Raises BadRequestError."""
+    written = _source(audio.source, "sound", path)
     form = _format(_AUDIO, audio.source, audio.format, "sound", path)
-    return b'{"audio":{"format":"%b","source":%b}}' % (form, _source(audio.source, "sound", path))
+    return b'{"audio":{"format":"%b","source":%b}}' % (form, written)
+
+
+def is_film(document: Document) -> bool:
+    """True for a video, which other dialects have as a file."""
+    return (document.source.type or "").startswith("video/")
 
 
 def document_block(document: Document, names: DocumentNames, path: str) -> bytes:
-    """Write a document. Raises BadRequestError."""
+    """Write a document, which may be a film. Raises BadRequestError."""
     source = document.source
+    if is_film(document):
+        written = _source(source, "video", path)
+        return b'{"video":{"format":"%b","source":%b}}' % (_format(_VIDEO, source, None, "video", path), written)
     if source.kind is MediaKind.TEXT:
         form = b"txt"
         text = base64.b64encode(source.value.encode("utf-8", "replace"))
         written = b'{"bytes":"%b"}' % text
     else:
         extension = document.name.rpartition(".")[2].lower() if document.name else None
-        form = _format(_DOCUMENTS, source, extension, "document", path)
         written = _source(source, "document", path)
+        form = _format(_DOCUMENTS, source, extension, "document", path)
     more = b""
     if document.context is not None:
         more += b',"context":' + document.context

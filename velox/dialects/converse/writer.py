@@ -14,12 +14,13 @@ Knows: how the request is said. Does not know: any model's name (facts).
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
-from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block
+from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -418,7 +419,7 @@ class RequestWriter:
                 turn.add(image_block(block, _path(place)))
                 self._mark_part(turn, block.cache)
             case Document():
-                turn.has_document = True
+                turn.has_document = turn.has_document or not is_film(block)
                 turn.add(document_block(block, self._documents, _path(place)))
                 self._mark_part(turn, block.cache)
             case Audio():
@@ -485,7 +486,8 @@ class RequestWriter:
 
     def _add_thinking(self, turn: _Turn, block: Thinking) -> None:
         signature = block.signature
-        if signature is None or signature.provider != ANTHROPIC or not self._is_claude:
+        is_usable = signature is not None and signature.provider == ANTHROPIC and self._is_claude
+        if signature is None or not is_usable or (block.is_redacted and not _is_base64(signature.value)):
             self._losses.drop("reasoning_signature")
         elif block.is_redacted:
             turn.add(_REASONING + b'{"redactedContent":%b}}' % quoted(signature.value))
@@ -528,6 +530,13 @@ class RequestWriter:
         if turn.has_document and not turn.has_text:
             parts.append(_FILLER)
         return b'{"role":"%b","content":[%b]}' % (role, b",".join(parts))
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False
 
 
 def _tool(name: JsonText, description: JsonText | None, schema: JsonValue | None, strict: bool | None) -> bytes:
