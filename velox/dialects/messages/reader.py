@@ -14,7 +14,6 @@ from msgspec import Raw
 from velox.dialects.decoding import checked_text, decoded_request
 from velox.dialects.form import (
     Block,
-    CacheMark,
     Choice,
     Document,
     Format,
@@ -26,6 +25,7 @@ from velox.dialects.form import (
     Reasoning,
     Request,
     Role,
+    Signature,
     Text,
     Thinking,
     Tool,
@@ -43,9 +43,8 @@ from velox.dialects.messages.wire import (
     STRICT_REQUEST,
     STRING,
     BlockIn,
-    CacheControl,
-    MessageIn,
     RequestIn,
+    SourceIn,
     ToolChoiceIn,
     ToolIn,
 )
@@ -89,16 +88,14 @@ def read_request(body: bytes | bytearray, losses: Losses) -> Request:
 def _request(body: bytes, losses: Losses) -> Request:
     found = _decoded(body, losses)
     for name in _REFUSED:
-        if bytes(getattr(found, name)) not in _EMPTY:
+        value = getattr(found, name)
+        if value and bytes(value) not in _EMPTY:
             raise BadRequestError(f"{name} is kept by Anthropic, and the model of this route is not there", name)
     for name in _DROPPED:
-        if bytes(getattr(found, name)) not in _EMPTY:
+        value = getattr(found, name)
+        if value and bytes(value) not in _EMPTY:
             losses.drop(name)
-    messages: list[Message] = []
-    if found.system:
-        _add_system(found.system, messages, losses)
-    for at, message in enumerate(found.messages):
-        messages.append(_message(message, f"messages[{at}]", losses))
+    messages = _messages(found, losses)
     tools = _tools(found.tools or [], losses)
     choice, is_parallel = _choice(found.tool_choice, tools, losses)
     tier = None
@@ -122,7 +119,7 @@ def _request(body: bytes, losses: Losses) -> Request:
         reasoning=_reasoning(found, losses),
         user=found.metadata.user_id if found.metadata is not None else None,
         tier=tier,
-        cache=_mark(found.cache_control),
+        cache=found.cache_control,
     )
 
 
@@ -136,203 +133,211 @@ def _decoded(body: bytes, losses: Losses) -> RequestIn:
     return found
 
 
-def _mark(mark: CacheControl | None) -> CacheMark | None:
-    return CacheMark(mark.ttl) if mark is not None else None
+def _within(exc: BadRequestError, place: str) -> BadRequestError:
+    """Return the error with its place inside another one: paths are put together only where they are needed."""
+    param = exc.param
+    return BadRequestError(exc.message, place + param if not param or param[0] == "[" else f"{place}.{param}")
 
 
-def _text(raw: Raw, path: str) -> JsonText:
+def _text(raw: Raw, name: str) -> JsonText:
     text = bytes(raw)
     if text[:1] != b'"':
-        raise BadRequestError("a text is missing, or is no string", path)
+        raise BadRequestError("a text is missing, or is no string", name)
     return text
 
 
-def _needed(value: _T | None, path: str) -> _T:
+def _needed(value: _T | None, name: str) -> _T:
     if value is None:
-        raise BadRequestError("the field is missing", path)
+        raise BadRequestError("the field is missing", name)
     return value
 
 
 # -- messages -----------------------------------------------------------------------------------------
 
 
-def _add_system(raw: Raw, messages: list[Message], losses: Losses) -> None:
-    text = bytes(raw)
-    if text in _NOTHING:
-        return
-    if text[:1] == b'"':
-        messages.append(Message(Role.SYSTEM, [Text(text)]))
-        return
-    blocks = _blocks(raw, "system", losses)
-    if blocks:
-        messages.append(Message(Role.SYSTEM, blocks))
+def _messages(found: RequestIn, losses: Losses) -> list[Message]:
+    messages: list[Message] = []
+    system = bytes(found.system)
+    if system[:1] == b'"':
+        messages.append(Message(Role.SYSTEM, [Text(system)]))
+    elif system not in _NOTHING:
+        blocks = _blocks_of(found.system, "system", losses)
+        if blocks:
+            messages.append(Message(Role.SYSTEM, blocks))
+    for at, message in enumerate(found.messages):
+        try:
+            role = _ROLES.get(message.role)
+            if role is None:
+                raise BadRequestError("the role must be user, assistant or system", "role")
+            text = bytes(message.content)
+            blocks = [Text(text)] if text[:1] == b'"' else _blocks_of(message.content, "content", losses)
+            messages.append(Message(role, blocks))
+        except BadRequestError as exc:
+            raise _within(exc, f"messages[{at}]") from None
+    return messages
 
 
-def _message(message: MessageIn, path: str, losses: Losses) -> Message:
-    role = _ROLES.get(message.role)
-    if role is None:
-        raise BadRequestError("the role must be user, assistant or system", f"{path}.role")
-    text = bytes(message.content)
-    if text[:1] == b'"':
-        return Message(role, [Text(text)])
-    return Message(role, _blocks(message.content, f"{path}.content", losses))
+def _blocks_of(raw: Raw, name: str, losses: Losses) -> list[Block]:
+    """Read a list of blocks. name: of the field."""
+    try:
+        return _blocks(raw, losses)
+    except BadRequestError as exc:
+        raise _within(exc, name) from None
 
 
-def _blocks(raw: Raw, path: str, losses: Losses) -> list[Block]:
-    """Read a list of blocks."""
+def _blocks(raw: Raw, losses: Losses) -> list[Block]:
     blocks: list[Block] = []
-    bound: dict[str, Thinking] = {}
-    found = decoded_request(BLOCKS, raw, path)
+    signed: dict[str, Signature] = {}  # calls, by their ids
+    found = decoded_request(BLOCKS, raw)
     for at, each in enumerate(found):
-        kind = each.type
-        if kind == "text":
-            citations = bytes(each.citations)
-            blocks.append(
-                Text(
-                    _text(each.text, f"{path}[{at}].text"),
-                    _mark(each.cache_control),
-                    citations=None if citations in _EMPTY else citations,
-                )
-            )
-        elif kind == "tool_use":
-            blocks.append(_tool_use(each, f"{path}[{at}]"))
-        elif kind == "tool_result":
-            blocks.append(_tool_result(each, f"{path}[{at}]", losses))
-        elif kind in ("thinking", "redacted_thinking"):
-            _add_thinking(each, f"{path}[{at}]", blocks, bound)
-        else:
-            _add_other(each, f"{path}[{at}]", blocks, losses)
-    for block in blocks if bound else ():
-        if isinstance(block, ToolUse) and block.id in bound:
-            block.signature = bound[block.id].signature
+        try:
+            kind = each.type
+            if kind == "text":
+                text = Text(_text(each.text, "text"), each.cache_control)
+                if each.citations and bytes(each.citations) not in _EMPTY:
+                    text.citations = bytes(each.citations)
+                blocks.append(text)
+            elif kind == "tool_use":
+                blocks.append(_tool_use(each))
+            elif kind == "tool_result":
+                blocks.append(_tool_result(each, losses))
+            elif kind in ("thinking", "redacted_thinking"):
+                _add_thinking(each, blocks, signed)
+            else:
+                _add_other(each, blocks, losses)
+        except BadRequestError as exc:
+            raise _within(exc, f"[{at}]") from None
+    for block in blocks if signed else ():
+        if isinstance(block, ToolUse):
+            block.signature = signed.get(block.id)
     return blocks
 
 
-def _add_thinking(block: BlockIn, path: str, blocks: list[Block], bound: dict[str, Thinking]) -> None:
+def _add_thinking(block: BlockIn, blocks: list[Block], signed: dict[str, Signature]) -> None:
     """Add reasoning, or give its signature to what it belongs to.
 
     Google signs calls and texts, for which there is no field here: the signature of a call is a block of its own
     without text, which names the call; that of a text is one, too.
     """
     if block.type == "redacted_thinking":
-        data = _needed(block.data, f"{path}.data")
-        blocks.append(Thinking(EMPTY, untagged(data, PROVIDER), is_redacted=True))
+        blocks.append(Thinking(EMPTY, untagged(_needed(block.data, "data"), PROVIDER), is_redacted=True))
         return
-    text = _text(block.thinking, f"{path}.thinking")
+    text = _text(block.thinking, "thinking")
     if not block.signature:
         blocks.append(Thinking(text))
         return
     signature = untagged(block.signature, PROVIDER)
-    redacted = is_redacted(block.signature)
-    thinking = Thinking(text, signature, redacted)
-    if signature.provider == _GOOGLE and text == EMPTY:
-        if signature.item_id is not None:
-            bound[signature.item_id] = Thinking(text, msgspec.structs.replace(signature, item_id=None))
-            return
+    if signature.provider != _GOOGLE or text != EMPTY:
+        blocks.append(Thinking(text, signature, is_redacted(block.signature)))
+    elif signature.item_id is not None:
+        signed[signature.item_id] = Signature(_GOOGLE, signature.value)
+    else:
         blocks.append(Text(EMPTY, signature=signature))
-        return
-    blocks.append(thinking)
 
 
-def _tool_use(block: BlockIn, path: str) -> ToolUse:
+def _tool_use(block: BlockIn) -> ToolUse:
     arguments = bytes(block.input)
     if arguments[:1] != b"{":
         if arguments not in _NOTHING:
-            raise BadRequestError("the input of a tool must be an object", f"{path}.input")
+            raise BadRequestError("the input of a tool must be an object", "input")
         arguments = b"{}"
-    return ToolUse(
-        _needed(block.id, f"{path}.id"),
-        _needed(block.name, f"{path}.name"),
-        arguments,
-        cache=_mark(block.cache_control),
-    )
+    if block.id is None or block.name is None:
+        raise BadRequestError("the field is missing", "id" if block.id is None else "name")
+    return ToolUse(block.id, block.name, arguments, None, block.cache_control)
 
 
-def _tool_result(block: BlockIn, path: str, losses: Losses) -> ToolResult:
+def _tool_result(block: BlockIn, losses: Losses) -> ToolResult:
     text = bytes(block.content)
     parts: list[Text | Image | Document] = []
     if text[:1] == b'"':
         parts.append(Text(text))
     elif text not in _NOTHING:
-        for found in _blocks(block.content, f"{path}.content", losses):
+        for found in _blocks_of(block.content, "content", losses):
             if not isinstance(found, Text | Image | Document):
-                raise BadRequestError("a tool's result has texts, images and documents only", f"{path}.content")
+                raise BadRequestError("a tool's result has texts, images and documents only", "content")
             parts.append(found)
     return ToolResult(
-        _needed(block.tool_use_id, f"{path}.tool_use_id"),
+        _needed(block.tool_use_id, "tool_use_id"),
         parts,
         is_error=bool(block.is_error),
-        cache=_mark(block.cache_control),
+        cache=block.cache_control,
     )
 
 
-def _add_other(block: BlockIn, path: str, blocks: list[Block], losses: Losses) -> None:
+def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
     match block.type:
         case "image":
-            source = _media(block.source, f"{path}.source", losses)
-            blocks.append(Image(source, cache=_mark(block.cache_control)))
+            source = _media(block.source, losses)
+            blocks.append(Image(source, cache=block.cache_control))
         case "document":
-            blocks.append(_document(block, path, losses))
+            blocks.append(_document(block, losses))
         case "search_result":
             # What a client's own search found: its texts say the same to every model.
-            found = _blocks(block.content, f"{path}.content", losses)
+            found = _blocks_of(block.content, "content", losses)
             if block.cache_control is not None and found and isinstance(found[-1], Text):
-                found[-1].cache = _mark(block.cache_control)
+                found[-1].cache = block.cache_control
             blocks += found
         case "tool_reference":
             # A client's own search among its tools, all of which the model has: the name says which was found.
-            blocks.append(Text(quoted(_needed(block.tool_name or block.name, f"{path}.tool_name"))))
+            blocks.append(Text(quoted(_needed(block.tool_name or block.name, "tool_name"))))
         case "tool_addition" | "tool_removal":
-            losses.drop("defer_loading", path)  # the model has all of the tools all the time
+            losses.drop("defer_loading", "type")  # the model has all of the tools all the time
         case "container_upload":
-            raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", path)
+            raise BadRequestError("a file in a container of Anthropic's can't be read elsewhere", "type")
         case kind if kind.endswith("_tool_result") or kind in ("server_tool_use", "mcp_tool_use"):
-            losses.drop(_OF_SERVER_TOOLS, path)
+            losses.drop(_OF_SERVER_TOOLS, "type")
         case "compaction":
-            raise BadRequestError("a compacted conversation can be read by Anthropic only", path)
+            raise BadRequestError("a compacted conversation can be read by Anthropic only", "type")
         case _:
-            raise BadRequestError("blocks of this type can't be sent to the model of this route", f"{path}.type")
+            raise BadRequestError("blocks of this type can't be sent to the model of this route", "type")
 
 
-def _media(raw: Raw, path: str, losses: Losses) -> Media:
-    found = decoded_request(SOURCE, raw, path)
+def _media(raw: Raw, losses: Losses) -> Media:
+    """Read the field `source`."""
+    try:
+        return _source(decoded_request(SOURCE, raw), losses)
+    except BadRequestError as exc:
+        raise _within(exc, "source") from None
+
+
+def _source(found: SourceIn, losses: Losses) -> Media:
     match found.type:
         case "base64":
-            return Media(MediaKind.DATA, _needed(found.data, f"{path}.data"), found.media_type)
+            return Media(MediaKind.DATA, _needed(found.data, "data"), found.media_type)
         case "url":
-            return Media(MediaKind.URL, _needed(found.url, f"{path}.url"))
+            return Media(MediaKind.URL, _needed(found.url, "url"))
         case "file":
-            return Media(MediaKind.ID, _needed(found.file_id, f"{path}.file_id"))
+            return Media(MediaKind.ID, _needed(found.file_id, "file_id"))
         case "text":
-            return Media(MediaKind.TEXT, _needed(found.data, f"{path}.data"), found.media_type)
+            return Media(MediaKind.TEXT, _needed(found.data, "data"), found.media_type)
         case "content":
-            return Media(MediaKind.TEXT, _joined(found.content, f"{path}.content", losses), "text/plain")
+            return Media(MediaKind.TEXT, _joined(found.content, losses), "text/plain")
         case _:
-            raise BadRequestError("the type must be base64, url, file, text or content", f"{path}.type")
+            raise BadRequestError("the type must be base64, url, file, text or content", "type")
 
 
-def _joined(raw: Raw, path: str, losses: Losses) -> str:
+def _joined(raw: Raw, losses: Losses) -> str:
     """Return the texts of a document that is made of blocks."""
     if bytes(raw)[:1] == b'"':
-        return decoded_request(STRING, raw, path)
+        return decoded_request(STRING, raw, "content")
     texts = []
-    for block in _blocks(raw, path, losses):
+    for block in _blocks_of(raw, "content", losses):
         if not isinstance(block, Text):
-            raise BadRequestError("a document that has images can't be sent to the model of this route", path)
+            raise BadRequestError("a document that has images can't be sent to the model of this route", "content")
         texts.append(block.text)
     return decoded(joined(texts))
 
 
-def _document(block: BlockIn, path: str, losses: Losses) -> Document:
+def _document(block: BlockIn, losses: Losses) -> Document:
     context, citations = bytes(block.context), None
     if bytes(block.citations) not in _NOTHING:
-        citations = decoded_request(CITATIONS, block.citations, f"{path}.citations").enabled
+        citations = decoded_request(CITATIONS, block.citations, "citations").enabled
     return Document(
-        _media(block.source, f"{path}.source", losses),
+        _media(block.source, losses),
         block.title,
         context if context[:1] == b'"' else None,
         citations,
-        _mark(block.cache_control),
+        block.cache_control,
     )
 
 
@@ -355,7 +360,7 @@ def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
         if bytes(tool.input_examples) not in _EMPTY:
             losses.drop("input_examples", f"tools[{at}]")
         text = description if description[:1] == b'"' else None
-        tools.append(Tool(tool.name, text, schema, tool.strict, _mark(tool.cache_control)))
+        tools.append(Tool(tool.name, text, schema, tool.strict, tool.cache_control))
     return tools
 
 

@@ -9,7 +9,6 @@ Knows: the order of turns and blocks. Does not know: how a block is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -40,10 +39,12 @@ _Marked: TypeAlias = Text | Image | Document | ToolUse | ToolResult
 
 
 class Turn(msgspec.Struct):
-    """One turn. is_user: else the assistant's."""
+    """One turn. is_user: else the assistant's. calls: those of the assistant, among its blocks."""
 
     is_user: bool
     blocks: list[Block]
+    calls: list[ToolUse] = []
+    results: list[ToolResult] = []
 
 
 def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
@@ -63,46 +64,46 @@ def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
         if message.name is not None:
             losses.drop("name", "messages")
         is_user = message.role is not Role.ASSISTANT
-        if turns and turns[-1].is_user == is_user:
-            _add(turns[-1].blocks, message.blocks, losses)
-            continue
-        blocks: list[Block] = []
-        _add(blocks, message.blocks, losses)
-        if blocks:
-            turns.append(Turn(is_user, blocks))
-    for turn in turns:
-        if turn.is_user and any(type(block) is ToolResult for block in turn.blocks):
-            turn.blocks.sort(key=_is_no_result)
+        is_more = bool(turns) and turns[-1].is_user is is_user
+        turn = turns[-1] if is_more else Turn(is_user, [])
+        blocks = turn.blocks
+        for block in message.blocks:
+            if type(block) is ToolUse:
+                turn.calls.append(block)
+                blocks.append(block)
+            elif type(block) is ToolResult:
+                turn.results.append(block)
+            elif type(block) is Text and block.signature is None and not is_blank(block.text):
+                blocks.append(block)
+            else:
+                _add(blocks, block, losses)
+        if not is_more and (blocks or turn.results):
+            turns.append(turn)
     if turns and not turns[0].is_user:
         turns.insert(0, Turn(is_user=True, blocks=[Text(_BEGINNING)]))
     _pair(turns)
     return turns
 
 
-def _is_no_result(block: Block) -> bool:
-    return type(block) is not ToolResult
-
-
-def _add(to: list[Block], blocks: Iterable[Block], losses: Losses) -> None:
-    """Add what can be sent. A mark on what can't goes to the block before."""
-    for block in blocks:
-        kind = type(block)
-        if kind is Text and isinstance(block, Text):
+def _add(to: list[Block], block: Block, losses: Losses) -> None:
+    """Add a block if it can be sent. A mark on what can't goes to the block before."""
+    match block:
+        case Text(text):
             if block.signature is not None:
                 losses.drop("reasoning_signature", "messages")
-            if not is_blank(block.text):
+            if not is_blank(text):
                 to.append(block)
             elif block.cache is not None and to:
                 _mark(to[-1], block.cache)
-        elif isinstance(block, Thinking):
+        case Thinking():
             if block.signature is not None and block.signature.provider == PROVIDER:
                 to.append(block)
             else:
                 losses.drop("reasoning_signature", "messages")
-        elif isinstance(block, Refusal):
-            if not is_blank(block.text):
-                to.append(Text(block.text))
-        else:
+        case Refusal(text):
+            if not is_blank(text):
+                to.append(Text(text))
+        case _:
             to.append(block)
 
 
@@ -112,15 +113,17 @@ def _mark(block: Block, cache: CacheMark) -> None:
 
 
 def _pair(turns: list[Turn]) -> None:
-    """Check that each call has its result in the next turn, and give ids to those of dialects that have none."""
+    """Put results first, check that each call has one in the next turn, and give ids where a dialect has none."""
     calls: list[ToolUse] = []
     n_made = 0
     for turn in turns:
         if turn.is_user:
-            _answer(calls, [block for block in turn.blocks if isinstance(block, ToolResult)])
+            if calls or turn.results:
+                _answer(calls, turn.results)
+                turn.blocks[:0] = turn.results
             calls = []
             continue
-        calls = [block for block in turn.blocks if isinstance(block, ToolUse)]
+        calls = turn.calls
         for call in calls:
             if not call.id:
                 n_made += 1
@@ -130,6 +133,8 @@ def _pair(turns: list[Turn]) -> None:
 
 
 def _answer(calls: list[ToolUse], results: list[ToolResult]) -> None:
+    if len(calls) == 1 and len(results) == 1 and calls[0].id == results[0].id:
+        return
     waiting = {call.id: call for call in calls}
     for result in results:
         if not result.id:

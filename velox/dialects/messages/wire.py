@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from velox.dialects.form import CacheMark
+
 __all__ = [
     "ANSWER",
     "BLOCKS",
@@ -27,7 +29,6 @@ __all__ = [
     "AnswerOut",
     "BlockIn",
     "BlockOut",
-    "CacheControl",
     "DeltaOut",
     "ErrorBody",
     "ErrorOut",
@@ -48,13 +49,6 @@ NO_RAW: Final = Raw(b"")
 
 
 # -- requests ---------------------------------------------------------------------------------------
-
-
-class CacheControl(Struct, frozen=True):
-    """A cache mark. type: "ephemeral"."""
-
-    type: str = "ephemeral"
-    ttl: str | None = None
 
 
 class SourceIn(Struct):
@@ -79,7 +73,7 @@ class BlockIn(Struct):
 
     type: str
     text: Raw = NO_RAW
-    cache_control: CacheControl | None = None
+    cache_control: CacheMark | None = None
     citations: Raw = NO_RAW
     # tool_use
     id: str | None = None
@@ -116,7 +110,7 @@ class ToolIn(Struct):
     description: Raw = NO_RAW
     input_schema: Raw = NO_RAW
     strict: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: CacheMark | None = None
     defer_loading: bool | None = None
     input_examples: Raw = NO_RAW
 
@@ -177,7 +171,7 @@ class RequestIn(Struct):
     top_k: int | None = None
     stop_sequences: list[str] | None = None
     service_tier: str | None = None
-    cache_control: CacheControl | None = None
+    cache_control: CacheMark | None = None
     # refused where they have a value
     container: Raw = NO_RAW
     thread: Raw = NO_RAW

@@ -81,7 +81,18 @@ _TYPED: Final = msgspec.json.Decoder(_Typed)
 class RequestWriter:
     """Of one request. json_tool: after write(), the tool by which the model gives an answer in JSON; None: in text."""
 
-    __slots__ = ("_facts", "_ids", "_losses", "_marks", "_names", "_out", "_request", "json_tool")
+    __slots__ = (
+        "_facts",
+        "_ids",
+        "_ids_written",
+        "_losses",
+        "_marks",
+        "_names",
+        "_names_written",
+        "_out",
+        "_request",
+        "json_tool",
+    )
 
     def __init__(self, facts: ModelFacts, losses: Losses, request: Request) -> None:
         self._facts: Final = facts
@@ -91,6 +102,8 @@ class RequestWriter:
         self._marks: Final[list[int]] = []  # where they are in `_out`
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._ids: Final = FittedNames(_NAME, _MOST_ID)
+        self._ids_written: Final[dict[str, bytes]] = {}
+        self._names_written: Final[dict[str, bytes]] = {}
         self.json_tool: str | None = None
 
     def write(self, model: str) -> Written:
@@ -274,7 +287,7 @@ class RequestWriter:
         out.append(b',"tools":[')
         for at, tool in enumerate(tools):
             out.append(b',{"name":' if at else b'{"name":')
-            out.append(quoted(self._names.fit(tool.name)))
+            out.append(self._name(tool.name))
             self._write_tool(tool)
         if self.json_tool is not None:
             self._write_json_tool(is_first=not tools)
@@ -328,9 +341,7 @@ class RequestWriter:
         if kind is Choice.AUTO and not is_single and self._request.tool_choice is None:
             return
         head = (
-            b'{"type":"tool","name":' + quoted(self._names.fit(name))
-            if kind is Choice.TOOL and name is not None
-            else _CHOICES[kind]
+            b'{"type":"tool","name":' + self._name(name) if kind is Choice.TOOL and name is not None else _CHOICES[kind]
         )
         single = b',"disable_parallel_tool_use":true' if is_single else b""
         self._out.append(b',"tool_choice":' + head + single + b"}")
@@ -361,32 +372,35 @@ class RequestWriter:
         if not last.is_user and isinstance(last.blocks[-1], Text):
             last.blocks[-1].text = _without_space_at_end(last.blocks[-1].text)
         for at, turn in enumerate(turns):
-            if at:
-                out.append(b",")
-            out.append(b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":[')
-            for place, block in enumerate(turn.blocks):
-                if place:
-                    out.append(b",")
+            head = b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":['
+            out.append(b"," + head if at else head)
+            separator = b""
+            for block in turn.blocks:
+                if separator:
+                    out.append(separator)
+                separator = b","
                 self._write_block(block)
             out.append(b"]}")
         out.append(b"]")
 
     def _write_block(self, block: Block) -> None:
-        match block:
-            case Text():
+        if type(block) is Text:
+            if block.cache is None and block.citations is None:
+                self._out.extend((b'{"type":"text","text":', block.text, b"}"))
+            else:
                 self._write_text(block)
-            case ToolUse():
-                self._write_tool_use(block)
-            case ToolResult():
-                self._write_tool_result(block)
-            case Image():
-                self._write_image(block)
-            case Document():
-                self._write_document(block)
-            case Thinking():
-                self._write_thinking(block)
-            case Audio():
-                raise BadRequestError("the model takes no sound; send its text", "messages")
+        elif type(block) is ToolUse:
+            self._write_tool_use(block)
+        elif type(block) is ToolResult:
+            self._write_tool_result(block)
+        elif type(block) is Thinking:
+            self._write_thinking(block)
+        elif type(block) is Image:
+            self._write_image(block)
+        elif type(block) is Document:
+            self._write_document(block)
+        elif type(block) is Audio:
+            raise BadRequestError("the model takes no sound; send its text", "messages")
 
     def _write_text(self, block: Text) -> None:
         out = self._out
@@ -401,31 +415,39 @@ class RequestWriter:
     def _write_tool_use(self, block: ToolUse) -> None:
         if has_foreign(block.signature):
             self._losses.drop("reasoning_signature", "messages")
-        self._out.extend(
-            (
-                b'{"type":"tool_use","id":',
-                quoted(self._ids.fit(block.id)),
-                b',"name":',
-                quoted(self._names.fit(block.name)),
-                b',"input":',
-                block.arguments or b"{}",
-            )
+        self._out.append(
+            b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
+            % (self._id(block.id), self._name(block.name), block.arguments or b"{}")
         )
         if block.cache is not None:
             self._mark(block.cache)
         self._out.append(b"}")
 
+    def _id(self, value: str) -> bytes:
+        """Return the id of a call as it is written: twice, with its result."""
+        found = self._ids_written.get(value)
+        if found is None:
+            found = self._ids_written[value] = quoted(self._ids.fit(value))
+        return found
+
+    def _name(self, value: str) -> bytes:
+        """Return the name of a tool as it is written."""
+        found = self._names_written.get(value)
+        if found is None:
+            found = self._names_written[value] = quoted(self._names.fit(value))
+        return found
+
     def _write_tool_result(self, block: ToolResult) -> None:
         out = self._out
-        out.append(b'{"type":"tool_result","tool_use_id":')
-        out.append(quoted(self._ids.fit(block.id)))
-        parts = [part for part in block.parts if not (isinstance(part, Text) and is_blank(part.text))]
-        if parts:
-            out.append(b',"content":[')
-            for at, part in enumerate(parts):
-                if at:
-                    out.append(b",")
-                self._write_block(part)
+        out.append(b'{"type":"tool_result","tool_use_id":%b' % self._id(block.id))
+        separator = b',"content":['
+        for part in block.parts:
+            if type(part) is Text and is_blank(part.text):
+                continue
+            out.append(separator)
+            separator = b","
+            self._write_block(part)
+        if separator == b",":
             out.append(b"]")
         if block.is_error:
             out.append(b',"is_error":true')
@@ -437,9 +459,9 @@ class RequestWriter:
         assert block.signature is not None, "turns_of() leaves out what is not signed"
         value = quoted(block.signature.value)
         if block.is_redacted:
-            self._out.extend((b'{"type":"redacted_thinking","data":', value, b"}"))
+            self._out.append(b'{"type":"redacted_thinking","data":%b}' % value)
         else:
-            self._out.extend((b'{"type":"thinking","thinking":', block.text, b',"signature":', value, b"}"))
+            self._out.append(b'{"type":"thinking","thinking":%b,"signature":%b}' % (block.text, value))
 
     def _write_image(self, block: Image) -> None:
         if block.detail not in (None, "auto"):
