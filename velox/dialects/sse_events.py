@@ -96,6 +96,10 @@ class SseEvents:
         for text in data.split(b"\n\n"):
             if text.startswith(b"data: ") and b"\n" not in text:
                 found.append((b"", text[6:]))
+                continue
+            name, _, rest = text.partition(b"\n")
+            if name.startswith(b"event: ") and rest.startswith(b"data: ") and b"\n" not in rest:
+                found.append((name[7:], rest[6:]))  # as OpenAI's Responses and Anthropic send them
             elif text:
                 found += self._lines([*text.split(b"\n"), b""])
         return found

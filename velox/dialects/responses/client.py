@@ -64,7 +64,8 @@ class ResponsesClient:
 
     def events(self) -> EventWriter:
         """Return what writes a streamed answer as JSON objects, for a WebSocket."""
-        return EventWriter(self._call, self._model, self._reader.given, self._reader.tools)
+        reader = self._reader
+        return EventWriter(self._call, self._model, reader.given, reader.body, reader.tools)
 
     def error(self, error: ApiError) -> bytes:
         """See ClientSide."""
@@ -90,7 +91,8 @@ class ResponsesClient:
         stop = answer.stop
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
             items.append(message_item(self._id("msg_", items), _COMPLETED, refusal_part(stop.explanation)))
-        envelope = Envelope(answer.id, answer.model or self._model, self._call, self._reader.given)
+        reader = self._reader
+        envelope = Envelope(answer.id, answer.model or self._model, self._call, reader.given, reader.body)
         return envelope.stopped(stop, b",".join(items), answer.usage)
 
     def _id(self, prefix: str, items: list[bytes]) -> bytes:

@@ -34,6 +34,7 @@ __all__ = ["ItemWriter"]
 
 _MARK: Final = "prompt_cache_breakpoint"
 _LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
+_PLAIN: Final = b'{"type":"message","role":"%b","content":%b}'
 _ROLES: Final = {Role.SYSTEM: b"system", Role.USER: b"user", Role.ASSISTANT: b"assistant"}
 
 
@@ -57,13 +58,16 @@ class ItemWriter:
             blocks = message.blocks
             if message.name is not None:
                 self._losses.drop("name", f"messages[{n}].name")
+            only = blocks[0] if len(blocks) == 1 else None
+            if type(only) is not Text or message.role is Role.ASSISTANT or (only.cache is not None and self._has_marks):
+                self._message(message, f"messages[{n}]", written)
+                continue
+            if only.cache is not None:
+                self._losses.drop("cache")
             if n == 0 and message.role is Role.SYSTEM and len(messages) > 1:
-                only = blocks[0] if len(blocks) == 1 else None
-                if isinstance(only, Text) and (only.cache is None or not self._has_marks):
-                    self._marks(only.cache)
-                    instructions = only.text
-                    continue
-            self._message(message, f"messages[{n}]", written)
+                instructions = only.text
+            else:
+                written.append(_PLAIN % (_ROLES[message.role], only.text))
         return instructions, b",".join(written)
 
     def _message(self, message: Message, path: str, written: list[bytes]) -> None:
@@ -87,11 +91,11 @@ class ItemWriter:
 
     def _said(self, role: Role, blocks: list[Block], path: str, written: list[bytes]) -> None:
         """Write the parts that are waiting."""
-        texts = [block for block in blocks if isinstance(block, Text)]
+        if not blocks:
+            return
         if role is Role.ASSISTANT:
-            for block in texts:
-                if block.signature is not None:
-                    self._losses.drop("reasoning_signature")
+            if any(isinstance(block, Text) and block.signature is not None for block in blocks):
+                self._losses.drop("reasoning_signature")
             blocks[:] = [block for block in blocks if not isinstance(block, Text) or block.text != EMPTY]
         if not blocks:
             return
@@ -102,7 +106,7 @@ class ItemWriter:
         else:
             parts = [self._part(block, role, f"{path}.content[{k}]") for k, block in enumerate(blocks)]
             content = b"[" + b",".join(parts) + b"]"
-        written.append(b'{"type":"message","role":"%b","content":%b}' % (_ROLES[role], content))
+        written.append(_PLAIN % (_ROLES[role], content))
         blocks.clear()
 
     def _part(self, block: Block, role: Role, path: str) -> bytes:

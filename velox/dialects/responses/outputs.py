@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 
 from velox.dialects.arguments import custom_input
 from velox.dialects.decoding import is_given
@@ -46,8 +45,7 @@ __all__ = [
     "usage_json",
 ]
 
-_RAWS: Final = msgspec.json.Decoder(list[Raw])
-_TOOLS: Final = msgspec.json.Decoder(list[wire.Tool])
+_ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
 IN_PROGRESS: Final = b"in_progress"
 _NULL: Final = b"null"
 _INCOMPLETE: Final = {
@@ -167,10 +165,10 @@ class Envelope:
 
     __slots__ = ("_head", "_tail", "id")
 
-    def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody) -> None:
+    def __init__(self, theirs: str, model: str, call: Call, given: wire.RequestBody, body: bytes) -> None:
         self.id: Final = answer_id(theirs, call)
         form = b'{"id":%b,"object":"response","created_at":%d,"model":%b,"background":false,'
-        self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given)
+        self._head: Final = form % (quoted(self.id), call.now_s, quoted(model)) + _asked(given, body)
         tier = _NULL if given.service_tier is None else quoted(given.service_tier)
         self._tail: Final = b',"previous_response_id":null,"store":false,"metadata":{},"service_tier":%b}' % tier
 
@@ -197,24 +195,27 @@ class Envelope:
         return form % (self._head, status, error, details, output, usage, self._tail)
 
 
-def _asked(given: wire.RequestBody) -> bytes:
+def _asked(given: wire.RequestBody, body: bytes) -> bytes:
     reasoning, text = given.reasoning, given.text
     effort = _NULL if reasoning is None or reasoning.effort is None else quoted(reasoning.effort)
     summary = _NULL if reasoning is None or reasoning.summary is None else quoted(reasoning.summary)
     wanted = None if text is None else text.format
-    fields = {
-        b"instructions": bytes(given.instructions) or _NULL,
-        b"max_output_tokens": _number(given.max_output_tokens),
-        b"parallel_tool_calls": b"false" if given.parallel_tool_calls is False else b"true",
-        b"reasoning": b'{"effort":%b,"summary":%b}' % (effort, summary),
-        b"temperature": _number(given.temperature),
-        b"text": b'{"format":%b}' % (b'{"type":"text"}' if wanted is None else _format(wanted)),
-        b"tool_choice": bytes(given.tool_choice) if is_given(given.tool_choice) else b'"auto"',
-        b"tools": _tools(given.tools),
-        b"top_p": _number(given.top_p),
-        b"truncation": b'"disabled"',
-    }
-    return b",".join([b'"%b":%b' % field for field in fields.items()])
+    return (
+        b'"instructions":%b,"max_output_tokens":%b,"parallel_tool_calls":%b,"reasoning":{"effort":%b,"summary":%b},'
+        b'"temperature":%b,"text":{"format":%b},"tool_choice":%b,"tools":%b,"top_p":%b,"truncation":"disabled"'
+        % (
+            bytes(given.instructions) or _NULL,
+            _number(given.max_output_tokens),
+            b"false" if given.parallel_tool_calls is False else b"true",
+            effort,
+            summary,
+            _number(given.temperature),
+            b'{"type":"text"}' if wanted is None else _format(wanted),
+            bytes(given.tool_choice) if is_given(given.tool_choice) else b'"auto"',
+            _tools(given.tools, body),
+            _number(given.top_p),
+        )
+    )
 
 
 def _number(value: float | None) -> bytes:
@@ -236,13 +237,13 @@ def _format(wanted: wire.TextFormat) -> bytes:
     )
 
 
-def _tools(given: Raw) -> bytes:
+def _tools(tools: list[wire.Tool] | None, body: bytes) -> bytes:
     """Repeat the tools; functions have all of their fields in an answer."""
-    if not is_given(given):
+    if not tools:
         return b"[]"
     written = []
-    for raw, tool in zip(_RAWS.decode(given), _TOOLS.decode(given), strict=True):
-        if tool.type != "function":
+    for raw, tool in zip(_ASKED.decode(body).tools or (), tools, strict=True):
+        if tool.type != "function" or (len(tool.description) and len(tool.parameters) and tool.strict is not None):
             written.append(bytes(raw))
             continue
         form = b'{"type":"function","name":%b,"description":%b,"parameters":%b,"strict":%b}'

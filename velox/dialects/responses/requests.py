@@ -50,7 +50,7 @@ __all__ = ["RequestReader"]
 
 _REQUEST: Final = msgspec.json.Decoder(wire.RequestBody)
 _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
-_ITEMS: Final = msgspec.json.Decoder(list[wire.InputItem])
+_STRING: Final = msgspec.json.Decoder(wire.StringInput)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _TOOLS: Final = msgspec.json.Decoder(list[wire.Tool])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
@@ -97,18 +97,20 @@ _SEALED: Final = {
 
 
 class RequestReader:
-    """Reads one request. tools: what its functions stand for. given: the request as it came, after reading."""
+    """Reads one request. tools: what its functions stand for. given, body: the request as it came, after reading."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
         self.tools: Final = ClientTools(losses)
         self.given = wire.RequestBody()
+        self.body = b"{}"
         self._messages: list[Message] = []
         self._signatures: dict[str, Thinking] = {}  # by id: some are of calls, which have items of their own for them
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
-        return keeping_surrogates(self._request, checked_text(body))
+        self.body = checked_text(body)
+        return keeping_surrogates(self._request, self.body)
 
     def _request(self, text: bytes) -> Request:
         try:
@@ -123,11 +125,15 @@ class RequestReader:
         self._drop(given)
         self.given = given
         self._messages = []
-        if is_given(given.tools):
-            tools = decoded_request(_TOOLS, given.tools, "tools")
-            self.tools.declare(tools, "tools")
-        self._instructions(given.instructions)
-        self._input(given.input)
+        if given.tools is not None:
+            self.tools.declare(given.tools, "tools")
+        if given.instructions is not wire.ABSENT:
+            self._instructions(given.instructions)
+        if isinstance(given.input, str):
+            string = bytes(decoded_request(_STRING, text).input)
+            self._messages.append(Message(_USER, [Text(string)]))
+        else:
+            self._input(given.input)
         return Request(
             model=given.model,
             messages=self._messages,
@@ -189,20 +195,16 @@ class RequestReader:
         elif text != EMPTY:
             self._messages.append(Message(_SYSTEM, [Text(text)]))
 
-    def _input(self, raw: Raw) -> None:
-        text = raw_text(raw)
-        if text is not None:
-            self._messages.append(Message(_USER, [Text(text)]))
-            return
-        if not is_given(raw):
+    def _input(self, items: list[wire.InputItem] | None) -> None:
+        if items is None:
             raise BadRequestError("a request has an input: a string or a list of items", "input")
         self._signatures = {}
-        items = decoded_request(_ITEMS, raw, "input")
         for n, item in enumerate(items):
-            if item.type is None or item.type == "message":
+            kind = item.type
+            if kind is None or kind == "message":
                 self._message(item, n)
             else:
-                self._item(item, item.type, n)
+                self._item(item, kind, n)
         if self._signatures:
             self._sign_calls()
 

@@ -79,12 +79,13 @@ class _Block:
 
 
 class EventWriter:
-    """Writes one stream as JSON objects, one an event. model: as the client asked for it."""
+    """Writes one stream as JSON objects, one an event. model: as the client asked for it. given, body: its request."""
 
-    def __init__(self, call: Call, model: str, given: wire.RequestBody, tools: ClientTools) -> None:
+    def __init__(self, call: Call, model: str, given: wire.RequestBody, body: bytes, tools: ClientTools) -> None:
         self._call: Final = call
         self._model: Final = model
         self._given: Final = given
+        self._body: Final = body
         self._tools: Final = tools
         self._envelope: Envelope | None = None
         self._number = 0
@@ -131,7 +132,7 @@ class EventWriter:
     def _start(self, theirs: str, model: str) -> list[bytes]:
         if self._envelope is not None:
             return []
-        self._envelope = Envelope(theirs, model or self._model, self._call, self._given)
+        self._envelope = Envelope(theirs, model or self._model, self._call, self._given, self._body)
         answer = self._envelope.in_progress()
         return [
             self._event(b"response.created", b'"response":' + answer),

@@ -60,13 +60,15 @@ class Origin(msgspec.Struct, frozen=True):
 class ClientTools:
     """The tools of one request."""
 
-    __slots__ = ("_functions", "_losses", "_origins", "tools")
+    __slots__ = ("_functions", "_losses", "_origins", "_plain", "_taken", "tools")
 
     def __init__(self, losses: Losses) -> None:
         self._losses: Final = losses
         self.tools: Final[list[Tool]] = []
         self._origins: Final[dict[str, Origin]] = {}  # of those that are more than a function without a namespace
-        self._functions: Final[dict[tuple[str | None, str], str]] = {}  # namespace, name -> function
+        self._plain: Final[set[str]] = set()  # functions that stand for themselves
+        self._functions: Final[dict[tuple[str | None, str], str]] = {}  # of the others: namespace, name -> function
+        self._taken: Final[set[str]] = set()
 
     def __repr__(self) -> str:
         return f"<ClientTools {len(self.tools)} tools, {len(self._origins)} others>"
@@ -77,32 +79,42 @@ class ClientTools:
 
     def function(self, name: str, namespace: str | None = None, kind: ToolKind = ToolKind.FUNCTION) -> str:
         """Return the function that stands for a tool, which need not be among those of this request any more."""
+        if not namespace:
+            if name in self._plain:
+                return name
+            namespace = None
         known = self._functions.get((namespace, name))
         if known is not None:
             return known
-        if not namespace:
-            function = name
-        else:
+        function = name
+        if namespace is not None:
             function = namespace + name if namespace.endswith(_BETWEEN) else namespace + _BETWEEN + name
-        taken = set(self._functions.values())
-        while function in taken:
+        while function in self._taken:
             function += "_"
-        self._functions[namespace, name] = function
-        if kind is not ToolKind.FUNCTION or function != name:
+        self._taken.add(function)
+        if kind is ToolKind.FUNCTION and function == name:
+            self._plain.add(name)
+        else:
+            self._functions[namespace, name] = function
             self._origins[function] = Origin(kind, name, namespace)
         return function
 
     def declare(self, tools: Iterable[wire.Tool], path: str) -> None:
         """Add the tools of a list. Of two with one name the first counts."""
         for n, tool in enumerate(tools):
-            self._declare(tool, None, f"{path}[{n}]")
+            name = tool.name
+            if tool.type == "function" and name and name not in self._taken and (None, name) not in self._functions:
+                self._plain.add(name)
+                self._taken.add(name)
+                self.tools.append(Tool(name, raw_text(tool.description), _schema(tool.parameters), tool.strict))
+            else:
+                self._declare(tool, None, f"{path}[{n}]")
 
     def _declare(self, tool: wire.Tool, namespace: str | None, path: str) -> None:
         match tool.type:
             case "function":
-                parameters = bytes(tool.parameters)
-                given = parameters if parameters[:1] == b"{" else None
-                self._add(ToolKind.FUNCTION, tool, namespace, path, raw_text(tool.description), given)
+                description = raw_text(tool.description)
+                self._add(ToolKind.FUNCTION, tool, namespace, path, description, _schema(tool.parameters))
             case "custom":
                 self._add(ToolKind.CUSTOM, tool, namespace, path, _custom_description(tool), CUSTOM_SCHEMA)
             case "namespace" if namespace is None and tool.name:
@@ -118,8 +130,7 @@ class ClientTools:
             case "tool_search" if tool.execution == "client":
                 search = wire.Tool(tool.type, TOOL_SEARCH)
                 description = raw_text(tool.description) or _SEARCH_DESCRIPTION
-                parameters = bytes(tool.parameters)
-                schema = parameters if parameters[:1] == b"{" else _SEARCH_SCHEMA
+                schema = _schema(tool.parameters) or _SEARCH_SCHEMA
                 self._add(ToolKind.TOOL_SEARCH, search, None, path, description, schema)
             case _:
                 self._losses.drop("tools.hosted", path)
@@ -135,9 +146,15 @@ class ClientTools:
     ) -> None:
         if not tool.name:
             raise BadRequestError(f"a tool of type {tool.type} has a name", f"{path}.name")
-        if (namespace, tool.name) not in self._functions:
+        is_known = namespace is None and tool.name in self._plain
+        if not is_known and (namespace, tool.name) not in self._functions:
             function = self.function(tool.name, namespace, kind)
             self.tools.append(Tool(function, description, parameters, tool.strict))
+
+
+def _schema(raw: msgspec.Raw) -> JsonValue | None:
+    parameters = bytes(raw)
+    return parameters if parameters[:1] == b"{" else None
 
 
 def _custom_description(tool: wire.Tool) -> JsonText:

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 __all__ = [
     "ABSENT",
+    "AskedTools",
     "CacheControl",
     "Event",
     "InputItem",
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "Reply",
     "RequestBody",
+    "StringInput",
     "TextFormat",
     "Tool",
     "ToolChoice",
@@ -143,12 +145,12 @@ class _Reasoning(msgspec.Struct):
 
 
 class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A request. type: of a message over a WebSocket. The raw fields are those that have several types, or of which
-    only the presence counts.
+    """A request. input: a string is read again, raw (StringInput). type: of a message over a WebSocket. The raw
+    fields are those that have several types, or of which only the presence counts.
     """
 
     model: str = ""
-    input: Raw = ABSENT
+    input: list[InputItem] | str | None = None
     instructions: Raw = ABSENT
     stream: bool | None = None
     stream_options: Raw = ABSENT
@@ -159,7 +161,7 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
     text: _TextConfig | None = None
     reasoning: _Reasoning | None = None
     include: list[str] | None = None
-    tools: Raw = ABSENT
+    tools: list[Tool] | None = None
     tool_choice: Raw = ABSENT
     parallel_tool_calls: bool | None = None
     user: str | None = None
@@ -191,6 +193,18 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class LenientRequest(RequestBody, forbid_unknown_fields=False):
     """The same, with fields that nobody knows."""
+
+
+class StringInput(msgspec.Struct):
+    """The input where it is a string."""
+
+    input: Raw = ABSENT
+
+
+class AskedTools(msgspec.Struct):
+    """The tools as they came: an answer repeats them."""
+
+    tools: list[Raw] | None = None
 
 
 # -- answers and events -----------------------------------------------------------------------------
