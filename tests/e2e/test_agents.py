@@ -1,4 +1,4 @@
-"""Agents with real SDKs, each on models of every dialect: a tool's call, its result, an answer; with reasoning.
+"""Agents with real SDKs, each on models of every dialect: two calls at once, their results, an answer; with reasoning.
 
 The models are the simulator's. It refuses what their vendors refuse: calls without results, reasoning that comes back
 with another signature, contents that are empty.
@@ -19,7 +19,7 @@ from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.routed import named, routed
 
 # The first is one whose native dialect is Chat Completions, and so on.
-MODELS: Final = ("gpt-4o", "gpt-5-codex", "claude-sim", "gemini-3-sim")
+MODELS: Final = ("gpt-4o-sim-tools-2", "gpt-5-codex-sim-tools-2", "claude-sim-tools-2", "gemini-3-sim-tools-2")
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 2}},
@@ -28,7 +28,8 @@ SCHEMA: Final[dict[str, Any]] = {
 ARGUMENTS: Final = {"city": "simulated", "days": 2}
 TEXT: Final = "Hello! This answer"
 # Those whose reasoning is shown, and signed.
-REASONING: Final = ("claude-sim", "gemini-3-sim")
+CLAUDE: Final = "claude-sim-tools-2"
+REASONING: Final = (CLAUDE, "gemini-3-sim-tools-2")
 ASKED: Final[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather?"}]
 
 
@@ -70,14 +71,16 @@ def test_chat_completions(velox: VeloxProcess, model: str, is_streamed: bool) ->
         return final.choices[0]
 
     first = ask(ASKED)
-    (call,) = first.message.tool_calls
-    assert (first.finish_reason, call.function.name) == ("tool_calls", "weather")
-    assert json.loads(call.function.arguments) == ARGUMENTS
+    calls = first.message.tool_calls
+    assert [call.function.name for call in calls] == ["weather", "weather"]
+    assert [json.loads(call.function.arguments) for call in calls] == [ARGUMENTS, ARGUMENTS]
+    assert first.finish_reason == "tool_calls" and calls[0].id != calls[1].id
     message = first.message.model_dump(exclude_none=True, exclude={"parsed"})
     assert bool(message.get("reasoning_content")) == bool(message.get("reasoning_details")) == (model in REASONING)
     for each in message["tool_calls"]:
         each["function"].pop("parsed_arguments", None)
-    last = ask([*ASKED, message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}])
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in calls]
+    last = ask([*ASKED, message, *results])
     assert (last.finish_reason, last.message.content[: len(TEXT)]) == ("stop", TEXT)
 
 
@@ -99,12 +102,14 @@ def test_responses(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
             return stream.get_final_response()
 
     first = ask(ASKED)
-    (call,) = [item for item in first.output if item.type == "function_call"]
-    assert (first.status, call.name, json.loads(call.arguments)) == ("completed", "weather", ARGUMENTS)
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", ARGUMENTS)] * 2
+    assert first.status == "completed" and calls[0].call_id != calls[1].call_id
     reasoning = [item for item in first.output if item.type == "reasoning"]
-    assert any(item.encrypted_content and item.summary for item in reasoning) == (model == "claude-sim")
+    assert any(item.encrypted_content and item.summary for item in reasoning) == (model == CLAUDE)
     items = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
-    last = ask([*ASKED, *items, {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}])
+    results = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
+    last = ask([*ASKED, *items, *results])
     assert last.output_text[: len(TEXT)] == TEXT
 
 
@@ -128,12 +133,13 @@ def test_messages(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
                 return stream.get_final_message()
 
         first = ask(ASKED[1:])
-        (call,) = [block for block in first.content if block.type == "tool_use"]
-        assert (first.stop_reason, call.name, call.input) == ("tool_use", "weather", ARGUMENTS)
+        calls = [block for block in first.content if block.type == "tool_use"]
+        assert [(call.name, call.input) for call in calls] == [("weather", ARGUMENTS)] * 2
+        assert first.stop_reason == "tool_use" and calls[0].id != calls[1].id
         assert any(block.type == "thinking" and block.thinking for block in first.content) == (model in REASONING)
         blocks = [block.model_dump(exclude_none=True) for block in first.content]
-        result = {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"}
-        last = ask([*ASKED[1:], {"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}])
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "sunny"} for call in calls]
+        last = ask([*ASKED[1:], {"role": "assistant", "content": blocks}, {"role": "user", "content": results}])
         assert last.stop_reason == "end_turn"
         assert "".join(block.text for block in last.content if block.type == "text")[: len(TEXT)] == TEXT
 
@@ -163,14 +169,14 @@ def test_generate_content(velox: VeloxProcess, model: str, is_streamed: bool) ->
         ]
 
     parts = ask([types.UserContent("Weather?")])
-    (call,) = [part.function_call for part in parts if part.function_call]
-    assert (call.name, call.args) == ("weather", ARGUMENTS)
+    calls = [part.function_call for part in parts if part.function_call]
+    assert [(call.name, call.args) for call in calls] == [("weather", ARGUMENTS)] * 2
     assert any(part.thought and part.text for part in parts) == (model in REASONING)
-    answered = types.FunctionResponse(id=call.id, name="weather", response={"result": "sunny"})
+    answered = [types.FunctionResponse(id=call.id, name="weather", response={"result": "sunny"}) for call in calls]
     history = [
         types.UserContent("Weather?"),
         types.Content(role="model", parts=[part for part in parts if part.text != ""]),
-        types.Content(role="user", parts=[types.Part(function_response=answered)]),
+        types.Content(role="user", parts=[types.Part(function_response=each) for each in answered]),
     ]
     last = "".join(part.text or "" for part in ask(history) if not part.thought)
     assert last[: len(TEXT)] == TEXT

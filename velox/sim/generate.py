@@ -88,8 +88,8 @@ class WishedGenerate:
 
     def whole(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> bytes:
         """Return the answer as one object."""
-        said: _Part = _call(job, wish, pieces) if wish.tool is not None else {"text": "".join(pieces)}
-        parts = [*_thoughts(wish), said]
+        said = _calls(job, wish, pieces) if wish.tool is not None else [{"text": "".join(pieces)}]
+        parts = [*_thoughts(wish), *said]
         return orjson.dumps(_reply(job, wish, parts, job.n_tokens, _finish(job)))
 
     def stream(self, job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> TokenStream:
@@ -98,7 +98,7 @@ class WishedGenerate:
         rests = tuple(orjson.dumps(piece) + end for piece in pieces)
         if wish.tool is not None:
             # The lead has begun a part with a text; a call is another part after an empty one.
-            rests = (b'""},' + orjson.dumps(_call(job, wish, pieces))[:-1] + end,)
+            rests = (b'""},' + orjson.dumps(_calls(job, wish, pieces))[1:-2] + end,)
         return _stream(job, wish, self._frame, _thoughts(wish), rests, len(rests))
 
 
@@ -106,12 +106,16 @@ def _thoughts(wish: Wish) -> list[_Part]:
     return [] if wish.thinking is None else [{"text": _THOUGHT, "thought": True}]
 
 
-def _call(job: Job, wish: Wish, pieces: Sequence[str]) -> _Part:
+def _calls(job: Job, wish: Wish, pieces: Sequence[str]) -> list[_Part]:
+    """Return the calls; of several the first is signed."""
     assert wish.tool is not None, "asked for calls only"
     # Arguments that the limit cut are no JSON: then there are none.
     args = {} if job.is_cut else orjson.loads("".join(pieces))
     signature = call_signature(wish.tool.name, args)
-    return {"functionCall": {"name": wish.tool.name, "args": args}, "thoughtSignature": signature}
+    others: list[_Part] = [
+        {"functionCall": {"name": call.name, "args": orjson.loads(call.arguments)}} for call in wish.others
+    ]
+    return [{"functionCall": {"name": wish.tool.name, "args": args}, "thoughtSignature": signature}, *others]
 
 
 def _finish(job: Job) -> str:

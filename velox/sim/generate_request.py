@@ -13,7 +13,7 @@ import orjson
 
 from velox.sim.request import Fields, ModelRequest, read_fields
 from velox.sim.shapes import RefusalError
-from velox.sim.wishes import Wish, answer_json, call_of
+from velox.sim.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 
 __all__ = ["LIMIT", "PROMPT", "call_signature", "generate_wish", "read_generate"]
 
@@ -55,7 +55,7 @@ def read_generate(body: bytes, model: str, *, stream: bool) -> ModelRequest:
     texts = [_text(part) for part in _parts(system, -1)] if isinstance(system, dict) else []
     texts += [_text(part) for turn in turns for part in turn]
     limit = _config(fields).get("maxOutputTokens")
-    return ModelRequest(model, stream, True, {**fields, PROMPT: texts, LIMIT: limit})
+    return ModelRequest(model, stream, True, {**fields, "model": model, PROMPT: texts, LIMIT: limit})
 
 
 def generate_wish(fields: Fields) -> Wish | None:
@@ -67,15 +67,18 @@ def generate_wish(fields: Fields) -> Wish | None:
     choice = _dict(_dict(fields.get("toolConfig")).get("functionCallingConfig"))
     allowed = choice.get("allowedFunctionNames")
     named = {"name": allowed[0]} if isinstance(allowed, list) and allowed else None
-    tool = None
+    tool: ToolCall | None = None
+    others: tuple[ToolCall, ...] = ()
     if not has_result and choice.get("mode") != "NONE":
-        tool = call_of(_functions(fields.get("tools")), "auto", named)
+        functions = _functions(fields.get("tools"))
+        tool = call_of(functions, "auto", named)
+        others = other_calls(functions, tool, fields)
     text = None
     if tool is None and config.get("responseMimeType") == "application/json":
         schema = config.get("responseJsonSchema") or _lower(config.get("responseSchema"))
         text = answer_json({"type": "json_schema" if schema else "json_object"}, schema)
     thinking = "summarized" if _dict(config.get("thinkingConfig")).get("includeThoughts") is True else None
-    wish = Wish(1, tool, text, thinking=thinking)
+    wish = Wish(1, tool, text, thinking=thinking, others=others)
     return None if wish == Wish() else wish
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from velox.sim.request import Fields
 from velox.sim.shapes import RefusalError
-from velox.sim.wishes import Wish, answer_json, call_of
+from velox.sim.wishes import ToolCall, Wish, answer_json, call_of, other_calls
 
 __all__ = ["message_wish"]
 
@@ -29,14 +29,18 @@ def message_wish(fields: Fields, signature_of: Callable[[str], str]) -> Wish | N
     has_result = any(block.get("type") == "tool_result" for block in last)
     choice = fields.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else None
-    tool = None
+    tool: ToolCall | None = None
+    others: tuple[ToolCall, ...] = ()
     if not has_result and kind != "none":
-        tool = call_of(_tools(fields.get("tools")), "auto", choice if kind == "tool" else None)
+        functions = _tools(fields.get("tools"))
+        tool = call_of(functions, "auto", choice if kind == "tool" else None)
+        if not (isinstance(choice, dict) and choice.get("disable_parallel_tool_use") is True):
+            others = other_calls(functions, tool, fields)
     config = fields.get("output_config")
     wanted = config.get("format") if isinstance(config, dict) else None
     schema = wanted.get("schema") if isinstance(wanted, dict) else None
     text = None if tool is not None else answer_json(wanted, schema)
-    wish = Wish(1, tool, text, thinking=_thinking(fields), cache=_cache(fields))
+    wish = Wish(1, tool, text, thinking=_thinking(fields), cache=_cache(fields), others=others)
     return None if wish == Wish() else wish
 
 

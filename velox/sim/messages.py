@@ -90,6 +90,7 @@ class WishedMessages:
             # Arguments that the limit cut are no JSON: then there are none.
             arguments = {} if job.is_cut else orjson.loads(text)
             content.append({"type": "tool_use", "id": f"toolu_{job.key}", "name": wish.tool.name, "input": arguments})
+            content += _others(job, wish)
         else:
             content.append({"type": "text", "text": text})
         return orjson.dumps(_message(job, content, _stop(job, wish), _usage(job, wish, _n_output(job, wish))))
@@ -114,7 +115,11 @@ class WishedMessages:
             lead = _lead(index, b'{"type":"text_delta","text":')
             opening += _open(index, {"type": "text", "text": ""}) + _PING
         rests = tuple(orjson.dumps(piece) + b"}}\n\n" for piece in pieces)
-        return TokenStream(opening, lead, rests, len(rests), _close(index) + _end(job, wish, _n_output(job, wish)))
+        closing = _close(index) + b"".join(
+            _call_events(n, block) for n, block in enumerate(_others(job, wish), start=index + 1)
+        )
+        closing += _end(job, wish, _n_output(job, wish))
+        return TokenStream(opening, lead, rests, len(rests), closing)
 
 
 def _thinking(wish: Wish) -> dict[str, object]:
@@ -133,6 +138,24 @@ def _thinking_events(wish: Wish) -> bytes:
         _open(0, {"type": "thinking", "thinking": "", "signature": ""})
         + b"".join(_event("content_block_delta", {"index": 0, "delta": delta}) for delta in deltas)
         + _close(0)
+    )
+
+
+def _others(job: Job, wish: Wish) -> list[dict[str, object]]:
+    """Return the calls beside the first."""
+    return [
+        {"type": "tool_use", "id": f"toolu_{job.key}_{n}", "name": call.name, "input": orjson.loads(call.arguments)}
+        for n, call in enumerate(wish.others)
+    ]
+
+
+def _call_events(index: int, block: dict[str, object]) -> bytes:
+    """Return the events of a call that comes whole."""
+    delta = {"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()}
+    return (
+        _open(index, {**block, "input": {}})
+        + _event("content_block_delta", {"index": index, "delta": delta})
+        + _close(index)
     )
 
 

@@ -41,7 +41,7 @@ def _whole(job: Job, wish: Wish, pieces: Sequence[str]) -> dict[str, object]:
         message["content"] = None
     choices = []
     for index in range(wish.n):
-        calls = {} if wish.tool is None else {"tool_calls": [_call(job, wish, index, text)]}
+        calls = {} if wish.tool is None else {"tool_calls": [_call(job, wish, index, text), *_others(job, wish, index)]}
         choices.append(
             {
                 "index": index,
@@ -75,7 +75,12 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str]) -> TokenStream:
     rests = tuple(
         _chunk(index, _delta(wish, piece), _logprobs(wish, [piece])) + end for piece in pieces for index in choices
     )
-    closing = [_chunk(index, {}, None, _finish(job, wish)) for index in choices]
+    closing = [
+        _chunk(index, {"tool_calls": [{"index": n, **call}]})
+        for index in choices
+        for n, call in enumerate(_others(job, wish, index), start=1)
+    ]
+    closing += [_chunk(index, {}, None, _finish(job, wish)) for index in choices]
     return TokenStream(
         b"".join(lead + chunk + end for chunk in opening),
         lead,
@@ -95,6 +100,18 @@ def _call(job: Job, wish: Wish, index: int, arguments: str) -> dict[str, object]
     assert wish.tool is not None, "asked for calls only"
     function = {"name": wish.tool.name, "arguments": arguments}
     return {"id": f"call_{job.key}{index}", "type": "function", "function": function}
+
+
+def _others(job: Job, wish: Wish, index: int) -> list[dict[str, object]]:
+    """Return the calls beside the first, each whole."""
+    return [
+        {
+            "id": f"call_{job.key}{index}_{n}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for n, call in enumerate(wish.others)
+    ]
 
 
 def _logprobs(wish: Wish, pieces: Sequence[str]) -> dict[str, object] | None:

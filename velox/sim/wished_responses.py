@@ -61,8 +61,18 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> Toke
             ("response.content_part.done", {**place, "part": _part(wish, pieces)}),
         ]
     done = _item(job, wish, pieces, status_of(job))
+    closing.append(("response.output_item.done", {"output_index": 0, "item": done}))
+    for n, other in enumerate(_others(job, wish), start=1):
+        at: dict[str, object] = {"item_id": other["id"], "output_index": n}
+        begun = {**other, "status": "in_progress", "arguments": ""}
+        told = {"name": other["name"], "arguments": other["arguments"]}
+        closing += [
+            ("response.output_item.added", {"output_index": n, "item": begun}),
+            (f"{kind}.delta", {**at, "delta": other["arguments"]}),
+            (f"{kind}.done", {**at, **told}),
+            ("response.output_item.done", {"output_index": n, "item": other}),
+        ]
     closing += [
-        ("response.output_item.done", {"output_index": 0, "item": done}),
         (f"response.{status_of(job)}", {"response": finished}),
     ]
     n_opening = len(opening)
@@ -77,7 +87,7 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> Toke
 
 
 def _finished(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> dict[str, object]:
-    output = [_item(job, wish, pieces, status_of(job))]
+    output = [_item(job, wish, pieces, status_of(job)), *_others(job, wish)]
     return {**response(job, status_of(job), output, usage_of(job)), **_asked(fields)}
 
 
@@ -98,6 +108,21 @@ def _item(job: Job, wish: Wish, pieces: Sequence[str], status: str) -> dict[str,
         "name": wish.tool.name,
         "arguments": "".join(pieces),
     }
+
+
+def _others(job: Job, wish: Wish) -> list[dict[str, object]]:
+    """Return the calls beside the first."""
+    return [
+        {
+            "id": f"fc_{job.key}_{n}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": f"call_{job.key}_{n}",
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        for n, call in enumerate(wish.others)
+    ]
 
 
 def _part(wish: Wish, pieces: Sequence[str]) -> dict[str, object]:

@@ -16,13 +16,15 @@ from velox.sim.request import Fields
 from velox.sim.schema import sample
 from velox.sim.shapes import RefusalError
 
-__all__ = ["ToolCall", "Wish", "answer_json", "call_of", "chat_wish", "response_wish", "token_logprobs"]
+__all__ = ["ToolCall", "Wish", "answer_json", "call_of", "chat_wish", "other_calls", "response_wish", "token_logprobs"]
 
 _MOST_CHOICES: Final = 128
 _MOST_ALTERNATIVES: Final = 20
 _RESULTS: Final = frozenset({"tool", "function"})
 _PIECE: Final = re.compile(r".{1,8}", re.DOTALL)
 _LOGPROB: Final = -0.0625  # of every token; exact in binary
+# In the name of a model: how many calls are made at once.
+_SEVERAL: Final = re.compile(r"sim-tools-([1-9])")
 _IN_RESPONSES: Final = "message.output_text.logprobs"
 
 
@@ -40,6 +42,7 @@ class Wish:
 
     logprobs: how many alternatives each token tells; None: no log probabilities. thinking: how reasoning is shown,
     "summarized" or "omitted"; None: there is none. cache: the lifetime of the prompt's cache marks, "5m" or "1h".
+    others: more calls beside the tool's.
     """
 
     n: int = 1
@@ -48,6 +51,7 @@ class Wish:
     logprobs: int | None = None
     thinking: str | None = None
     cache: str | None = None
+    others: tuple[ToolCall, ...] = ()
 
     def pieces(self, usual: Sequence[str]) -> Sequence[str]:
         """Return the tokens of the answer."""
@@ -71,7 +75,8 @@ def chat_wish(fields: Fields) -> Wish | None:
     logprobs = None
     if fields.get("logprobs") is True:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
-    wish = Wish(n, tool, text, logprobs)
+    others = other_calls(functions, tool, fields) if fields.get("parallel_tool_calls") is not False else ()
+    wish = Wish(n, tool, text, logprobs, others=others)
     return None if wish == Wish() else wish
 
 
@@ -81,14 +86,16 @@ def response_wish(fields: Fields) -> Wish | None:
     last = given[-1] if isinstance(given, list) and given else None
     has_result = isinstance(last, dict) and last.get("type") == "function_call_output"
     choice = fields.get("tool_choice")
-    tool = None if has_result else call_of(_functions(fields.get("tools")), choice, choice)
+    functions = _functions(fields.get("tools"))
+    tool = None if has_result else call_of(functions, choice, choice)
     form = fields.get("text")
     wanted = form.get("format") if isinstance(form, dict) else None
     text = None if tool is not None else answer_json(wanted, wanted.get("schema") if isinstance(wanted, dict) else None)
     logprobs = None
     if isinstance(include, list) and _IN_RESPONSES in include:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
-    wish = Wish(1, tool, text, logprobs)
+    others = other_calls(functions, tool, fields) if fields.get("parallel_tool_calls") is not False else ()
+    wish = Wish(1, tool, text, logprobs, others=others)
     return None if wish == Wish() else wish
 
 
@@ -112,9 +119,21 @@ def call_of(functions: Sequence[dict[str, object]], choice: object, named: objec
     chosen = next((each for each in functions if each.get("name") == name), None) if name else functions[0]
     if chosen is None:
         raise RefusalError(400, "tool_choice names a function that is not among the tools", param="tool_choice")
-    schema = chosen.get("parameters")
+    return _made(chosen)
+
+
+def _made(function: dict[str, object]) -> ToolCall:
+    schema = function.get("parameters")
     arguments = sample(schema) if isinstance(schema, dict) else {}
-    return ToolCall(str(chosen.get("name")), orjson.dumps(arguments).decode())
+    return ToolCall(str(function.get("name")), orjson.dumps(arguments).decode())
+
+
+def other_calls(functions: Sequence[dict[str, object]], tool: ToolCall | None, fields: Fields) -> tuple[ToolCall, ...]:
+    """Return the calls beside the first that the name of the model asks for: of the functions in turn."""
+    several = _SEVERAL.search(str(fields.get("model"))) if tool is not None else None
+    if several is None:
+        return ()
+    return tuple(_made(functions[n % len(functions)]) for n in range(1, int(several[1])))
 
 
 def answer_json(wanted: object, schema: object) -> str | None:
