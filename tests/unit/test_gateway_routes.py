@@ -6,7 +6,7 @@ import pytest
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.endpoints import Routes, reads_body
-from velox.types import Endpoint, Headers, RequestHead
+from velox.types import Endpoint, Headers, RequestHead, Surface
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
@@ -153,3 +153,21 @@ def test_only_json_posts_are_read(method: bytes, media: bytes, reads: bool) -> N
     request = head(method, b"/v1/images/edits", [(b"content-type", media)], length=2)
 
     assert reads_body(routes.facts(request.path), request) is reads
+
+
+@pytest.mark.parametrize(
+    ("call", "route", "surface"),
+    [
+        (b"generateContent", Endpoint.GENERATE, Surface.GENERATE),
+        (b"streamGenerateContent", Endpoint.GENERATE, Surface.GENERATE),
+        (b"countTokens", Endpoint.GENERATE, Surface.COUNT_GENERATE),
+        (b"batchEmbedContents", Endpoint.EMBEDDINGS, Surface.EMBED_CONTENTS),
+        (b"embedContent", Endpoint.EMBEDDINGS, None),
+    ],
+)
+def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, surface: Surface | None) -> None:
+    """One text to embed has another form than several have: no provider's path may be put in its place."""
+    facts = Routes(("/",)).facts(b"/v1beta/models/gemini-x:" + call)
+
+    assert (facts.route, facts.surface) == (route, surface)
+    assert facts.named is not None and facts.named.model == "gemini-x"

@@ -70,13 +70,14 @@ _SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
     (b"v1", b"messages", b"count_tokens"): (Surface.COUNT_MESSAGES, Dialect.ANTHROPIC),
 }
 # What a Gemini client asks of a model that the path names; True: the answer is a stream.
-_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
+_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface | None, bool]]] = {
     b"generateContent": (Surface.GENERATE, False),
     b"streamGenerateContent": (Surface.GENERATE, True),
     b"countTokens": (Surface.COUNT_GENERATE, False),
-    b"embedContent": (Surface.EMBED_CONTENTS, False),
+    b"embedContent": (None, False),  # one text, in another form than that of several: it goes up as it came
     b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
 }
+_EMBEDS: Final = (Surface.EMBED_CONTENTS, None)
 _GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
@@ -180,7 +181,7 @@ def _google_facts(path: bytes, facts: PathFacts) -> PathFacts | None:
         model = unquote_to_bytes(found[1]).decode()
     except UnicodeDecodeError:
         return None
-    route = Endpoint.EMBEDDINGS if surface is Surface.EMBED_CONTENTS else Endpoint.GENERATE
+    route = Endpoint.EMBEDDINGS if surface in _EMBEDS else Endpoint.GENERATE
     named = BodyFields(model=model, stream=is_stream)
     return facts._replace(route=route, reads_body=False, dialect=Dialect.GOOGLE, surface=surface, named=named)
 
