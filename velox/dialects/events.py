@@ -55,7 +55,7 @@ def _of_block(n: int, block: Block) -> list[Event]:
             opened = Open(n, Kind.TOOL, block.id, block.name)
             delta = Delta(n, quoted(block.arguments.decode("utf-8", "surrogatepass")))
             signed = [] if block.signature is None else [Sign(n, block.signature)]
-            return [opened, delta, *signed, Close(n)]
+            return [opened, *signed, delta, Close(n)]
         case _:
             return []  # a model says nothing else
 

@@ -217,9 +217,9 @@ class _Parts:
             self._end_call(self._call_n, arguments, events)
 
     def _end_call(self, n: int, arguments: bytes, events: list[Event]) -> None:
-        events.append(Delta(n, quoted(arguments.decode())))
         if self._signature:
-            events.append(Sign(n, Signature(GOOGLE, self._signature)))
+            events.append(Sign(n, Signature(GOOGLE, self._signature)))  # first: others say it before the call
+        events.append(Delta(n, quoted(arguments.decode())))
         events.append(Close(n))
 
     def _open(self, kind: Kind, events: list[Event], call_id: str = "", name: str = "") -> None:
