@@ -268,7 +268,7 @@ class MessagesWriter:
 
     def _end(self) -> bytes:
         told = self._begin()
-        if self._opened is not None:
+        while self._opened is not None:
             told += self._close(self._opened) + self._next()
         stop = self._stop or Stop(StopReason.END, unknown="null")
         return (
