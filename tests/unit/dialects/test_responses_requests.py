@@ -134,6 +134,14 @@ def test_pitfall_14_signatures_of_others_are_dropped() -> None:
     assert losses.dropped == ("reasoning_signature",)
 
 
+def test_reasoning_that_led_to_nothing_is_left_out() -> None:
+    """OpenAI refuses a reasoning item without its following item."""
+    blocks: list[Any] = [Text(b'"b"'), Thinking(b'"a"', Signature("openai", "x", "rs_1"))]
+    written = _written(Request("m", [Message(Role.ASSISTANT, blocks)]))
+
+    assert [item["type"] for item in written["input"]] == ["message"]
+
+
 # -- refusals and drops -------------------------------------------------------------------------------
 
 

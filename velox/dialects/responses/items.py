@@ -74,7 +74,10 @@ class ItemWriter:
         """Write a message: the parts between calls, results and reasoning are one item each time."""
         role = message.role
         parts: list[Block] = []
-        for k, block in enumerate(message.blocks):
+        blocks = message.blocks
+        if blocks and isinstance(blocks[-1], Thinking):
+            blocks = self._without_last_thoughts(blocks)
+        for k, block in enumerate(blocks):
             match block:
                 case ToolUse():
                     self._said(role, parts, path, written)
@@ -88,6 +91,14 @@ class ItemWriter:
                 case _:
                     parts.append(block)
         self._said(role, parts, path, written)
+
+    def _without_last_thoughts(self, blocks: list[Block]) -> list[Block]:
+        """Leave reasoning out that led to nothing: OpenAI refuses it."""
+        end = len(blocks)
+        while end and isinstance(blocks[end - 1], Thinking):
+            end -= 1
+        self._losses.drop("reasoning_signature")
+        return blocks[:end]
 
     def _said(self, role: Role, blocks: list[Block], path: str, written: list[bytes]) -> None:
         """Write the parts that are waiting."""

@@ -1,0 +1,104 @@
+"""Responses over a WebSocket: what a client's messages ask for, and the messages that it gets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from velox.dialects.events import events_of
+from velox.dialects.form import Answer, ApiError, Call, ErrorKind, Message, Role, Stop, StopReason, Text, ToolUse
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.responses.client import ResponsesClient
+from velox.dialects.responses.socket import Asked, SocketMessages, prepared
+
+
+def _message(**fields: Any) -> bytes:
+    return json.dumps({"type": "response.create", "model": "m", "input": "Hi", **fields}).encode()
+
+
+def _answered(socket: SocketMessages, asked: Asked, number: int, text: bytes = b'"Hello"') -> list[dict[str, Any]]:
+    client = ResponsesClient(Call(f"a{number}", 7), Losses())
+    client.read(asked.body)
+    writer = client.events()
+    found: list[bytes] = []
+    answer = Answer("", "m", [Text(text), ToolUse("c", "f", b"{}")], Stop(StopReason.TOOLS))
+    for event in events_of(answer):
+        found += socket.messages(asked, writer.write(event))
+    return [json.loads(each) for each in found]
+
+
+def test_message_is_a_streamed_request() -> None:
+    """What only a WebSocket has is left out; the rest is as it came."""
+    asked = SocketMessages().asked(_message(instructions="Be kind.", stream_id="s"))
+
+    request = ResponsesClient(Call("a", 7), losses := Losses()).read(asked.body)
+    assert request.stream
+    assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER]
+    assert request.messages[1] == Message(Role.USER, [Text(b'"Hi"')])
+    assert losses.dropped == ()
+
+
+def test_next_message_goes_on_with_the_answer() -> None:
+    """Only the result of the call is sent; the request has all of the conversation."""
+    socket = SocketMessages()
+    events = _answered(socket, socket.asked(_message()), 1)
+    output = [{"type": "function_call_output", "call_id": "c", "output": "r"}]
+    asked = socket.asked(_message(input=output, previous_response_id=events[-1]["response"]["id"]))
+
+    request = ResponsesClient(Call("a", 7), Losses()).read(asked.body)
+    assert [message.role for message in request.messages] == [Role.USER, Role.ASSISTANT, Role.USER]
+    assert events[-1]["type"] == "response.completed"
+
+
+def test_unknown_answer_is_refused() -> None:
+    """Those of other connections, too."""
+    with pytest.raises(BadRequestError) as caught:
+        SocketMessages().asked(_message(previous_response_id="resp_1"))
+    assert caught.value.param == "previous_response_id"
+
+
+def test_conversations_are_kept_up_to_a_bound() -> None:
+    """The oldest is forgotten first; one that is over the bound is not kept at all."""
+    socket = SocketMessages(most_kept_bytes=1500)
+    for number in (1, 2, 3):
+        _answered(socket, socket.asked(_message()), number, b'"' + b"a" * 300 + b'"')
+    with pytest.raises(BadRequestError):
+        socket.asked(_message(previous_response_id="resp_a1"))
+    assert socket.asked(_message(previous_response_id="resp_a3")).generate
+
+    _answered(socket, socket.asked(_message()), 4, b'"' + b"a" * 2000 + b'"')
+    with pytest.raises(BadRequestError):
+        socket.asked(_message(previous_response_id="resp_a4"))
+
+
+def test_lanes_are_told_in_each_event() -> None:
+    """And in errors."""
+    socket = SocketMessages()
+    events = _answered(socket, socket.asked(_message(stream_id="s1")), 1)
+    assert {event["stream_id"] for event in events} == {"s1"}
+
+    error = json.loads(socket.error(ApiError(ErrorKind.RATE_LIMIT, 429, "Slow"), "s1"))
+    assert (error["type"], error["status"], error["stream_id"]) == ("error", 429, "s1")
+    assert error["error"]["message"] == "Slow"
+
+
+def test_prepared_conversation_has_an_answer_without_output() -> None:
+    """It can be gone on with."""
+    socket = SocketMessages()
+    asked = socket.asked(_message(generate=False))
+    assert not asked.generate
+    client = ResponsesClient(Call("w", 7), Losses())
+    client.read(asked.body)
+    events = [json.loads(each) for each in socket.messages(asked, prepared(client.events()))]
+
+    assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.completed"]
+    assert socket.asked(_message(previous_response_id="resp_w")).items.count(b'"Hi"') == 2
+
+
+@pytest.mark.parametrize("message", [b"", b"[]", b"{}", b'{"type":"response.steer"}', b"\xff", _message(input=3)])
+def test_other_messages_are_refused(message: bytes) -> None:
+    """With what is wrong, never a crash."""
+    with pytest.raises(BadRequestError):
+        SocketMessages().asked(message)

@@ -1,0 +1,140 @@
+"""Responses over a WebSocket: a client's messages as requests, and events as messages.
+
+    {"type":"response.create", ...}  ->  the body of a usual request  ->  ResponsesClient.read()
+    ResponsesClient.events()         ->  events                       ->  messages
+
+A client sends only what is new, and names the answer before it (`previous_response_id`). So the conversation of each
+answer is kept as long as the connection, up to a bound; an answer that is not known is refused, and the client sends
+all of it. `generate: false` prepares a conversation without asking a model: Asked.generate, see prepared(). A client
+may have several lanes (`stream_id`) on one connection; each event says its lane.
+
+Knows: messages, and which conversation led to which answer. Does not know: frames of WebSockets, time, models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from velox.dialects.decoding import checked_text, decoded_request, is_given
+from velox.dialects.form import ApiError, End, Finish, Start, Stop, StopReason, Usage, Used
+from velox.dialects.losses import BadRequestError
+from velox.dialects.openai_errors import error_json
+from velox.dialects.responses.stream_writer import EventWriter
+
+__all__ = ["Asked", "SocketMessages", "prepared"]
+
+_MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
+_CREATE: Final = "response.create"
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_WHOLE: Final = (b'{"type":"response.completed"', b'{"type":"response.incomplete"')
+
+
+class _Message(msgspec.Struct):
+    type: str = ""
+    stream_id: str | None = None
+    generate: bool | None = None
+    previous_response_id: str | None = None
+    input: Raw = Raw()
+
+
+class _Answer(msgspec.Struct):
+    id: str
+    output: Raw
+
+
+class _Last(msgspec.Struct):
+    response: _Answer
+
+
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_LAST: Final = msgspec.json.Decoder(_Last)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request. body: as it would be sent by HTTP, streamed. items: of its whole input, as they stand in a list."""
+
+    body: bytes
+    items: bytes
+    stream_id: str | None = None
+    generate: bool = True
+
+
+class SocketMessages:
+    """The messages of one connection. most_kept_bytes: of the conversations that can be gone on with."""
+
+    def __init__(self, most_kept_bytes: int = _MOST_KEPT_BYTES) -> None:
+        self._most_kept_bytes: Final = most_kept_bytes
+        self._kept: Final[dict[str, bytes]] = {}  # by the answer's id: the items up to it, and its own
+        self._kept_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<SocketMessages {len(self._kept)} conversations, {self._kept_bytes} bytes>"
+
+    def asked(self, message: bytes) -> Asked:
+        """Read a client's message. Raises BadRequestError."""
+        text = checked_text(message)
+        given = decoded_request(_MESSAGE, text)
+        if given.type != _CREATE:
+            raise BadRequestError(f"messages here are of type {_CREATE}", "type")
+        items = _items(given.input)
+        if given.previous_response_id is not None:
+            before = self._kept.get(given.previous_response_id)
+            if before is None:
+                told = "this answer is not known on this connection; send the whole conversation as input"
+                raise BadRequestError(told, "previous_response_id")
+            items = b",".join([each for each in (before, items) if each])
+        fields = decoded_request(_FIELDS, text)
+        for name in ("type", "stream_id", "generate", "previous_response_id", "input", "stream"):
+            fields.pop(name, None)
+        others = [b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in fields.items()]
+        body = b'{"stream":true,"input":[%b]%b}' % (items, b"".join(others))
+        return Asked(body, items, given.stream_id, given.generate is not False)
+
+    def messages(self, asked: Asked, events: Sequence[bytes]) -> list[bytes]:
+        """Return the messages for the events of an answer, and keep its conversation when it is whole."""
+        if events and events[-1].startswith(_WHOLE):
+            self._keep(asked, events[-1])
+        if asked.stream_id is None:
+            return list(events)
+        lane = b'{"stream_id":%b,' % msgspec.json.encode(asked.stream_id)
+        return [lane + event[1:] for event in events]
+
+    def error(self, error: ApiError, stream_id: str | None = None) -> bytes:
+        """Return the message for a request that was refused, or that failed before its answer began."""
+        lane = b"" if stream_id is None else b',"stream_id":%b' % msgspec.json.encode(stream_id)
+        return b'{"type":"error","status":%d,%b%b}' % (error.status, error_json(error)[1:-1], lane)
+
+    def _keep(self, asked: Asked, event: bytes) -> None:
+        answer = _LAST.decode(event).response
+        items = b",".join([each for each in (asked.items, _items(answer.output)) if each])
+        if len(items) > self._most_kept_bytes:
+            return
+        self._kept_bytes += len(items) - len(self._kept.pop(answer.id, b""))
+        self._kept[answer.id] = items
+        while self._kept_bytes > self._most_kept_bytes:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= len(self._kept.pop(oldest))
+
+
+def prepared(events: EventWriter) -> list[bytes]:
+    """Return the events of a request that is not to be answered."""
+    written: list[bytes] = []
+    for event in (Start("", ""), Used(Usage(0, 0)), Finish(Stop(StopReason.END)), End()):
+        written += events.write(event)
+    return written
+
+
+def _items(raw: Raw) -> bytes:
+    """Return the items of an input, without the brackets around them."""
+    text = bytes(raw).strip()
+    if not is_given(raw):
+        return b""
+    if text[:1] == b'"':
+        return b'{"type":"message","role":"user","content":%b}' % text
+    if text[:1] != b"[":
+        raise BadRequestError("input is a string or a list of items", "input")
+    return text[1:-1].strip()
