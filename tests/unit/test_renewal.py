@@ -67,7 +67,7 @@ def test_failures_wait_longer_and_keep_what_holds() -> None:
         renewal.current(_NOW + 100.0)
 
     renewal.took(Fetched("b", _NOW + 3600.0), _NOW)
-    assert renewal.problem is None and renewal.current(_NOW + 200.0) == "b"
+    assert not renewal.problem and renewal.current(_NOW + 200.0) == "b"
     renewal.failed("again", _NOW)
     assert _next(renewal) == 1.0
 

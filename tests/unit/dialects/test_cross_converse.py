@@ -1,0 +1,54 @@
+"""Every recorded request of every client, written for models of Bedrock: refused, or without a fault by its model.
+
+The judge knows more than shapes: enums, patterns, turns, calls and their results, names of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.recorded import recorded
+from tests.unit.dialects.converse_shapes import request_faults
+from velox.dialects.chat.client import ChatClient
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.form import Call, ClientSide
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.client import MessagesClient
+from velox.dialects.responses.client import ResponsesClient
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+
+_MODELS = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.anthropic.claude-opus-4-7", "amazon.nova-pro-v1:0")
+
+
+@pytest.mark.parametrize(
+    ("make", "provider", "ending", "n_least"),
+    [
+        (ChatClient, "openai", "/chat/completions", 300),
+        (ChatClient, "openrouter", "/chat/completions", 100),
+        (ChatClient, "groq", "/chat/completions", 30),
+        (ResponsesClient, "openai", "/responses", 350),
+        (MessagesClient, "anthropic", "/v1/messages", 400),
+        (GenerateClient, "gemini", "enerateContent", 200),
+    ],
+)
+def test_recorded_requests_of_clients_are_written_without_a_fault(
+    make: Callable[[Call, Losses], ClientSide], provider: str, ending: str, n_least: int
+) -> None:
+    n_written = 0
+    for exchange in recorded(provider, ending, status=None):
+        if "count" in exchange.path:
+            continue
+        for model in _MODELS:
+            try:
+                request = make(Call("abc", 1), Losses()).read(exchange.body)
+                body = ConverseModel(facts_of(PROVIDERS["bedrock"], model), Losses()).write(request, model).body
+            except BadRequestError:
+                continue
+            assert request_faults(body, is_claude="claude" in model) == [], exchange.name
+            n_written += 1
+
+    assert n_written >= n_least
