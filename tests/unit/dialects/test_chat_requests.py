@@ -546,6 +546,7 @@ def test_streams_ask_for_the_usage() -> None:
         ({"reasoning": {"max_tokens": 5000}}, Reasoning(budget_tokens=5000), {"reasoning_effort": "medium"}),
         ({"thinking": {"type": "enabled"}}, Reasoning(enabled=True), {}),
         ({"thinking": {"type": "disabled"}}, Reasoning(enabled=False), {}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, Reasoning(budget_tokens=0, enabled=True), {}),
         ({}, None, {}),
     ],
 )

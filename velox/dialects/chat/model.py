@@ -24,6 +24,7 @@ from velox.dialects.chat.replies import (
 )
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
+from velox.dialects.efforts import effort_of
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -61,8 +62,6 @@ _OBJECT: Final = b'{"type":"json_object"}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _FORMAT_NAME_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
-# The least tokens for reasoning that are a certain effort.
-_EFFORTS: Final = ((16_384, "high"), (4096, "medium"), (0, "low"))
 # For servers that know no schemas.
 _SCHEMA_NOTE: Final = "Answer with a JSON object and nothing else. It must fit this JSON schema: "
 
@@ -154,15 +153,16 @@ class ChatModel:
                 self._losses.drop("reasoning")
             return
         effort = reasoning.effort
-        if effort is None and reasoning.budget_tokens is not None:
-            effort = next(word for least, word in _EFFORTS if reasoning.budget_tokens >= least)
-        if effort is not None:
-            self._add(fields, "reasoning_effort", quoted(effort))
-        if self._facts.thinking == "toggle" and reasoning.enabled is not None:
-            self._add(fields, "thinking", b'{"type":"enabled"}' if reasoning.enabled else b'{"type":"disabled"}')
-        elif effort is None and reasoning.enabled is False:
+        if effort is None and (reasoning.budget_tokens is not None or reasoning.enabled is False):
+            effort = effort_of(reasoning)
+        is_off = effort == "none" and reasoning.effort is None
+        if self._facts.thinking == "toggle" and (is_off or reasoning.enabled is not None):
+            self._add(fields, "thinking", b'{"type":"disabled"}' if is_off else b'{"type":"enabled"}')
+        elif is_off:
             # Many models reason as they like, and refuse the effort "none".
             self._losses.drop("reasoning")
+        if effort is not None and not is_off:
+            self._add(fields, "reasoning_effort", quoted(effort))
 
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
