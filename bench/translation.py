@@ -1,0 +1,243 @@
+"""What a translation costs: a request from one API into another, an event of a stream, and the memory of a stream.
+
+    python -m bench.translation [--rounds N] [--dry]      # half a minute; fills docs/benchmarks/translation.md
+
+A request is read from the client's bytes and written for the model, an event is read from the upstream's and written
+for the client: all that a translated request costs beside one that passes as it came. No sockets: these are the same
+for both. Rounds rotate over the pairs, so that a slow second is no pair's alone. The time of the same bytes through
+`orjson` (loads and dumps) is shown beside: what a gateway pays that decodes each body once.
+
+Knows: which pairs, which bytes. Does not know: any dialect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from bench.machine import describe
+from docs.tables import fill
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Call
+from velox.dialects.losses import Losses
+from velox.gateway.crossing import Dialogue
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+__all__ = ["main"]
+
+_PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks" / "translation.md"
+_REQUESTS_A_ROUND: Final = 400
+_EVENTS_A_ROUND: Final = 4000
+_STREAMS: Final = 500
+_NAMES: Final = {
+    Surface.CHAT: "Chat Completions",
+    Surface.RESPONSES: "Responses",
+    Surface.MESSAGES: "Messages",
+    Surface.GENERATE: "Gemini",
+    Surface.CONVERSE: "Converse",
+}
+_REQUEST_PAIRS: Final = (
+    (Surface.CHAT, Surface.MESSAGES),
+    (Surface.CHAT, Surface.GENERATE),
+    (Surface.CHAT, Surface.CONVERSE),
+    (Surface.MESSAGES, Surface.CHAT),
+    (Surface.MESSAGES, Surface.GENERATE),
+)
+_EVENT_PAIRS: Final = (
+    (Surface.CHAT, Surface.MESSAGES),
+    (Surface.CHAT, Surface.GENERATE),
+    (Surface.MESSAGES, Surface.CHAT),
+    (Surface.RESPONSES, Surface.CHAT),
+    (Surface.GENERATE, Surface.CHAT),
+)
+
+
+def _request(api: Surface) -> bytes:
+    """Return a request of about 3.5 KB: a system prompt, five turns, three tools."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "The city"}, "unit": {"enum": ["c", "f"]}},
+        "required": ["city"],
+    }
+    told = "You are a helpful assistant who answers in short sentences. " * 9
+    turns: list[dict[str, Any]] = []
+    for _ in range(4):
+        turns.append({"role": "user", "content": "What about the weather in Paris today? " * 4})
+        turns.append({"role": "assistant", "content": "It is sunny, with a light wind from the west. " * 4})
+    turns.append({"role": "user", "content": "And tomorrow?"})
+    named = [(f"get_{n}", "Look up one thing in the register of things.") for n in range(3)]
+    more = {"model": "m", "temperature": 0.5, "max_tokens": 500, "stream": True}
+    if api is Surface.MESSAGES:
+        tools = [{"name": name, "description": text, "input_schema": schema} for name, text in named]
+        return orjson.dumps({**more, "system": told, "messages": turns, "tools": tools})
+    functions = [{"name": name, "description": text, "parameters": schema} for name, text in named]
+    chat_tools = [{"type": "function", "function": function} for function in functions]
+    system = {"role": "system", "content": told}
+    return orjson.dumps({**more, "messages": [system, *turns], "tools": chat_tools})
+
+
+def _ask(api: Surface) -> bytes:
+    """Return a short request for a stream."""
+    if api is Surface.GENERATE:
+        return b'{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
+    if api is Surface.RESPONSES:
+        return b'{"model":"m","input":"hi","stream":true}'
+    return b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+
+def _events(api: Surface) -> tuple[bytes, bytes]:
+    """Return how a stream begins, and an event of it with some text."""
+    if api is Surface.MESSAGES:
+        begin = (
+            b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":'
+            b'"assistant","model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":3,"output_tokens":1}}}\n\n'
+            b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":'
+            b'{"type":"text","text":""}}\n\n'
+        )
+        delta = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" Hello there"}}'
+        return begin, b"event: content_block_delta\ndata: %b\n\n" % delta
+    if api is Surface.GENERATE:
+        event = (
+            b'data: {"candidates":[{"content":{"parts":[{"text":" Hello there"}],"role":"model"},"index":0}],'
+            b'"usageMetadata":{"promptTokenCount":3,"totalTokenCount":9},"modelVersion":"m","responseId":"r"}\r\n\r\n'
+        )
+        return event, event
+    chunk = (
+        b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,'
+        b'"delta":{%b},"logprobs":null,"finish_reason":null}]}\n\n'
+    )
+    return chunk % b'"role":"assistant","content":""', chunk % b'"content":" Hello there"'
+
+
+def _dialogue(client: Surface, model: Surface, *, stream: bool = False) -> Dialogue:
+    losses, made = Losses(), sides()
+    call = Call("0a1b2c", 1_790_000_000, "m", stream)
+    return Dialogue(made.clients[client](call, losses), made.models[model](ModelFacts(), losses, "x"), losses)
+
+
+def _crossing(client: Surface, model: Surface) -> Callable[[], object]:
+    """Return one request's way, with all that is made for it."""
+    body, made, facts = _request(client), sides(), ModelFacts()
+
+    def cross() -> object:
+        losses = Losses()
+        call = Call("0a1b2c", 1_790_000_000, "m", True)
+        reader, writer = made.clients[client](call, losses), made.models[model](facts, losses, "x")
+        return Dialogue(reader, writer, losses).request(body, "m")
+
+    return cross
+
+
+def _streaming(client: Surface, model: Surface) -> Callable[[], object]:
+    """Return the way of one event."""
+    begin, event = _events(model)
+    dialogue = _dialogue(client, model, stream=True)
+    dialogue.request(_ask(client), "m")
+    stream = dialogue.stream()
+    stream.feed(begin, False)
+    assert b"Hello there" in stream.feed(event, False), "the event has text, and it is written"
+    return lambda: stream.feed(event, False)
+
+
+def _decoding(body: bytes) -> Callable[[], object]:
+    return lambda: orjson.dumps(orjson.loads(body))
+
+
+def _measure(work: Callable[[], object], n: int) -> float:
+    began_ns = time.perf_counter_ns()
+    for _ in range(n):
+        work()
+    return (time.perf_counter_ns() - began_ns) / n / 1000
+
+
+def _rounds(works: dict[str, Callable[[], object]], n: int, n_rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(n_rounds):
+        for name, work in works.items():
+            found[name].append(_measure(work, n))
+    return found
+
+
+def _stream_bytes(client: Surface, model: Surface) -> float:
+    """Return the memory of an open stream, after some events."""
+    begin, event = _events(model)
+    tracemalloc.start()
+    held = []
+    for _ in range(_STREAMS):
+        dialogue = _dialogue(client, model, stream=True)
+        dialogue.request(_ask(client), "m")
+        stream = dialogue.stream()
+        for part in (begin, event, event, event):
+            stream.feed(part, False)
+        held.append((dialogue, stream))
+    n_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return n_bytes / len(held)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join([f"| {title} | µs: median of the rounds (least to greatest) |", "|---|---|", *_lines(rows)])
+
+
+def _lines(rows: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"| {name} | {value} |" for name, value in rows]
+
+
+def _shown(values: list[float]) -> str:
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def tables(n_rounds: int) -> str:
+    """Return what was measured."""
+    requests = {f"{_NAMES[c]} to {_NAMES[m]}": _crossing(c, m) for c, m in _REQUEST_PAIRS}
+    chat = _request(Surface.CHAT)
+    requests["the same bytes through orjson"] = _decoding(chat)
+    events = {f"{_NAMES[m]} to {_NAMES[c]}": _streaming(c, m) for c, m in _EVENT_PAIRS}
+    data = _events(Surface.CHAT)[1][6:]
+    events["a chunk's JSON through orjson"] = _decoding(data)
+    parts = [
+        _table(f"a request of {len(chat):,} bytes", _all(_rounds(requests, _REQUESTS_A_ROUND, n_rounds))),
+        _table("a streamed event", _all(_rounds(events, _EVENTS_A_ROUND, n_rounds))),
+    ]
+    memory = [(f"{_NAMES[m]} to {_NAMES[c]}", f"{_stream_bytes(c, m) / 1024:.1f}") for c, m in _EVENT_PAIRS]
+    parts.append("\n".join(["| an open stream | KiB of Python objects |", "|---|---|", *_lines(memory)]))
+    return "\n\n".join(parts)
+
+
+def _all(found: dict[str, list[float]]) -> list[tuple[str, str]]:
+    return [(name, _shown(values)) for name, values in found.items()]
+
+
+def main() -> None:
+    """Measure, print, and fill the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dry", action="store_true", help="write no page")
+    arguments = parser.parse_args()
+    text = tables(arguments.rounds)
+    print(text)
+    if arguments.dry:
+        return
+    page = fill(_PAGE.read_text(), "run", f"{_about()}\n")
+    _PAGE.write_text(fill(page, "translation", f"{text}\n"))
+
+
+def _about() -> str:
+    """Return when and where it was measured."""
+    machine = describe()
+    return (
+        f"{time.strftime('%Y-%m-%d')}: {machine['cpu']}, CPython {machine['python']}, commit {machine['commit']}"
+        f"{', changed since' if machine['modified'] else ''}."
+    )
+
+
+if __name__ == "__main__":
+    main()
