@@ -51,7 +51,7 @@ _COUNTED_BY: Final = {
 }
 COUNTS: Final = frozenset(_COUNTED_BY)
 _JSON: Final = (b"content-type", b"application/json")
-_IN_PATH: Final = frozenset({Envelope.AZURE_DATED, Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
+_IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
 
 class AnsweredHereError(Exception):

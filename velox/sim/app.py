@@ -10,6 +10,7 @@ A request may name any model; only the configured ones are listed.
 from __future__ import annotations
 
 import random
+import re
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ _METRICS: Final = b"/metrics"
 _MODELS: Final = b"/models"
 _EMBEDDINGS: Final = b"/embeddings"
 _MESSAGES: Final = b"/messages"
+_DEPLOYMENT: Final = re.compile(rb"/openai/deployments/[^/]+/")
 _COUNT: Final = b"/messages/count_tokens"
 _MESSAGE_PROMPTS: Final = ("system", "messages")
 _GEMINI_ACTIONS: Final = ("generateContent", "streamGenerateContent", "countTokens")
@@ -124,8 +126,8 @@ class Simulator:
         """Return the reply to a whole request; None: it gets none, and its connection is reset.
 
         target: path and query, with or without /v1 in front, and before it whatever stands before it at some providers
-        (/openai/v1/chat/completions). A HEAD is answered like a GET: whoever writes
-        the reply leaves the body out.
+        (/openai/v1/chat/completions); or below a deployment of Azure's (/openai/deployments/NAME/embeddings). A HEAD is
+        answered like a GET: whoever writes the reply leaves the body out.
         """
         now = int(self._clock())
         path, _, query = target.partition(b"?")
@@ -180,7 +182,7 @@ class Simulator:
 
     def _route(self, method: bytes, path: bytes, body: bytes, now: int) -> Reply | None:
         _, has_v1, rest = path.partition(b"/v1/")
-        short = b"/" + rest if has_v1 else path
+        short = b"/" + rest if has_v1 else _DEPLOYMENT.sub(b"/", path)
         is_model = short == _MODELS or short.startswith(_MODELS + b"/")
         is_operations = path in (_HEALTH, _METRICS)
         if not is_model and short not in (_EMBEDDINGS, _COUNT) and short not in self._texts and not is_operations:
