@@ -20,6 +20,7 @@ from velox.runtime.check import check_lines
 from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.keys import parse_key
+from velox.settings.problems import unknown
 from velox.sim import options as sim_options
 from velox.sim import server as simulator
 
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         for problem in exc.problems:
             print(f"  {problem}", file=sys.stderr)
         return 2
+    if arguments.command == "check" and arguments.explain is not None:
+        return _explain_losses(settings, *arguments.explain)
     if arguments.command == "check":
         return _explain(settings, arguments) if _is_question(arguments) else _check(settings, shows_all=arguments.all)
     other = _other_than_sim(settings) if arguments.sim else ""
@@ -124,6 +127,23 @@ def _check(settings: Settings, *, shows_all: bool) -> int:
 
 def _is_question(arguments: argparse.Namespace) -> bool:
     return any(given is not None for given in (arguments.model, arguments.path, arguments.header, arguments.key))
+
+
+def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
+    """Print what a route loses of a dialect. Exit code 2: there is no such route, or dialect."""
+    # Here, not above: only this needs all dialects.
+    from velox.runtime.translation_losses import DIALECTS, loss_lines
+
+    route = next((each for each in settings.routes if each.name == name), None)
+    expected = "" if route is not None else unknown("route", name, [each.name for each in settings.routes])
+    if dialect not in DIALECTS:
+        expected = f"expected a dialect: {', '.join(DIALECTS)}"
+    if expected or route is None:
+        print(f"velox check: --explain ROUTE DIALECT: {expected}", file=sys.stderr)
+        return 2
+    for line in loss_lines(settings, route, dialect):
+        print(line)
+    return 0
 
 
 def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -247,6 +267,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--header", metavar="NAME:VALUE", action="append", help="header of the request; may be repeated")
     check.add_argument(
         "--key", metavar="NAME", help="name of the client key of the request; -: read the key from stdin"
+    )
+    check.add_argument(
+        "--explain", nargs=2, metavar=("ROUTE", "DIALECT"), help="what requests of a dialect would lose on a route"
     )
     key = commands.add_parser("key", help="create a client key, or hash one", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
