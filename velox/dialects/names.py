@@ -12,10 +12,18 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = ["FittedNames"]
+__all__ = ["FittedNames", "short_key"]
 
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MOST_KEY: Final = 64
 _N_DIGITS: Final = 10  # of a hash: 40 bits among the tools or calls of one request
+
+
+def short_key(key: str) -> str:
+    """Return who asks, or which cache, as OpenAI takes it: in up to 64 characters. Claude Code's user ids have more."""
+    if len(key) <= _MOST_KEY:
+        return key
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class FittedNames:

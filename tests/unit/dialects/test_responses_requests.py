@@ -157,7 +157,7 @@ def test_reasoning_that_led_to_nothing_is_left_out() -> None:
         ("include", ["message.output_text.logprobs"]),
     ],
 )
-def test_refused_fields_are_named(field: str, value: object) -> None:
+def test_refused_fields_are_named(field: str, value: Any) -> None:
     """What changes an answer's meaning is refused before anything is sent."""
     with pytest.raises(BadRequestError) as caught:
         _read(**{field: value})
@@ -387,6 +387,17 @@ def test_few_tokens_are_raised() -> None:
     assert written["max_output_tokens"] == 16
     assert written["reasoning"] == {"effort": "medium"}
     assert losses.dropped == ("max_tokens",)
+
+
+@pytest.mark.parametrize("model", [ResponsesModel, ChatModel])
+def test_long_user_ids_are_hashed(model: type[ResponsesModel | ChatModel]) -> None:
+    """OpenAI refuses more than 64 characters; Claude Code's have about 150. The same user stays the same."""
+    for length, is_same in ((64, True), (65, False)):
+        request = Request("m", [Message(Role.USER, [Text(b'"a"')])], user="u" * length, cache_key="k" * length)
+        written = json.loads(model(UNKNOWN_MODEL, Losses()).write(request, "gpt").body)
+        assert len(written["user"]) == len(written["prompt_cache_key"]) == 64
+        assert (written["user"] == request.user) is is_same
+        assert (written["prompt_cache_key"] == request.cache_key) is is_same
 
 
 def test_models_that_do_not_sample_or_reason() -> None:

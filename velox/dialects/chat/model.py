@@ -47,7 +47,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.dialects.names import FittedNames
+from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
@@ -114,11 +114,11 @@ class ChatModel:
         if request.reasoning is not None:
             self._reasoning(fields, request.reasoning)
         if request.user is not None:
-            self._add(fields, "user", quoted(request.user))
+            self._add(fields, "user", quoted(short_key(request.user)))
         if request.tier is not None:
             self._add(fields, "service_tier", quoted(request.tier))
         if request.cache_key is not None:
-            self._add(fields, "prompt_cache_key", quoted(request.cache_key))
+            self._add(fields, "prompt_cache_key", quoted(short_key(request.cache_key)))
         fields += [messages.cache_control(request.cache), b"}"]
         return Written(b"".join(fields), self._names.originals, messages.ids)
 

@@ -28,7 +28,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.names import FittedNames
+from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import read_error
 from velox.dialects.responses import wire
 from velox.dialects.responses.items import ItemWriter
@@ -93,11 +93,11 @@ class ResponsesModel:
             self._add(fields, "text", b'{"format":%b}' % _format(request.format))
         self._reasoning(fields, request.reasoning)
         if request.user is not None:
-            self._add(fields, "user", quoted(request.user))
+            self._add(fields, "user", quoted(short_key(request.user)))
         if request.tier is not None:
             self._add(fields, "service_tier", quoted(request.tier))
         if request.cache_key is not None:
-            self._add(fields, "prompt_cache_key", quoted(request.cache_key))
+            self._add(fields, "prompt_cache_key", quoted(short_key(request.cache_key)))
         if request.cache is not None:
             self._losses.drop("cache")
         if "store" not in self._facts.refused:
