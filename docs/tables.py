@@ -15,9 +15,12 @@ from velox.admin import metrics_page
 from velox.admin.metrics_page import upstream_families
 from velox.errors import Reason, error_type
 from velox.observe.series import CELLS
+from velox.providers.model_facts import facts_of
 from velox.providers.provider import Keyless, Provider
 from velox.providers.rows import PROVIDERS
-from velox.providers.target import missing, surfaces
+from velox.providers.target import missing, surfaces, target_call
+from velox.runtime.dialects import sides
+from velox.runtime.translation_losses import DIALECTS, field_losses
 from velox.settings.model import VARIABLES
 from velox.settings.provider_fields import PARAMETERS
 from velox.settings.show import markdown
@@ -30,6 +33,7 @@ __all__ = [
     "MEANING",
     "TABLES",
     "fill",
+    "losses",
     "most_series",
     "providers",
     "reasons_by_status",
@@ -96,6 +100,16 @@ _NEVER_SENT: Final = (Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW, Reason.TUNNEL_TI
 
 
 _SHOWN_MODELS: Final = 2
+# A current model of each API that others are translated to.
+_MODELS: Final = {
+    "Claude": ("anthropic", "claude-opus-4-7"),
+    "Claude on Bedrock": ("bedrock", "anthropic.claude-opus-4-7-v1:0"),
+    "Nova on Bedrock": ("bedrock", "amazon.nova-2-lite-v1:0"),
+    "Gemini": ("gemini", "gemini-3-flash"),
+    "Chat: GPT-4o": ("openai", "gpt-4o"),
+    "Chat: vLLM": ("vllm", "a-model"),
+    "Responses: GPT-5.2": ("openai", "gpt-5.2"),
+}
 
 # What is sent in place of a key.
 _SIGNED: Final = {
@@ -197,6 +211,25 @@ def providers() -> str:
     return "\n".join(lines) + "\n"
 
 
+def losses() -> str:
+    """Return the tables of docs/dialects.md: for each dialect of clients the fields that some translation loses."""
+    tables = []
+    for dialect, surface in DIALECTS.items():
+        columns: dict[str, dict[str, str]] = {}
+        for title, (provider, model) in _MODELS.items():
+            row = PROVIDERS[provider]
+            call = target_call(row, {"region": "r"}, surface, model)
+            if call is None or call.api is surface:
+                continue
+            found = field_losses(sides(), surface, call.api, (provider, facts_of(row, model), model))
+            columns[title] = {name: "**refused**" if why else "dropped" if lost else "" for name, lost, why in found}
+        names = [name for name in next(iter(columns.values())) if any(column[name] for column in columns.values())]
+        lines = [f"| `{dialect}` | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
+        lines += [f"| {name} | {' | '.join(column[name] for column in columns.values())} |" for name in names]
+        tables.append("\n".join(lines) + "\n")
+    return "\n" + "\n".join(tables) + "\n"
+
+
 def _needs(row: Provider) -> str:
     ways = [f"`{name}`" for name in row.key_variables[:1]]
     if row.keyless is not Keyless.CLIENT:
@@ -242,6 +275,7 @@ TABLES: Final = (
     ("docs/errors.md", "reasons", reasons_in_full),
     ("docs/metrics.md", "series", most_series),
     ("docs/providers.md", "providers", providers),
+    ("docs/dialects.md", "losses", losses),
 )
 
 

@@ -28,7 +28,7 @@ from velox.settings import Settings
 from velox.settings.problems import on_one_line
 from velox.types import Surface
 
-__all__ = ["DIALECTS", "loss_lines"]
+__all__ = ["DIALECTS", "field_losses", "loss_lines"]
 
 # The dialects of clients, as they are called on the command line.
 DIALECTS: Final[Mapping[str, Surface]] = MappingProxyType(
@@ -223,19 +223,33 @@ def _of_target(
     yield f"{called}: translated to {call.api.name.lower()}"
     facts = facts_of(row, model, entry.model_facts)
     dropped, refused = [], []
-    for name, fields in _FIELDS[surface].items():
-        losses = Losses()
-        body = msgspec.json.encode({**_USUAL[surface], **fields})
-        try:
-            _cross(known, surface, call.api, row.name, (facts, losses, model), body)
-        except BadRequestError as exc:
-            refused.append(f"{name} ({exc.message})")
-            continue
-        dropped += [name if name.partition(":")[0] == lost else f"{name} ({lost})" for lost in losses.dropped]
+    for name, lost, why in field_losses(known, surface, call.api, (row.name, facts, model)):
+        if why:
+            refused.append(f"{name} ({why})")
+        dropped += [name if name.partition(":")[0] == each else f"{name} ({each})" for each in lost]
     yield f"  left out{', so refused here (strict)' if route.strict else ''}: {', '.join(dropped) or 'nothing'}"
     if not refused:
         yield "  refused: nothing"
     yield from (f"  refused: {each}" for each in refused)
+
+
+def field_losses(
+    known: Sides, surface: Surface, api: Surface, of: tuple[str, ModelFacts, str]
+) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield for each field of a dialect what a translation drops of it, and why it is refused, if it is.
+
+    of: name of the provider's row, facts and name of the model.
+    """
+    provider, facts, model = of
+    for name, fields in _FIELDS[surface].items():
+        losses = Losses()
+        body = msgspec.json.encode({**_USUAL[surface], **fields})
+        try:
+            _cross(known, surface, api, provider, (facts, losses, model), body)
+        except BadRequestError as exc:
+            yield name, (), exc.message
+        else:
+            yield name, losses.dropped, ""
 
 
 def _cross(
