@@ -196,6 +196,24 @@ def test_error_inside_a_stream_of_200_leads_to_the_fallback(
     assert json.loads(other.calls[-1].body)["model"] == "gpt-4o"
 
 
+def test_stream_that_ends_before_its_first_event_leads_to_the_fallback(
+    velox: VeloxProcess, upstream: RecordingUpstream, other: RecordingUpstream
+) -> None:
+    """The client has seen nothing of it."""
+
+    async def empty(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(b": nothing\n\n")
+        await call.end()
+
+    with upstream.playing(empty), other.playing(replays(CHAT, CHAT_STREAM)):
+        create = velox.openai().chat.completions.with_raw_response.create
+        raw = create(model="gemini-2.5-flash", messages=MESSAGES, stream=True)
+        list(raw.parse())
+
+    assert "gemini=upstream_truncated" in raw.headers["x-velox-tried"]
+
+
 def test_error_of_the_upstream_is_one_of_the_client(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
     """Its status and words, in OpenAI's shape."""
 

@@ -191,6 +191,17 @@ def test_cut_stream_never_looks_whole(before: bytes) -> None:
     assert told == (b"<failed 502>" if b"e" in before else None)
 
 
+def test_last_event_before_a_cut_is_told_first() -> None:
+    """It may come in one read with the end."""
+    play = Play(is_stream=True)
+    play.begin(200, SSE)
+    play.chain.feed(b".e", False)
+
+    with pytest.raises(UpstreamFailure):
+        play.chain.feed(b"e", True)
+    assert play.chain.cut(VeloxError(Reason.UPSTREAM_TRUNCATED, "cut")) == b"<e><failed 502>"
+
+
 def test_json_in_place_of_a_stream_becomes_one() -> None:
     """A server that does not stream answers a client that asked for it."""
     play = Play(is_stream=True)

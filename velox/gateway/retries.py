@@ -50,7 +50,11 @@ _N_AT_ONCE: Final = 2
 _PAUSE_FIRST_S: Final = 0.005
 # A connection that failed so late ran into a time-out; a refusal comes within a round trip.
 _HOPELESS_S: Final = 1.0
-_CAUSES: Final = {Reason.UPSTREAM_RESET: Retry.RESET, Reason.UPSTREAM_TTFB_TIMEOUT: Retry.TIMEOUT}
+_CAUSES: Final = {
+    Reason.UPSTREAM_RESET: Retry.RESET,
+    Reason.UPSTREAM_TRUNCATED: Retry.RESET,  # of a stream whose head was held back
+    Reason.UPSTREAM_TTFB_TIMEOUT: Retry.TIMEOUT,
+}
 
 
 class RetryPolicy:

@@ -174,12 +174,13 @@ class TranslatedReply(ReplyFilter):
         if stream is None or self.released is None or stream.failed is not None or stream.is_whole:
             return None
         code = error.reason.code
-        return stream.fail(ApiError(_kind(error.status), error.status, error.message, code))
+        return b"".join(self._written) + stream.fail(ApiError(_kind(error.status), error.status, error.message, code))
 
     def _feed_stream(self, stream: CrossingStream, data: bytes, end: bool) -> bytes:
         text = stream.feed(data, end)
         if self.released is not None:
             if end and not stream.is_whole and stream.failed is None:
+                self._written = [text]  # goes out before the event that says that it was cut
                 raise _truncated()
             self.is_over = stream.is_whole or stream.failed is not None
             return text
