@@ -241,6 +241,21 @@ def test_custom_input_is_one_delta_of_plain_text() -> None:
     assert (item["name"], item["input"], item["call_id"]) == ("apply_patch", "a\nb", "a")
 
 
+@pytest.mark.parametrize("arguments", [b'""', b'"{ }"', b'"{\\"command\\":[\\"l"', b'" [1]"', b'"null"'])
+@pytest.mark.parametrize("name", ["local_shell", "tool_search", "apply_patch", "exec_command"])
+def test_arguments_that_are_no_json_never_break_an_event(name: str, arguments: bytes) -> None:
+    """A model may stop within them."""
+    events: list[Event] = [
+        Open(0, Kind.TOOL, "a", name),
+        Delta(0, arguments),
+        Close(0),
+        Finish(Stop(StopReason.LENGTH)),
+        End(),
+    ]
+    (item,) = _written(events, _client(_CODEX))[-1]["response"]["output"]
+    assert item["call_id"] == "a"
+
+
 @pytest.mark.parametrize(
     ("reason", "status", "details"),
     [
@@ -317,6 +332,18 @@ def test_answer_repeats_what_was_asked() -> None:
     assert (answer["instructions"], answer["tool_choice"]) == ("Be kind.", "required")
     assert (answer["temperature"], answer["parallel_tool_calls"]) == (0.5, False)
     assert (answer["model"], answer["created_at"], answer["store"]) == ("claude", 1_790_000_000, False)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_request_of_many_lines_does_not_break_an_event(end: bytes) -> None:
+    """An event repeats the tools as they came; its data is one line."""
+    client = _client(json.dumps(json.loads(_CODEX), indent=2).encode().replace(b"\n", end))
+    events = told(_answered([ToolUse("a", "local_shell", b'{\n"command": ["ls"]\n}')]))
+    writer = client.stream()
+    for block in b"".join(writer.write(event) for event in events).split(b"\n\n"):
+        assert b"\r" not in block
+        assert block.count(b"\n") == (1 if block else 0)
+    assert len(_written(events, client)[-1]["response"]["tools"]) == 8
 
 
 # -- reading ------------------------------------------------------------------------------------------

@@ -136,9 +136,10 @@ def call_item(item_id: bytes, call_id: bytes, origin: Origin, arguments: JsonVal
 
 def _shell_action(arguments: JsonValue) -> bytes:
     """Return what a shell is to do: the model's arguments, and the fields that it was not asked for."""
-    if len(arguments) <= 2:
+    fields = arguments.strip()[1:].lstrip()
+    if not fields or fields == b"}":
         return b'{"type":"exec","command":[],"env":{}}'
-    return b'{"type":"exec","env":{},' + arguments.lstrip(b"{ \t\r\n")
+    return b'{"type":"exec","env":{},' + fields
 
 
 def usage_json(usage: Usage) -> bytes:

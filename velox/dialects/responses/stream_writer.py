@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.dialects.arguments import custom_input
+from velox.dialects.arguments import custom_input, read_arguments
 from velox.dialects.form import (
     Call,
     Close,
@@ -284,7 +284,7 @@ class EventWriter:
                     self._event(b"response.custom_tool_call_input.done", done),
                 ]
             case _:
-                pass
+                arguments = read_arguments(text)  # they stand in the item as JSON, whatever the model wrote
         return self._call_item(block, origin, arguments, _COMPLETED)
 
     # -- end --------------------------------------------------------------------------------------------
@@ -339,4 +339,13 @@ class SseWriter:
         if not written:
             return b""
         # An event begins with {"type":"NAME", and has its name before the data, too.
-        return b"".join([b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], text) for text in written])
+        return b"".join(
+            [b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], _in_a_line(text)) for text in written]
+        )
+
+
+def _in_a_line(text: bytes) -> bytes:
+    """Return JSON without line ends, which are between its values only: what was asked is repeated as it came."""
+    if b"\n" in text or b"\r" in text:
+        return text.replace(b"\n", b" ").replace(b"\r", b" ")
+    return text
