@@ -68,7 +68,7 @@ class Enabled(Struct):
     enabled: bool = False
 
 
-class BlockIn(Struct):
+class BlockIn(Struct, gc=False):
     """One block of a request, of any type. content: of a tool_result or search_result. citations: a list or object."""
 
     type: str
@@ -95,14 +95,14 @@ class BlockIn(Struct):
     tool_name: str | None = None
 
 
-class MessageIn(Struct):
+class MessageIn(Struct, gc=False):
     """One message. content: a text or a list of blocks."""
 
     role: str
     content: Raw
 
 
-class ToolIn(Struct):
+class ToolIn(Struct, gc=False):
     """A tool. type: None or "custom" for a function of the client's; all others are Anthropic's."""
 
     name: str = ""
@@ -221,7 +221,7 @@ class OutputDetails(Struct):
     thinking_tokens: int | None = None
 
 
-class UsageOut(Struct):
+class UsageOut(Struct, gc=False):
     """input_tokens: without those that were read from the cache or written to it."""
 
     input_tokens: int | None = None
@@ -233,7 +233,7 @@ class UsageOut(Struct):
     service_tier: str | None = None
 
 
-class BlockOut(Struct):
+class BlockOut(Struct, gc=False):
     """One block of an answer, or what its event begins with."""
 
     type: str
@@ -274,7 +274,7 @@ class AnswerOut(Struct):
     error: ErrorBody | None = None
 
 
-class DeltaOut(Struct):
+class DeltaOut(Struct, gc=False):
     """What is new: of a block, or of the message."""
 
     type: str = ""
@@ -287,7 +287,7 @@ class DeltaOut(Struct):
     stop_details: StopDetails | None = None
 
 
-class EventOut(Struct):
+class EventOut(Struct, gc=False):
     """One event of a stream, of any type."""
 
     type: str = ""
