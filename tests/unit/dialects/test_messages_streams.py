@@ -274,6 +274,19 @@ def test_pitfall_44_half_a_surrogate_pair_passes() -> None:
     assert Delta(0, b'"\\ud83d"') in events_of(MessagesReader(), text)
 
 
+def test_json_through_a_tool_streams_as_text() -> None:
+    """Its input is the text; the model did not stop for a tool."""
+    tool = {"type": "tool_use", "id": "toolu_1", "name": "json_answer", "input": {}}
+    deltas = [{"type": "input_json_delta", "partial_json": text} for text in ('{"a"', ": 1}")]
+
+    answer = assembled(
+        events_of(MessagesReader("json_answer"), _sse(_START, *_block(0, tool, *deltas), _finish("tool_use"), _STOP))
+    )
+
+    assert answer.blocks == [Text(b'"{\\"a\\": 1}"')]
+    assert answer.stop == Stop(StopReason.END)
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
