@@ -129,7 +129,8 @@ class GenerateStreamWriter:
         if begun.kind is Kind.TOOL:
             self._waiting_bytes -= sum(map(len, opened.texts))
             call_id = begun.id or f"call_{self._call.id}{begun.n}"
-            arguments = arguments_of(joined(opened.texts, b""))
+            # Line ends are between the values only, and would end the event's line.
+            arguments = arguments_of(joined(opened.texts, b"")).replace(b"\n", b" ").replace(b"\r", b" ")
             return self._chunk(call_part(call_id, begun.name, arguments, signature))
         if signature is None:
             return b""

@@ -1,0 +1,31 @@
+"""Streams of every client's dialect: an event's data is one line, however the model wrote its arguments."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velox.dialects.events import events_of
+from velox.dialects.form import Answer, Call, Stop, StopReason, ToolUse
+from velox.dialects.losses import Losses
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+SIDES = sides()
+
+
+@pytest.mark.parametrize("client", sorted(SIDES.clients), ids=lambda client: client.name.lower())
+def test_arguments_of_many_lines_do_not_break_an_event(client: Surface) -> None:
+    """Models pretty-print them."""
+    arguments = b'{\n  "a": 1,\r\n  "b": "x\\ny"\n}'
+    writer = SIDES.clients[client](Call("abc", 7, "m", True), Losses()).stream()
+    answer = Answer("", "m", [ToolUse("c", "f", arguments)], Stop(StopReason.TOOLS))
+    text = b"".join(writer.write(event) for event in events_of(answer))
+
+    assert b"\r\n  " not in text
+    for block in text.replace(b"\r\n", b"\n").split(b"\n\n"):
+        for line in block.split(b"\n"):
+            assert line == b"" or line.startswith((b"event: ", b"data: "))
+            if line.startswith(b"data: {"):
+                json.loads(line[6:])
