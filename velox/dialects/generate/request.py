@@ -295,7 +295,7 @@ class RequestWriter:
 
     def _lost_mark(self, is_marked: bool) -> None:
         if is_marked:
-            self._losses.drop("cache_control")
+            self._losses.drop("cache")
 
     # -- tools -------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ from velox.dialects.generate.wire import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.signatures import is_redacted, untagged
+from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted, raw_text
 
 __all__ = ["RequestReader", "camel"]
@@ -132,7 +133,16 @@ class RequestReader:
 
     def read(self, body: bytes | bytearray, model: str, stream: bool) -> Request:
         """Read the request. Raises BadRequestError."""
-        fields = {camel(name): value for name, value in decoded_request(_FIELDS, checked_text(body)).items()}
+
+        def read(text: bytes) -> Request:
+            self._n_calls = 0
+            self._open.clear()
+            return self._request(text, model, stream)
+
+        return keeping_surrogates(read, checked_text(body))
+
+    def _request(self, body: bytes, model: str, stream: bool) -> Request:
+        fields = {camel(name): value for name, value in decoded_request(_FIELDS, body).items()}
         request = Request(model, [], stream)
         for name, value in fields.items():
             if name == "contents" or is_absent(value):
@@ -276,7 +286,7 @@ class RequestReader:
                     declarations = decoded_request(_DECLARATIONS, value, place) or ()
                     tools += [_tool(found, f"{place}[{at}]") for at, found in enumerate(declarations)]
                 elif not is_absent(value):
-                    self._losses.drop(_snake(name), f"tools[{n}]")
+                    self._losses.drop("tools.hosted", f"tools[{n}].{name}")
         return tools
 
     def _choice(self, raw: Raw) -> ToolChoice | None:
@@ -457,7 +467,3 @@ def _reasoning(thinking: Thinking) -> Reasoning | None:
     if budget <= 0:
         return Reasoning(enabled=budget < 0, summary=summary)
     return Reasoning(budget_tokens=budget, summary=summary)
-
-
-def _snake(name: str) -> str:
-    return "".join([f"_{each.lower()}" if each.isupper() else each for each in name])

@@ -143,8 +143,9 @@ class _Subset:
         for key in _KEPT:
             if key in schema and schema[key] is not None:
                 found[key] = schema[key]
-        if schema.get("format") in _FORMATS.get(kind, ()):
-            found["format"] = schema["format"]
+        form = schema.get("format")
+        if isinstance(form, str) and form in _FORMATS.get(kind, ()):
+            found["format"] = form
         values = _list(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
         names = [value for value in values if isinstance(value, str) and value]
         if kind == "string" and names:
@@ -155,7 +156,8 @@ class _Subset:
         properties = _dict(schema.get("properties")) if kind == "object" else {}
         if properties:
             found["properties"] = {name: self.rewrite(each, seen, depth + 1) for name, each in properties.items()}
-            required = [name for name in _list(schema.get("required")) if name in properties]
+            names = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+            required = [name for name in names if name in properties]
             if required:
                 found["required"] = required
 
