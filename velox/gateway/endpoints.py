@@ -6,12 +6,12 @@ path value that is looked at here is the one that goes up (R-PATH-1).
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
 from velox.memo import Memo
+from velox.policy.api_table import google_call
 from velox.types import BodyFields, Dialect, Endpoint, RequestHead, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
@@ -78,7 +78,6 @@ _GOOGLE_CALLS: Final[dict[bytes, tuple[Surface | None, bool]]] = {
     b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
 }
 _EMBEDS: Final = (Surface.EMBED_CONTENTS, None)
-_GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.
@@ -172,13 +171,13 @@ def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
 
 def _google_facts(path: bytes, facts: PathFacts) -> PathFacts | None:
     """Return the facts of a path that names a model as Gemini's clients do; None: it does not."""
-    found = _GOOGLE_PATH.fullmatch(path)
-    call = None if found is None else _GOOGLE_CALLS.get(found[2])
-    if found is None or call is None:
+    asked = google_call(path)
+    call = None if asked is None else _GOOGLE_CALLS.get(asked[1])
+    if asked is None or call is None:
         return None
     surface, is_stream = call
     try:
-        model = unquote_to_bytes(found[1]).decode()
+        model = unquote_to_bytes(asked[0]).decode()
     except UnicodeDecodeError:
         return None
     route = Endpoint.EMBEDDINGS if surface in _EMBEDS else Endpoint.GENERATE

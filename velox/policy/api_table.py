@@ -23,6 +23,7 @@ __all__ = [
     "Group",
     "ModelPlace",
     "call_of",
+    "google_call",
     "is_organizations",
     "loose_words",
     "may_name_objects",
@@ -225,6 +226,7 @@ _KNOWN: Final = frozenset(
     | _FIRST_WORDS.keys()
     | _OF_ORGANIZATION
 ) - {"*", _NAME}
+_GOOGLE_PATH: Final = re.compile(rb"/v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models/([^:]+(?::[^:]+)*):([A-Za-z]+)")
 _PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9_.:@~-]+)+/?")
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _MODELS: Final = "models"
@@ -263,7 +265,7 @@ def call_of(method: bytes, path: bytes, *, is_websocket: bool = False) -> ApiCal
         words = _model_words(path)
         if words is None:
             return None
-    if method == b"POST" and (named := _model_of_verb(words)) is not None:
+    if method == b"POST" and (named := _model_of_verb(path, words)) is not None:
         return ApiCall(Group.INFERENCE, ModelPlace.BODY, named, words, "", "")
     model, rest = _below_base(words)
     collection, object_id, group = _object_in(rest)
@@ -311,12 +313,22 @@ def _model_words(path: bytes) -> tuple[str, ...] | None:
     return None if plain is None or b"%" in decoded else (*words, *plain)
 
 
-def _model_of_verb(words: tuple[str, ...]) -> str | None:
-    """Return the model of `v1beta/models/NAME:VERB`, or of `.../publishers/google/models/NAME:VERB`."""
-    *before, last = words
-    name, colon, verb = last.rpartition(":")
-    is_place = len(before) > 1 and before[-1] == _MODELS and before[0].startswith("v1")
-    return name if colon and name and verb in _VERBS and is_place else None
+def google_call(path: bytes) -> tuple[bytes, bytes] | None:
+    """Return the model and the verb of `/v1beta/models/NAME:VERB`, as Gemini's clients ask; None: another path.
+
+    A name may have slashes and colons, and is as the path spells it. Whoever asks what such a path names asks here: two
+    readings of one path would let a key have another model than its own.
+    """
+    found = _GOOGLE_PATH.fullmatch(path)
+    return None if found is None else (found[1], found[2])
+
+
+def _model_of_verb(path: bytes, words: tuple[str, ...]) -> str | None:
+    """Return the model of a plainly written path of Gemini's; None: it is none, or could be read in two ways."""
+    call = google_call(path)
+    if call is None or call[1].decode("ascii") not in _VERBS or words.count(_MODELS) != 1:
+        return None
+    return call[0].decode("ascii")
 
 
 def _below_base(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

@@ -1,0 +1,63 @@
+"""Gemini's paths name the model: what a key may use is checked by the same reading that routes and forwards."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velox.gateway.endpoints import Routes
+from velox.policy.api_table import Group, call_of
+from velox.types import Dialect, Surface
+
+PATHS = Routes(("*",))
+WORDS = ["models", "gemini-a", "gpt-4o", "a:b", "tunedModels", "publishers", "google", "..", "%2e", "a%2Fb", ""]
+VERBS = ["generateContent", "streamGenerateContent", "countTokens", "GENERATECONTENT", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "stream"),
+    [
+        (b"/v1beta/models/gemini-a:generateContent", "gemini-a", False),
+        (b"/v1beta/models/gemini-a:streamGenerateContent", "gemini-a", True),
+        (b"/v1/models/llama3:8b:generateContent", "llama3:8b", False),
+        (b"/v1beta/models/anthropic/claude-x:generateContent", "anthropic/claude-x", False),
+        (b"/v1beta1/projects/p/locations/l/publishers/google/models/g:generateContent", "g", False),
+    ],
+)
+def test_model_and_stream_stand_in_the_path(path: bytes, model: str, stream: bool) -> None:
+    """Whatever the body says."""
+    facts, call = PATHS.facts(path), call_of(b"POST", path)
+
+    assert facts.named is not None and (facts.named.model, facts.named.stream) == (model, stream)
+    assert (facts.surface, facts.dialect) == (Surface.GENERATE, Dialect.GOOGLE)
+    assert call is not None and (call.group, call.path_model) == (Group.INFERENCE, model)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v1beta/models/gpt-4o:x/models/gemini-a:generateContent",
+        b"/v1beta/models/gpt-4o/models/gemini-a:generateContent",
+        b"/v1beta/models/gpt-4o%2Fmodels%2Fgemini-a:generateContent",
+        b"/v1beta/Models/gemini-a:generateContent",
+        b"/v1beta/models/gemini-a:GenerateContent",
+        b"/v1beta/tunedModels/gemini-a:generateContent",
+        b"/v1beta/models/../models/gemini-a:generateContent",
+    ],
+)
+def test_path_of_two_readings_is_no_call_of_a_limited_key(path: bytes) -> None:
+    """It names no model that a key could be allowed."""
+    call = call_of(b"POST", path)
+
+    assert call is None or call.path_model is None
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=6), st.sampled_from(VERBS))
+def test_both_readings_agree(words: list[str], verb: str) -> None:
+    """A model that a limited key was checked for is the one that is asked for."""
+    path = ("/" + "/".join(["v1beta", *words]) + ":" + verb).encode()
+    call, facts = call_of(b"POST", path), PATHS.facts(path)
+
+    if call is not None and call.path_model is not None and facts.surface is not None:
+        assert facts.named is not None and facts.named.model == call.path_model
