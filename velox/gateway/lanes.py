@@ -209,6 +209,7 @@ class Lanes:
             asked.on_bug,
             is_stream=asked.fields.stream,
             has_limits=asked.has_limits,
+            knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
             on_tokens=asked.on_tokens,
         )
 

@@ -24,6 +24,8 @@ from velox.types import Headers, ReplyHead
 __all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
 
 _ERRORS_FROM: Final = 400
+_OVERLOADED: Final = 529
+_UNAVAILABLE: Final = 503
 # Of a plain answer: pictures and sounds are in it as text.
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 # Of an error: what is longer is cut there.
@@ -90,7 +92,8 @@ class TranslatedReply(ReplyFilter):
 
     is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
     attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
-    in fields whose names begin like the upstream's. on_tokens: called with those of the prompt and of the answer; None:
+    in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
+    others get 503. on_tokens: called with those of the prompt and of the answer; None:
     nobody counts them.
     """
 
@@ -101,6 +104,7 @@ class TranslatedReply(ReplyFilter):
         "_head",
         "_is_error",
         "_is_stream",
+        "_knows_529",
         "_n_bytes",
         "_on_bug",
         "_on_tokens",
@@ -117,6 +121,7 @@ class TranslatedReply(ReplyFilter):
         *,
         is_stream: bool,
         has_limits: bool,
+        knows_529: bool = False,
         on_tokens: Callable[[int | None, int | None], None] | None = None,
     ) -> None:
         super().__init__()
@@ -126,6 +131,7 @@ class TranslatedReply(ReplyFilter):
         self._refuses: Final = refuses
         self._is_stream: Final = is_stream
         self._has_limits: Final = has_limits
+        self._knows_529: Final = knows_529
         self._head: ReplyHead | None = None
         self._is_error = False
         self._stream: CrossingStream | None = None
@@ -237,6 +243,8 @@ class TranslatedReply(ReplyFilter):
         headers += fields
         if self._crossing.dropped:
             headers.append((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")))
+        if status == _OVERLOADED and not self._knows_529:
+            status = _UNAVAILABLE
         self.released = ReplyHead.of(status, headers, None)
 
     def _passes(self, name: bytes) -> bool:
