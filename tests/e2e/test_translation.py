@@ -297,3 +297,19 @@ def test_translations_are_counted(velox: VeloxProcess, upstream: RecordingUpstre
 
     for name in ("velox_translations_total", "velox_translation_dropped_fields_total"):
         assert after[name + labels] == before.get(name + labels, 0) + 1
+
+
+def test_gemini_client_embeds_with_an_openai_model(google: genai.Client, other: RecordingUpstream) -> None:
+    """Google's SDK sends a batch, and reads the vectors."""
+
+    async def embed(call: Call) -> None:
+        vectors = [{"index": n, "embedding": [n, 0.5]} for n in range(len(json.loads(call.body)["input"]))]
+        await call.reply(200, JSON, json.dumps({"object": "list", "data": vectors, "model": "m"}).encode())
+
+    with other.playing(embed):
+        found = google.models.embed_content(model="gpt-embed", contents=["a", "b"])
+
+    assert found.embeddings is not None and [each.values for each in found.embeddings] == [[0.0, 0.5], [1.0, 0.5]]
+    call = other.calls[-1]
+    assert call.target == "/v1/embeddings"
+    assert json.loads(call.body) == {"model": "gpt-embed", "input": ["a", "b"], "encoding_format": "float"}

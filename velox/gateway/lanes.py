@@ -22,6 +22,7 @@ from velox.dialects.claude_envelope import (
     vertex_body,
 )
 from velox.dialects.counting import ESTIMATED, Counting
+from velox.dialects.embeddings import GoogleEmbeddings
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
@@ -237,10 +238,24 @@ class Lanes:
         self._translate(Plain(counting), attempt, asked._replace(on_tokens=None))
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
+    def _embed(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+        """Have texts of a client of Gemini embedded by OpenAI's API."""
+        losses = Losses(strict=asked.strict)
+        embeddings = GoogleEmbeddings(*self._both(asked, Surface.GENERATE, Surface.CHAT, losses), losses)
+        try:
+            body = embeddings.request(asked.body or b"", asked.model or "")
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        asked.on_translated(asked.surface, call.api, len(losses.dropped))
+        self._translate(Plain(embeddings), attempt, asked._replace(on_tokens=None))
+        return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
     def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Put a request into another dialect."""
         if asked.surface in _COUNTED_BY:
             return self._count(call, attempt, asked)
+        if asked.surface is Surface.EMBED_CONTENTS and call.api is Surface.EMBEDDINGS:
+            return self._embed(call, attempt, asked)
         losses = Losses(strict=asked.strict)
         client, model = self._both(asked, asked.surface, call.api, losses)
         if call.envelope is Envelope.CLAUDE_VERTEX:
