@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.dialects.assembling import assembled, events_of
@@ -473,6 +473,8 @@ _EVENTS = st.one_of(
 
 
 @given(st.lists(_EVENTS, max_size=30))
+@example([Open(1, Kind.TEXT, "", "t"), Open(0, Kind.TEXT, "", "t"), Close(0), Delta(0, b'"a"')])
+@example([Open(1, Kind.TEXT, "", "t"), Open(0, Kind.TEXT, "", "t"), Close(0), Close(0)])
 def test_whatever_the_order_blocks_stand_one_after_the_other(events: list[Event]) -> None:
     """No order of events makes a stream that a client can't read."""
     assert _write(*events, End())[-1] == _STOP

@@ -192,7 +192,7 @@ class MessagesWriter:
 
     def _let_wait(self, event: Delta | Sign | Close) -> None:
         waiting = self._waiting.get(event.n)
-        if waiting is None:
+        if waiting is None or (waiting.events and isinstance(waiting.events[-1], Close)):
             return  # of a block that is closed
         waiting.events.append(event)
         if isinstance(event, Delta):
