@@ -138,6 +138,23 @@ def test_client_that_leaves_a_stream_pays_for_what_was_produced() -> None:
     run(main)
 
 
+def test_client_that_leaves_with_the_whole_answer_pays_for_that() -> None:
+    """All of the announced length is there; the end of the upstream's stream, in a frame of its own, is not yet."""
+
+    async def main() -> None:
+        upstream = ScriptedUpstream([(ReplyHead.of(200, [JSON], len(USAGE)), USAGE, False)])
+        with limited(upstream.dial) as made:
+            exchange, client = send(made, BODY)
+            await until(lambda: client.written.endswith(USAGE))
+            assert exchange is not None
+            exchange.client_gone()
+            await until(lambda: made.n_active == 0)
+            assert used(made) == (1, 50, 0)
+            assert (upstream.n_open, upstream.n_cancelled) == (0, 1)
+
+    run(main)
+
+
 def test_stream_that_breaks_costs_what_was_produced() -> None:
     """The client has got three tokens."""
 

@@ -168,9 +168,9 @@ class Exchange:
     def client_gone(self, *, stalled: bool = False) -> None:
         """Stop at once, in whichever phase (R-CANCEL-1)."""
         if self.reply is not None:
+            self.reply.client_gone()
             if self.reply.is_whole:
                 return  # the client disconnected after the complete response, which _run() is about to account
-            self.reply.client_gone()
         self._gone = Reason.CLIENT_SLOW if stalled else Reason.CLIENT_CLOSED
         if self._task is not None:
             self._cancel()

@@ -72,10 +72,10 @@ class Reply:
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_listener", "_loop", "_may_add"),
-        *("_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close", "_watch"),
-        *("_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns", "is_sse"),
-        *("last_s", "relay_ns", "started", "status"),
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_length", "_listener", "_loop"),
+        *("_may_add", "_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close"),
+        *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
+        *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
 
     def __init__(
@@ -102,6 +102,7 @@ class Reply:
         self._chain: FilterChain | None = None  # from the head on, if there are filters
         self._has_body = False
         self._may_add = False  # bytes of our own would not fill up a length that was announced
+        self._length: int | None = None  # of the body, as the client was told
         self._until_close = False
         self._watch: sse.EventWatch | None = None  # of an event stream that is not compressed
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
@@ -217,8 +218,21 @@ class Reply:
             self._stream.resume()
 
     def client_gone(self) -> None:
-        """Write to the client's transport no more: the loop has closed it."""
+        """Write to the client's transport no more: the loop has closed it.
+
+        With all of an announced length the client has the whole answer, though over HTTP/2 the end of the upstream's
+        stream may follow in a frame of its own: it is whole now, and costs what it says.
+        """
         self._write_chunk = None
+        if self.done.done() or self._length is None or self.bytes_out != self._length:
+            return
+        try:
+            if self._chain is not None:
+                self._chain.feed(b"", True)
+        except UpstreamFailure as failure:
+            self.on_failure(failure)
+        else:
+            self.done.set_result(None)
 
     def keep_alive(self, now_s: float, silence_s: float) -> None:
         """Send a comment when the client has been sent nothing for so long, if one may stand here (R-STREAM-3)."""
@@ -357,6 +371,7 @@ class Reply:
 
     def _has_begun(self, status: int, length: int | None, data: bytes) -> None:
         self._may_add = self._has_body and length is None
+        self._length = length if self._has_body else None
         self.bytes_out = len(data)
         self.status = status
         self.first_byte_ns = time.monotonic_ns()
