@@ -80,13 +80,13 @@ JsonValue: TypeAlias = bytes
 # -- requests -------------------------------------------------------------------------------------
 
 
-class CacheMark(msgspec.Struct, frozen=True):
+class CacheMark(msgspec.Struct, frozen=True, gc=False):
     """The prompt up to here is worth caching. ttl: "5m", "1h"; None: the provider's default."""
 
     ttl: str | None = None
 
 
-class Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True, gc=False):
     """What a provider signed its reasoning with. It goes back unchanged, and only to who made it.
 
     provider: "anthropic", "google", "openai"; Claude signs the same on every platform. value: as it came. item_id: of
@@ -107,7 +107,7 @@ class MediaKind(enum.Enum):
     TEXT = "text"
 
 
-class Media(msgspec.Struct, frozen=True):
+class Media(msgspec.Struct, frozen=True, gc=False):
     """value: base64 without a prefix, a URL (https:, gs:, s3:), an id, or plain text (as str). type: "image/png"."""
 
     kind: MediaKind
@@ -115,7 +115,7 @@ class Media(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-class Text(msgspec.Struct):
+class Text(msgspec.Struct, gc=False):
     """Some text. citations: Anthropic's, as they came; other dialects have none."""
 
     text: JsonText
@@ -124,7 +124,7 @@ class Text(msgspec.Struct):
     citations: JsonValue | None = None
 
 
-class Image(msgspec.Struct):
+class Image(msgspec.Struct, gc=False):
     """A picture. detail: OpenAI's "low", "high", "auto"."""
 
     source: Media
@@ -132,14 +132,14 @@ class Image(msgspec.Struct):
     cache: CacheMark | None = None
 
 
-class Audio(msgspec.Struct):
+class Audio(msgspec.Struct, gc=False):
     """A sound. format: "wav", "mp3"."""
 
     source: Media
     format: str | None = None
 
 
-class Document(msgspec.Struct):
+class Document(msgspec.Struct, gc=False):
     """A file. name: its name or title."""
 
     source: Media
@@ -149,7 +149,7 @@ class Document(msgspec.Struct):
     cache: CacheMark | None = None
 
 
-class ToolUse(msgspec.Struct):
+class ToolUse(msgspec.Struct, gc=False):
     """The model calls a tool. arguments: a JSON object. id: "" where the dialect gives none."""
 
     id: str
@@ -159,7 +159,7 @@ class ToolUse(msgspec.Struct):
     cache: CacheMark | None = None
 
 
-class ToolResult(msgspec.Struct):
+class ToolResult(msgspec.Struct, gc=False):
     """What a tool answered. name: of the tool, where the dialect says it; other writers look the id up."""
 
     id: str
@@ -169,7 +169,7 @@ class ToolResult(msgspec.Struct):
     cache: CacheMark | None = None
 
 
-class Thinking(msgspec.Struct):
+class Thinking(msgspec.Struct, gc=False):
     """Reasoning. text: b'""' beside a valid signature is usual. is_redacted: its signature's value is all there is."""
 
     text: JsonText
@@ -177,7 +177,7 @@ class Thinking(msgspec.Struct):
     is_redacted: bool = False
 
 
-class Refusal(msgspec.Struct):
+class Refusal(msgspec.Struct, gc=False):
     """The model's own words for why it does not answer (OpenAI)."""
 
     text: JsonText
@@ -195,7 +195,7 @@ class Role(enum.Enum):
     ASSISTANT = "assistant"
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """One message, where it stood. Two of one role may follow each other: a writer merges them where it has to.
 
     name: of who says it (Chat Completions).
@@ -206,7 +206,7 @@ class Message(msgspec.Struct):
     name: str | None = None
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, gc=False):
     """A function that the model may call. parameters: a JSON schema; None: it takes nothing.
 
     Tools that a provider runs itself are none: a reader drops them (losses.py).
@@ -228,7 +228,7 @@ class Choice(enum.Enum):
     TOOL = "tool"
 
 
-class ToolChoice(msgspec.Struct, frozen=True):
+class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     """name: of the one tool, for Choice.TOOL. allowed: those among which AUTO or REQUIRED chooses; empty: all."""
 
     choice: Choice
@@ -236,7 +236,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
     allowed: tuple[str, ...] = ()
 
 
-class Format(msgspec.Struct, frozen=True):
+class Format(msgspec.Struct, frozen=True, gc=False):
     """The form of the answer. schema: None: any JSON object (`json_object`)."""
 
     schema: JsonValue | None = None
@@ -245,7 +245,7 @@ class Format(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class Reasoning(msgspec.Struct, frozen=True):
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
     """How much the model is to reason.
 
     effort: "none", "minimal", "low", "medium", "high", "xhigh", "max". budget_tokens: in its place. enabled: False:
@@ -259,7 +259,7 @@ class Reasoning(msgspec.Struct, frozen=True):
     summary: str | None = None
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     """A request to generate text.
 
     model: as the client named it; the writer is given the one to ask for. cache: a mark on all of it (Anthropic's
@@ -304,7 +304,7 @@ class StopReason(enum.Enum):
     PAUSE = "pause"
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """The end of an answer. sequence: the string that it stopped at. explanation: of a filter or a refusal.
 
     unknown: the upstream's own word, where it is none of the known ones: then the reason is END.
@@ -316,7 +316,7 @@ class Stop(msgspec.Struct, frozen=True):
     unknown: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens; None: not said. Each is a total so far, never an addition.
 
     input: all of the prompt, those cached and written to the cache among them. output: all of the answer, reasoning
@@ -332,11 +332,18 @@ class Usage(msgspec.Struct, frozen=True):
 
     def over(self, before: Usage) -> Usage:
         """Return these, and those of `before` where these say nothing: the last that was said counts, per field."""
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
-        return Usage(*(new if new is not None else old for new, old in pairs))
+        # Field by field: it is called for each event of a stream that repeats its counts.
+        return Usage(
+            before.input if self.input is None else self.input,
+            before.output if self.output is None else self.output,
+            before.cached if self.cached is None else self.cached,
+            before.cache_written if self.cache_written is None else self.cache_written,
+            before.cache_written_1h if self.cache_written_1h is None else self.cache_written_1h,
+            before.reasoning if self.reasoning is None else self.reasoning,
+        )
 
 
-class Answer(msgspec.Struct):
+class Answer(msgspec.Struct, gc=False):
     """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal. id: the upstream's, "" for none.
 
     model: as the upstream called it. tier: that it was served in.
@@ -363,14 +370,14 @@ class Kind(enum.Enum):
     REFUSAL = "refusal"
 
 
-class Start(msgspec.Struct):
+class Start(msgspec.Struct, gc=False):
     """The stream begins. It may come before the model has begun to work: an error may still take its place."""
 
     id: str
     model: str
 
 
-class Open(msgspec.Struct):
+class Open(msgspec.Struct, gc=False):
     """A block begins. n: its number, from 0, new for each block. id, name: of a tool's call; id "" for none.
 
     Blocks may overlap (parallel calls of Chat Completions): a writer whose dialect forbids that lets them wait.
@@ -382,7 +389,7 @@ class Open(msgspec.Struct):
     name: str = ""
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """A part of a block's text, or of the JSON text of a tool's arguments. Never before its Open.
 
     text: as a JsonText: b'"Hel"'; for a tool a string that holds JSON: b'"{\\\\"city\\\\":"'.
@@ -392,32 +399,32 @@ class Delta(msgspec.Struct):
     text: JsonText
 
 
-class Sign(msgspec.Struct):
+class Sign(msgspec.Struct, gc=False):
     """The signature of a block, before its Close; of a redacted one all there is."""
 
     n: int
     signature: Signature
 
 
-class Close(msgspec.Struct):
+class Close(msgspec.Struct, gc=False):
     """A block is whole."""
 
     n: int
 
 
-class Used(msgspec.Struct):
+class Used(msgspec.Struct, gc=False):
     """What was used so far. Totals: the last one of each field counts."""
 
     usage: Usage
 
 
-class Finish(msgspec.Struct):
+class Finish(msgspec.Struct, gc=False):
     """The model has stopped. All blocks are closed. Usage may follow."""
 
     stop: Stop
 
 
-class End(msgspec.Struct):
+class End(msgspec.Struct, gc=False):
     """The stream is whole, which only the dialect's own end says. Nothing follows. Without it a stream was cut."""
 
 
@@ -438,7 +445,7 @@ class ErrorKind(enum.Enum):
     OVERLOADED = 529
 
 
-class ApiError(msgspec.Struct):
+class ApiError(msgspec.Struct, gc=False):
     """An error of an upstream. status: as it came; in a stream the usual one of its kind. message: plain text.
 
     code, param: OpenAI's, or what says the same: code "content_filter", "context_length_exceeded", ... retry_after_s:
@@ -453,7 +460,7 @@ class ApiError(msgspec.Struct):
     retry_after_s: float | None = None
 
 
-class Failed(msgspec.Struct):
+class Failed(msgspec.Struct, gc=False):
     """The upstream said in its stream that it failed. Nothing follows; never a finish."""
 
     error: ApiError
@@ -498,7 +505,7 @@ class ClientSide(Protocol):
         """Return the body of an error."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """What is known of a client's request beside its body.
 
     id: ours, of letters and digits: where an id is needed that the upstream did not give. now_s: Unix time. model,
@@ -511,7 +518,7 @@ class Call(msgspec.Struct, frozen=True):
     stream: bool = False
 
 
-class Written(msgspec.Struct):
+class Written(msgspec.Struct, gc=False):
     """A request as a model's API wants it.
 
     names: tools that are called otherwise there -> as the client calls them. ids: the same for the ids of calls.

@@ -18,6 +18,7 @@ from velox.dialects.form import (
     Answer,
     ApiError,
     ClientSide,
+    Delta,
     End,
     Event,
     Failed,
@@ -145,8 +146,13 @@ class _DialogueStream:
         return self._write(events)
 
     def _write(self, events: list[Event]) -> bytes:
+        if len(events) == 1 and type(events[0]) is Delta:
+            return self._writer.write(events[0])  # nearly all of a stream's reads
         written = []
         for event in events:
+            if type(event) is Delta:
+                written.append(self._writer.write(event))
+                continue
             if isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
                 event.name = self._written.names.get(event.name, event.name)
                 event.id = self._written.ids.get(event.id, event.id)

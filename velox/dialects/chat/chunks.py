@@ -124,6 +124,9 @@ class ChunkWriter:
             return self._delta(event)
         if self._is_over:
             return b""
+        if type(event) is Used:
+            self._usage = event.usage.over(self._usage)
+            return b""
         match event:
             case Start():
                 return self._start(event.id, event.model)
@@ -133,9 +136,6 @@ class ChunkWriter:
                 return self._sign(event)
             case Close():
                 return self._close(event.n)
-            case Used():
-                self._usage = event.usage.over(self._usage)
-                return b""
             case Finish():
                 return self._begun() + self._finish(event.stop)
             case End():

@@ -138,7 +138,7 @@ class ChunkReader:
         self._chunk(chunk, found)
 
     def _chunk(self, chunk: wire.Chunk, found: list[Event]) -> None:
-        if is_given(chunk.error):
+        if chunk.error is not wire.ABSENT and is_given(chunk.error):
             self._fail(api_error(chunk.error), found)
             return
         choices = chunk.choices
@@ -149,7 +149,7 @@ class ChunkReader:
             for choice in choices:
                 if not choice.index:  # of several answers the first
                     self._choice(choice, found)
-        if len(chunk.usage) or chunk.x_groq is not None:
+        if chunk.usage is not wire.ABSENT or chunk.x_groq is not None:
             self._use(chunk, found)
 
     def _use(self, chunk: wire.Chunk, found: list[Event]) -> None:
@@ -162,7 +162,7 @@ class ChunkReader:
     # -- the message ----------------------------------------------------------------------------------
 
     def _choice(self, choice: wire.ChunkChoice, found: list[Event]) -> None:
-        if is_given(choice.error):
+        if choice.error is not wire.ABSENT and is_given(choice.error):
             self._fail(api_error(choice.error), found)
             return
         delta = choice.delta
@@ -180,12 +180,12 @@ class ChunkReader:
     def _delta(self, delta: wire.Delta, found: list[Event]) -> None:
         if delta.reasoning_details:
             self._details(delta, delta.reasoning_details, found)
-        elif len(delta.reasoning_content) or len(delta.reasoning):
+        elif delta.reasoning_content is not wire.ABSENT or delta.reasoning is not wire.ABSENT:
             text = raw_text(delta.reasoning_content) or raw_text(delta.reasoning) or EMPTY
             if text == EMPTY:
                 text = raw_text(delta.reasoning) or EMPTY
             self._think(text, found)
-        if len(delta.content):
+        if delta.content is not wire.ABSENT:
             text = raw_text(delta.content) or EMPTY
             if text == EMPTY:
                 text, thought = read_content(delta.content)
@@ -194,7 +194,7 @@ class ChunkReader:
                 if self._text < 0:
                     self._text = self._open(Kind.TEXT, found)
                 found.append(Delta(self._text, text))
-        if len(delta.refusal):
+        if delta.refusal is not wire.ABSENT:
             text = raw_text(delta.refusal) or EMPTY
             if text != EMPTY:
                 if self._refusal < 0:

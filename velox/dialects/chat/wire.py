@@ -47,7 +47,7 @@ ABSENT: Final = Raw()
 # -- requests -------------------------------------------------------------------------------------
 
 
-class CacheControl(msgspec.Struct):
+class CacheControl(msgspec.Struct, gc=False):
     """A cache mark: Anthropic's `cache_control` (type), or OpenAI's `prompt_cache_breakpoint` (mode)."""
 
     type: str | None = None
@@ -55,17 +55,17 @@ class CacheControl(msgspec.Struct):
     ttl: str | None = None
 
 
-class _GoogleContent(msgspec.Struct):
+class _GoogleContent(msgspec.Struct, gc=False):
     thought_signature: str | None = None
 
 
-class ExtraContent(msgspec.Struct):
+class ExtraContent(msgspec.Struct, gc=False):
     """Google's way to say what Chat Completions has no field for."""
 
     google: _GoogleContent | None = None
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCall(msgspec.Struct, gc=False):
     """The called function; input: of a custom tool."""
 
     name: str = ""
@@ -73,7 +73,7 @@ class FunctionCall(msgspec.Struct):
     input: Raw = ABSENT
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, gc=False):
     """A call in a message."""
 
     id: str | None = None
@@ -84,7 +84,7 @@ class ToolCall(msgspec.Struct):
     cache_control: CacheControl | None = None
 
 
-class ReasoningDetail(msgspec.Struct):
+class ReasoningDetail(msgspec.Struct, gc=False):
     """One of OpenRouter's `reasoning_details`. length: ours, see details.py."""
 
     type: str = ""
@@ -98,7 +98,7 @@ class ReasoningDetail(msgspec.Struct):
     length: int | None = None
 
 
-class ThinkingBlock(msgspec.Struct):
+class ThinkingBlock(msgspec.Struct, gc=False):
     """One of LiteLLM's `thinking_blocks`: Anthropic's."""
 
     type: str = ""
@@ -107,7 +107,7 @@ class ThinkingBlock(msgspec.Struct):
     data: str | None = None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """A message of a request, of any role."""
 
     role: str
@@ -126,23 +126,23 @@ class Message(msgspec.Struct):
     audio: Raw = ABSENT
 
 
-class _ImageUrl(msgspec.Struct):
+class _ImageUrl(msgspec.Struct, gc=False):
     url: str
     detail: str | None = None
 
 
-class _InputAudio(msgspec.Struct):
+class _InputAudio(msgspec.Struct, gc=False):
     data: str
     format: str | None = None
 
 
-class _File(msgspec.Struct):
+class _File(msgspec.Struct, gc=False):
     file_data: str | None = None
     file_id: str | None = None
     filename: str | None = None
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """A part of a message's content. thinking: Mistral's: a list of texts."""
 
     type: str
@@ -156,7 +156,7 @@ class Part(msgspec.Struct):
     prompt_cache_breakpoint: CacheControl | None = None
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str
     description: Raw = ABSENT
     parameters: Raw = ABSENT
@@ -164,7 +164,7 @@ class _Function(msgspec.Struct):
     cache_control: CacheControl | None = None
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, gc=False):
     """A tool that the model may call."""
 
     type: str
@@ -173,13 +173,13 @@ class Tool(msgspec.Struct):
     cache_control: CacheControl | None = None
 
 
-class FunctionName(msgspec.Struct):
+class FunctionName(msgspec.Struct, gc=False):
     """Names a function."""
 
     name: str
 
 
-class ToolChoice(msgspec.Struct):
+class ToolChoice(msgspec.Struct, gc=False):
     """A choice that is more than a word."""
 
     type: str
@@ -188,36 +188,36 @@ class ToolChoice(msgspec.Struct):
     allowed_tools: AllowedTools | None = None
 
 
-class _AllowedTool(msgspec.Struct):
+class _AllowedTool(msgspec.Struct, gc=False):
     type: str | None = None
     function: FunctionName | None = None
     custom: FunctionName | None = None
 
 
-class AllowedTools(msgspec.Struct):
+class AllowedTools(msgspec.Struct, gc=False):
     """The tools among which the model may choose. mode: "auto", "required"."""
 
     mode: str
     tools: list[_AllowedTool]
 
 
-class _JsonSchema(msgspec.Struct):
+class _JsonSchema(msgspec.Struct, gc=False):
     name: str | None = None
     description: Raw = ABSENT
     schema: Raw = ABSENT
     strict: bool | None = None
 
 
-class _ResponseFormat(msgspec.Struct):
+class _ResponseFormat(msgspec.Struct, gc=False):
     type: str
     json_schema: _JsonSchema | None = None
 
 
-class _StreamOptions(msgspec.Struct):
+class _StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Reasoning(msgspec.Struct):
+class _Reasoning(msgspec.Struct, gc=False):
     """OpenRouter's `reasoning`."""
 
     effort: str | None = None
@@ -227,14 +227,14 @@ class _Reasoning(msgspec.Struct):
     summary: str | None = None
 
 
-class _Thinking(msgspec.Struct):
+class _Thinking(msgspec.Struct, gc=False):
     """`thinking` of DeepSeek, Z.ai and others."""
 
     type: str | None = None
     budget_tokens: int | None = None
 
 
-class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A request. The raw fields are those of which only the presence counts, or that have several types."""
 
     messages: list[Message]
@@ -289,16 +289,16 @@ class LenientRequest(RequestBody, forbid_unknown_fields=False):
 # -- answers and chunks -----------------------------------------------------------------------------
 
 
-class _PromptDetails(msgspec.Struct):
+class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
 
-class _CompletionDetails(msgspec.Struct):
+class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class Usage(msgspec.Struct, gc=False):
     """Tokens, as all these servers count them. prompt_cache_hit_tokens: DeepSeek's; num_cached_tokens: Mistral's."""
 
     prompt_tokens: int | None = None
@@ -311,7 +311,7 @@ class Usage(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class ReplyMessage(msgspec.Struct):
+class ReplyMessage(msgspec.Struct, gc=False):
     """The message of an answer."""
 
     content: Raw = ABSENT
@@ -324,7 +324,7 @@ class ReplyMessage(msgspec.Struct):
     extra_content: ExtraContent | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     """One choice of an answer. stop_reason: vLLM's: the string that it stopped at. error: OpenRouter's."""
 
     message: ReplyMessage | None = None
@@ -334,7 +334,7 @@ class Choice(msgspec.Struct):
     error: Raw = ABSENT
 
 
-class Completion(msgspec.Struct):
+class Completion(msgspec.Struct, gc=False):
     """An answer, or an error in its place."""
 
     id: str | int | None = None
@@ -345,12 +345,12 @@ class Completion(msgspec.Struct):
     error: Raw = ABSENT
 
 
-class _FunctionDelta(msgspec.Struct):
+class _FunctionDelta(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Raw = ABSENT
 
 
-class ToolCallDelta(msgspec.Struct):
+class ToolCallDelta(msgspec.Struct, gc=False):
     """A part of a call."""
 
     index: int | None = None
@@ -359,7 +359,7 @@ class ToolCallDelta(msgspec.Struct):
     extra_content: ExtraContent | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """What a chunk adds to the message."""
 
     content: Raw = ABSENT
@@ -371,7 +371,7 @@ class Delta(msgspec.Struct):
     function_call: _FunctionDelta | None = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, gc=False):
     """One choice of a chunk."""
 
     delta: Delta | None = None
@@ -381,11 +381,11 @@ class ChunkChoice(msgspec.Struct):
     error: Raw = ABSENT
 
 
-class _GroqUsage(msgspec.Struct):
+class _GroqUsage(msgspec.Struct, gc=False):
     usage: Raw = ABSENT
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """An event of a stream."""
 
     id: str | int | None = None

@@ -31,21 +31,21 @@ __all__ = [
 ABSENT: Final = msgspec.Raw()
 
 
-class ReasoningText(msgspec.Struct):
+class ReasoningText(msgspec.Struct, gc=False):
     """Reasoning with its signature; models other than Claude don't sign."""
 
     text: msgspec.Raw
     signature: str | None = None
 
 
-class Reasoning(msgspec.Struct, rename="camel"):
+class Reasoning(msgspec.Struct, rename="camel", gc=False):
     """One of both."""
 
     reasoning_text: ReasoningText | None = None
     redacted_content: str | None = None
 
 
-class ToolUseBlock(msgspec.Struct, rename="camel"):
+class ToolUseBlock(msgspec.Struct, rename="camel", gc=False):
     """A call. type: "server_tool_use" for a tool that the service runs itself."""
 
     tool_use_id: str
@@ -54,19 +54,19 @@ class ToolUseBlock(msgspec.Struct, rename="camel"):
     type: str | None = None
 
 
-class CitedText(msgspec.Struct):
+class CitedText(msgspec.Struct, gc=False):
     """A part of a text with citations."""
 
     text: msgspec.Raw = ABSENT
 
 
-class CitationsContent(msgspec.Struct):
+class CitationsContent(msgspec.Struct, gc=False):
     """A text with citations."""
 
     content: list[CitedText] | None = None
 
 
-class Content(msgspec.Struct, rename="camel"):
+class Content(msgspec.Struct, rename="camel", gc=False):
     """One block of an answer: one of these; others are skipped."""
 
     text: msgspec.Raw = ABSENT
@@ -75,22 +75,22 @@ class Content(msgspec.Struct, rename="camel"):
     citations_content: CitationsContent | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     content: list[Content] = []
 
 
-class _Output(msgspec.Struct):
+class _Output(msgspec.Struct, gc=False):
     message: _Message | None = None
 
 
-class CacheDetail(msgspec.Struct, rename="camel"):
+class CacheDetail(msgspec.Struct, rename="camel", gc=False):
     """Of the tokens that were written to the cache, those for one time."""
 
     ttl: str = ""
     input_tokens: int = 0
 
 
-class TokenUsage(msgspec.Struct, rename="camel"):
+class TokenUsage(msgspec.Struct, rename="camel", gc=False):
     """Tokens; input_tokens without those of the cache."""
 
     input_tokens: int | None = None
@@ -100,17 +100,17 @@ class TokenUsage(msgspec.Struct, rename="camel"):
     cache_details: list[CacheDetail] | None = None
 
 
-class _Tier(msgspec.Struct):
+class _Tier(msgspec.Struct, gc=False):
     type: str = ""
 
 
-class _MoreFields(msgspec.Struct):
+class _MoreFields(msgspec.Struct, gc=False):
     """What was asked for by additionalModelResponseFieldPaths."""
 
     stop_sequence: str | None = None
 
 
-class _Answer(msgspec.Struct, rename="camel"):
+class _Answer(msgspec.Struct, rename="camel", gc=False):
     output: _Output
     stop_reason: str
     usage: TokenUsage | None = None
@@ -118,56 +118,56 @@ class _Answer(msgspec.Struct, rename="camel"):
     service_tier: _Tier | None = None
 
 
-class _ToolUseStart(msgspec.Struct, rename="camel"):
+class _ToolUseStart(msgspec.Struct, rename="camel", gc=False):
     tool_use_id: str
     name: str
     type: str | None = None
 
 
-class _Start(msgspec.Struct, rename="camel"):
+class _Start(msgspec.Struct, rename="camel", gc=False):
     tool_use: _ToolUseStart | None = None
 
 
-class _BlockStart(msgspec.Struct, rename="camel"):
+class _BlockStart(msgspec.Struct, rename="camel", gc=False):
     content_block_index: int
     start: _Start
 
 
-class _ToolUseDelta(msgspec.Struct):
+class _ToolUseDelta(msgspec.Struct, gc=False):
     input: msgspec.Raw
 
 
-class _ReasoningDelta(msgspec.Struct, rename="camel"):
+class _ReasoningDelta(msgspec.Struct, rename="camel", gc=False):
     text: msgspec.Raw = ABSENT
     signature: str | None = None
     redacted_content: str | None = None
 
 
-class _Delta(msgspec.Struct, rename="camel"):
+class _Delta(msgspec.Struct, rename="camel", gc=False):
     text: msgspec.Raw = ABSENT
     tool_use: _ToolUseDelta | None = None
     reasoning_content: _ReasoningDelta | None = None
 
 
-class _BlockDelta(msgspec.Struct, rename="camel"):
+class _BlockDelta(msgspec.Struct, rename="camel", gc=False):
     content_block_index: int
     delta: _Delta
 
 
-class _BlockStop(msgspec.Struct, rename="camel"):
+class _BlockStop(msgspec.Struct, rename="camel", gc=False):
     content_block_index: int
 
 
-class _MessageStop(msgspec.Struct, rename="camel"):
+class _MessageStop(msgspec.Struct, rename="camel", gc=False):
     stop_reason: str
     additional_model_response_fields: msgspec.Raw = ABSENT
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _Metadata(msgspec.Struct, rename="camel", gc=False):
     usage: TokenUsage | None = None
 
 
-class _Error(msgspec.Struct):
+class _Error(msgspec.Struct, gc=False):
     """message: the service's own; Message: of what stands before it (signatures, tokens)."""
 
     message: str | None = None

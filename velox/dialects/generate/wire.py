@@ -64,7 +64,7 @@ def as_object(text: str) -> bytes | None:
 # -- replies ------------------------------------------------------------------------------------------
 
 
-class PartialArg(msgspec.Struct, rename="camel"):
+class PartialArg(msgspec.Struct, rename="camel", gc=False):
     """A part of a call's arguments (Vertex, where a client asked for it). json_path: RFC 9535: "$.city", "$.a[0]"."""
 
     json_path: str | None = None
@@ -75,7 +75,7 @@ class PartialArg(msgspec.Struct, rename="camel"):
     will_continue: bool | None = None
 
 
-class ReplyCall(msgspec.Struct, rename="camel"):
+class ReplyCall(msgspec.Struct, rename="camel", gc=False):
     """A call in an answer. args: an object."""
 
     id: str | None = None
@@ -85,7 +85,7 @@ class ReplyCall(msgspec.Struct, rename="camel"):
     will_continue: bool | None = None
 
 
-class ReplyPart(msgspec.Struct, rename="camel"):
+class ReplyPart(msgspec.Struct, rename="camel", gc=False):
     """A part of an answer. Others than these are not read: code that was run, pictures."""
 
     text: Raw = ABSENT
@@ -94,13 +94,13 @@ class ReplyPart(msgspec.Struct, rename="camel"):
     function_call: ReplyCall | None = None
 
 
-class ReplyContent(msgspec.Struct):
+class ReplyContent(msgspec.Struct, gc=False):
     """The content of an answer."""
 
     parts: list[ReplyPart] | None = None
 
 
-class Candidate(msgspec.Struct, rename="camel"):
+class Candidate(msgspec.Struct, rename="camel", gc=False):
     """One of the answers; others than the first are never asked for."""
 
     content: ReplyContent | None = None
@@ -109,7 +109,7 @@ class Candidate(msgspec.Struct, rename="camel"):
     index: int | None = None
 
 
-class UsageMetadata(msgspec.Struct, rename="camel"):
+class UsageMetadata(msgspec.Struct, rename="camel", gc=False):
     """Tokens so far."""
 
     prompt_token_count: int | None = None
@@ -120,14 +120,14 @@ class UsageMetadata(msgspec.Struct, rename="camel"):
     service_tier: str | None = None
 
 
-class Feedback(msgspec.Struct, rename="camel"):
+class Feedback(msgspec.Struct, rename="camel", gc=False):
     """Why there is no candidate at all."""
 
     block_reason: str | None = None
     block_reason_message: Raw = ABSENT
 
 
-class StatusDetail(msgspec.Struct, rename="camel"):
+class StatusDetail(msgspec.Struct, rename="camel", gc=False):
     """A detail of an error. reason: of an ErrorInfo. retry_delay: of a RetryInfo: "34s", "0.5s"."""
 
     type: str | None = field(default=None, name="@type")
@@ -135,7 +135,7 @@ class StatusDetail(msgspec.Struct, rename="camel"):
     retry_delay: str | None = None
 
 
-class Status(msgspec.Struct):
+class Status(msgspec.Struct, gc=False):
     """An error: google.rpc.Status."""
 
     code: int | None = None
@@ -144,7 +144,7 @@ class Status(msgspec.Struct):
     details: list[StatusDetail] | None = None
 
 
-class Reply(msgspec.Struct, rename="camel"):
+class Reply(msgspec.Struct, rename="camel", gc=False):
     """An answer, or a chunk of a streamed one, or an error."""
 
     candidates: list[Candidate] | None = None
@@ -158,7 +158,7 @@ class Reply(msgspec.Struct, rename="camel"):
 # -- requests -----------------------------------------------------------------------------------------
 
 
-class InlineData(msgspec.Struct, rename="camel"):
+class InlineData(msgspec.Struct, rename="camel", gc=False):
     """Bytes, in base64 of either alphabet."""
 
     data: str | None = None
@@ -168,7 +168,7 @@ class InlineData(msgspec.Struct, rename="camel"):
     display_name_: str | None = field(default=None, name="display_name")
 
 
-class FileData(msgspec.Struct, rename="camel"):
+class FileData(msgspec.Struct, rename="camel", gc=False):
     """A file elsewhere. file_uri: gs:, https:, or of Google's Files API."""
 
     file_uri: str | None = None
@@ -179,7 +179,7 @@ class FileData(msgspec.Struct, rename="camel"):
     display_name_: str | None = field(default=None, name="display_name")
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCall(msgspec.Struct, gc=False):
     """A call in the history."""
 
     id: str | None = None
@@ -187,7 +187,7 @@ class FunctionCall(msgspec.Struct):
     args: Raw = ABSENT
 
 
-class ResponsePart(msgspec.Struct, rename="camel"):
+class ResponsePart(msgspec.Struct, rename="camel", gc=False):
     """A picture or a file that a function returned."""
 
     inline_data: InlineData | None = None
@@ -196,7 +196,7 @@ class ResponsePart(msgspec.Struct, rename="camel"):
     file_data_: FileData | None = field(default=None, name="file_data")
 
 
-class FunctionResponse(msgspec.Struct):
+class FunctionResponse(msgspec.Struct, gc=False):
     """What a function returned. response: an object."""
 
     id: str | None = None
@@ -205,7 +205,7 @@ class FunctionResponse(msgspec.Struct):
     parts: list[ResponsePart] | None = None
 
 
-class Part(msgspec.Struct, rename="camel"):
+class Part(msgspec.Struct, rename="camel", gc=False):
     """A part of a message. Those of type Raw are of tools that Google runs itself, and of media."""
 
     text: Raw = ABSENT
@@ -234,14 +234,14 @@ class Part(msgspec.Struct, rename="camel"):
     media_resolution_: Raw = field(default=ABSENT, name="media_resolution")
 
 
-class Content(msgspec.Struct):
+class Content(msgspec.Struct, gc=False):
     """A message. role: "user", "model"; "function" is an old name for who says a function's response."""
 
     role: str | None = None
     parts: list[Part] | None = None
 
 
-class Declaration(msgspec.Struct, rename="camel"):
+class Declaration(msgspec.Struct, rename="camel", gc=False):
     """A function. parameters: Google's own kind of schema; parameters_json_schema: any JSON schema."""
 
     name: str | None = None
@@ -251,7 +251,7 @@ class Declaration(msgspec.Struct, rename="camel"):
     parameters_json_schema_: Raw = field(default=ABSENT, name="parameters_json_schema")
 
 
-class FunctionCalling(msgspec.Struct, rename="camel"):
+class FunctionCalling(msgspec.Struct, rename="camel", gc=False):
     """Which functions may or must be called."""
 
     mode: str | None = None
@@ -259,14 +259,14 @@ class FunctionCalling(msgspec.Struct, rename="camel"):
     allowed_function_names_: list[str] | None = field(default=None, name="allowed_function_names")
 
 
-class ToolConfig(msgspec.Struct, rename="camel"):
+class ToolConfig(msgspec.Struct, rename="camel", gc=False):
     """How tools are used."""
 
     function_calling_config: FunctionCalling | None = None
     function_calling_config_: FunctionCalling | None = field(default=None, name="function_calling_config")
 
 
-class Thinking(msgspec.Struct, rename="camel"):
+class Thinking(msgspec.Struct, rename="camel", gc=False):
     """How much the model thinks. thinking_budget: -1: as it likes; 0: not at all."""
 
     include_thoughts: bool | None = None
@@ -277,7 +277,7 @@ class Thinking(msgspec.Struct, rename="camel"):
     thinking_level_: str | None = field(default=None, name="thinking_level")
 
 
-class GenerationConfig(msgspec.Struct, rename="camel"):
+class GenerationConfig(msgspec.Struct, rename="camel", gc=False):
     """How the answer is generated. Its names are put into camelCase before it is read. Numbers may be strings."""
 
     max_output_tokens: int | None = None

@@ -51,7 +51,7 @@ NO_RAW: Final = Raw(b"")
 # -- requests ---------------------------------------------------------------------------------------
 
 
-class SourceIn(Struct):
+class SourceIn(Struct, gc=False):
     """Where a picture or a document is. type: base64, url, file, text, content."""
 
     type: str
@@ -62,7 +62,7 @@ class SourceIn(Struct):
     content: Raw = NO_RAW
 
 
-class Enabled(Struct):
+class Enabled(Struct, gc=False):
     """Of citations."""
 
     enabled: bool = False
@@ -115,7 +115,7 @@ class ToolIn(Struct, gc=False):
     input_examples: Raw = NO_RAW
 
 
-class ToolChoiceIn(Struct):
+class ToolChoiceIn(Struct, gc=False):
     """Which tools may or must be called."""
 
     type: str
@@ -123,7 +123,7 @@ class ToolChoiceIn(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Struct):
+class Thinking(Struct, gc=False):
     """How the model is to reason. type: enabled, adaptive, disabled."""
 
     type: str
@@ -131,14 +131,14 @@ class Thinking(Struct):
     display: str | None = None
 
 
-class FormatIn(Struct):
+class FormatIn(Struct, gc=False):
     """The form of the answer. type: "json_schema"."""
 
     type: str
     schema: Raw = NO_RAW
 
 
-class OutputConfig(Struct):
+class OutputConfig(Struct, gc=False):
     """Effort and form."""
 
     effort: str | None = None
@@ -146,13 +146,13 @@ class OutputConfig(Struct):
     task_budget: Raw = NO_RAW
 
 
-class Metadata(Struct):
+class Metadata(Struct, gc=False):
     """Of a request."""
 
     user_id: str | None = None
 
 
-class RequestIn(Struct):
+class RequestIn(Struct, gc=False):
     """A request to generate, or to count. Raw fields at the end: of Anthropic's own, which no other dialect has."""
 
     model: str
@@ -208,14 +208,14 @@ STRING: Final = msgspec.json.Decoder(str)
 # -- answers and streams ----------------------------------------------------------------------------
 
 
-class CacheCreation(Struct):
+class CacheCreation(Struct, gc=False):
     """Tokens written to the cache, by how long they stay."""
 
     ephemeral_5m_input_tokens: int | None = None
     ephemeral_1h_input_tokens: int | None = None
 
 
-class OutputDetails(Struct):
+class OutputDetails(Struct, gc=False):
     """Of the tokens of the answer."""
 
     thinking_tokens: int | None = None
@@ -247,20 +247,20 @@ class BlockOut(Struct, gc=False):
     data: str | None = None
 
 
-class StopDetails(Struct):
+class StopDetails(Struct, gc=False):
     """Why the model refused."""
 
     explanation: Raw = NO_RAW
 
 
-class ErrorBody(Struct):
+class ErrorBody(Struct, gc=False):
     """What is wrong. type: of a closed list."""
 
     type: str = ""
     message: str = ""
 
 
-class AnswerOut(Struct):
+class AnswerOut(Struct, gc=False):
     """A whole answer, or an error in its place."""
 
     type: str = "message"
@@ -299,7 +299,7 @@ class EventOut(Struct, gc=False):
     error: ErrorBody | None = None
 
 
-class ErrorOut(Struct):
+class ErrorOut(Struct, gc=False):
     """An error's body."""
 
     error: ErrorBody | None = None

@@ -338,10 +338,12 @@ class SseWriter:
         written = self._events.write(event)
         if not written:
             return b""
-        # An event begins with {"type":"NAME", and has its name before the data, too.
-        return b"".join(
-            [b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], _in_a_line(text)) for text in written]
-        )
+        return _sse(written[0]) if len(written) == 1 else b"".join(map(_sse, written))
+
+
+def _sse(text: bytes) -> bytes:
+    """Return an event, which begins with {"type":"NAME", with its name before the data, too."""
+    return b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], _in_a_line(text))
 
 
 def _in_a_line(text: bytes) -> bytes:

@@ -39,14 +39,14 @@ ABSENT: Final = Raw()
 # -- requests -------------------------------------------------------------------------------------
 
 
-class CacheControl(msgspec.Struct):
+class CacheControl(msgspec.Struct, gc=False):
     """OpenAI's `prompt_cache_breakpoint`."""
 
     mode: str | None = None
     ttl: str | None = None
 
 
-class InputItem(msgspec.Struct):
+class InputItem(msgspec.Struct, gc=False):
     """An item of the input: a message (type absent), a call, a result, reasoning, and what hosted tools left."""
 
     type: str | None = None
@@ -67,12 +67,12 @@ class InputItem(msgspec.Struct):
     tools: Raw = ABSENT
 
 
-class _InputAudio(msgspec.Struct):
+class _InputAudio(msgspec.Struct, gc=False):
     data: str
     format: str | None = None
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """A part of a message, of a result, or of reasoning."""
 
     type: str
@@ -88,13 +88,13 @@ class Part(msgspec.Struct):
     prompt_cache_breakpoint: CacheControl | None = None
 
 
-class _Grammar(msgspec.Struct):
+class _Grammar(msgspec.Struct, gc=False):
     type: str | None = None
     syntax: str | None = None
     definition: Raw = ABSENT
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, gc=False):
     """A tool. tools: of a namespace. format: of a custom tool. execution: of a tool search: "server", "client"."""
 
     type: str
@@ -107,13 +107,13 @@ class Tool(msgspec.Struct):
     execution: str | None = None
 
 
-class _ChosenTool(msgspec.Struct):
+class _ChosenTool(msgspec.Struct, gc=False):
     type: str | None = None
     name: str | None = None
     namespace: str | None = None
 
 
-class ToolChoice(msgspec.Struct):
+class ToolChoice(msgspec.Struct, gc=False):
     """A choice that is more than a word."""
 
     type: str
@@ -123,7 +123,7 @@ class ToolChoice(msgspec.Struct):
     tools: list[_ChosenTool] | None = None
 
 
-class TextFormat(msgspec.Struct):
+class TextFormat(msgspec.Struct, gc=False):
     """The form of the answer."""
 
     type: str
@@ -133,18 +133,18 @@ class TextFormat(msgspec.Struct):
     strict: bool | None = None
 
 
-class _TextConfig(msgspec.Struct):
+class _TextConfig(msgspec.Struct, gc=False):
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class _Reasoning(msgspec.Struct):
+class _Reasoning(msgspec.Struct, gc=False):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
 
 
-class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A request. input: a string is read again, raw (StringInput). type: of a message over a WebSocket. The raw
     fields are those that have several types, or of which only the presence counts.
     """
@@ -195,13 +195,13 @@ class LenientRequest(RequestBody, forbid_unknown_fields=False):
     """The same, with fields that nobody knows."""
 
 
-class StringInput(msgspec.Struct):
+class StringInput(msgspec.Struct, gc=False):
     """The input where it is a string."""
 
     input: Raw = ABSENT
 
 
-class AskedTools(msgspec.Struct):
+class AskedTools(msgspec.Struct, gc=False):
     """The tools as they came: an answer repeats them."""
 
     tools: list[Raw] | None = None
@@ -210,16 +210,16 @@ class AskedTools(msgspec.Struct):
 # -- answers and events -----------------------------------------------------------------------------
 
 
-class _InputDetails(msgspec.Struct):
+class _InputDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
 
-class _OutputDetails(msgspec.Struct):
+class _OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class Usage(msgspec.Struct, gc=False):
     """Tokens."""
 
     input_tokens: int | None = None
@@ -228,13 +228,13 @@ class Usage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
 
 
-class _ReplyPart(msgspec.Struct):
+class _ReplyPart(msgspec.Struct, gc=False):
     type: str | None = None
     text: Raw = ABSENT
     refusal: Raw = ABSENT
 
 
-class OutputItem(msgspec.Struct):
+class OutputItem(msgspec.Struct, gc=False):
     """An item of an answer."""
 
     type: str | None = None
@@ -248,11 +248,11 @@ class OutputItem(msgspec.Struct):
     input: Raw = ABSENT
 
 
-class _Incomplete(msgspec.Struct):
+class _Incomplete(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class Reply(msgspec.Struct):
+class Reply(msgspec.Struct, gc=False):
     """An answer, as a body or at the end of a stream."""
 
     id: str | None = None
@@ -265,7 +265,7 @@ class Reply(msgspec.Struct):
     service_tier: str | None = None
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """An event of a stream. part: what has been added to an item."""
 
     type: str | None = None
