@@ -168,7 +168,7 @@ class Mirrored(enum.IntEnum):
 
     ANSWERED = 0
     FAILED = 1
-    DROPPED = 2  # too many were under way: it was not sent
+    DROPPED = 2  # not sent: too many were under way, or the mirror's API can't say it
 
 
 # The reasons for which Velox refuses work because it has too much of it, or is about to stop.

@@ -382,7 +382,11 @@ class Exchange:
         member = attempt.member
         self.n_attempts += 1
         self.upstream = member.name
-        return member.first_fields if self.n_attempts == 1 and not self.tried else self.attempt_fields()
+        if self.n_attempts == 1 and not self.tried:
+            return member.first_fields
+        if self._grant.meter is not None:
+            self._grant.meter.forget()
+        return self.attempt_fields()
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""

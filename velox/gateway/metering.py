@@ -44,6 +44,10 @@ class Meter(ReplyFilter):
         """Take the tokens from who translates the reply, and has read them already."""
         self._noted = (prompt, answer)
 
+    def forget(self) -> None:
+        """Another attempt begins, whose reply may need no translation: what the one before told is not of it."""
+        self._noted = None
+
     def __repr__(self) -> str:
         return f"<Meter {self._reader!r}>"
 

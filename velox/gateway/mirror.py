@@ -23,6 +23,7 @@ from typing import Final
 from velox.errors import VeloxError
 from velox.gateway.aside import ask_status
 from velox.gateway.group import Attempt, Group
+from velox.gateway.lanes import AnsweredHereError
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -132,7 +133,12 @@ class Mirrors:
             attempt = self._pick(group, fields)
             if attempt is None:
                 return Mirrored.DROPPED
-            request = attempt.build(head, fields, body, to_be_read=False) if build is None else build(attempt)
+            try:
+                request = attempt.build(head, fields, body, to_be_read=False) if build is None else build(attempt)
+            except UpstreamFailure:
+                return Mirrored.FAILED  # there are no credentials
+            except (VeloxError, AnsweredHereError):
+                return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
             return await _Copy(attempt, self._loop).send(request)
         except Exception as exc:
             self._on_bug(exc)

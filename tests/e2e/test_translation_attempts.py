@@ -1,0 +1,94 @@
+"""What one attempt in another dialect leaves behind for the next, and for the copy of a mirror."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import SSE, RecordingUpstream
+from tests.e2e.routed import MESSAGES, routed
+from tests.e2e.upstreams import chat_chunk
+
+_START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant",'
+    b'"model":"claude-x","content":[],"stop_reason":null,"usage":{"input_tokens":777,"output_tokens":1}}}\n\n'
+)
+_OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+_USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}\n\n'
+
+
+async def fails_inside(call: Call) -> None:
+    """Tell of tokens, and in a read of its own of an error."""
+    await call.head(200, SSE)
+    await call.data(_START)
+    await call.step()
+    await call.data(_OVERLOADED)
+    await call.end()
+
+
+async def tells_usage(call: Call) -> None:
+    """Stream an answer that took 11 and 22 tokens."""
+    await call.head(200, SSE)
+    await call.data(chat_chunk("Hi") + chat_chunk("", "stop") + _USAGE + b"data: [DONE]\n\n")
+    await call.end()
+
+
+@pytest.fixture(scope="module")
+def claude() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream(script=fails_inside) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream(script=tells_usage) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def velox(claude: RecordingUpstream, gpt: RecordingUpstream) -> Iterator[VeloxProcess]:
+    """Claude, and after it OpenAI's API; and OpenAI's API with a copy for Claude."""
+    config = {
+        "upstreams": [
+            {"name": "claude", "provider": "anthropic", "origin": claude.upstream.url, "key": "env:MODEL_KEY"},
+            {"name": "gpt", "provider": "openai", "origin": gpt.upstream.url, "key": "env:MODEL_KEY"},
+        ],
+        "routes": [
+            {
+                "name": "copied",
+                "match": {"models": ["copied"]},
+                "to": "gpt",
+                "mirror": {"to": "claude", "percent": "100%"},
+            },
+            {"name": "all", "to": "claude", "fallback": ["gpt"]},
+        ],
+    }
+    more = {"VELOX_RATE_LIMIT_TPM": "1000000", "retry_before_fallback": "0s"}
+    with routed(config, MODEL_KEY="sk-model-0123456789", **more) as running:
+        yield running
+
+
+def test_tokens_are_those_of_the_answer_that_the_client_got(velox: VeloxProcess, claude: RecordingUpstream) -> None:
+    """What a translated attempt told before it failed is not of the untranslated one after it."""
+    body = json.dumps({"model": "m", "messages": MESSAGES, "stream": True}).encode()
+    claude.step()
+
+    reply = velox.request("POST", "/v1/chat/completions", body)
+
+    assert reply.status == 200 and ("x-velox-tried", "claude=529") in reply.headers
+    velox.wait_metric('velox_tokens_total{kind="output"}', lambda n: n > 0)
+    assert velox.metric('velox_tokens_total{kind="input"}') == 11
+    assert velox.metric('velox_tokens_total{kind="output"}') == 22
+
+
+def test_copy_that_another_api_cannot_say_is_dropped(velox: VeloxProcess) -> None:
+    """It is no bug of the gateway's, which the end of the gateway would tell of."""
+    body = json.dumps({"model": "copied", "messages": MESSAGES, "n": 2, "stream": True}).encode()
+
+    assert velox.request("POST", "/v1/chat/completions", body).status == 200
+
+    velox.wait_metric('velox_mirrored_requests_total{outcome="dropped"}', lambda n: n == 1)
