@@ -1,7 +1,7 @@
 """Agents with real SDKs, each on models of every dialect: two calls at once, their results, an answer; with reasoning.
 
-The models are the simulator's. It refuses what their vendors refuse: calls without results, reasoning that comes back
-with another signature, contents that are empty.
+The models are the simulator's, and those of a fake Bedrock. Both refuse what the vendors refuse: calls without results,
+reasoning that comes back with another signature, contents that are empty.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ import pytest
 from google import genai
 from google.genai import types
 
+from tests.e2e.bedrock_agent import bedrock_agent
 from tests.e2e.harness import KEY, VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import RecordingUpstream
 from tests.e2e.routed import named, routed
+from tests.e2e.test_bedrock import ACCESS, SECRET, TOKEN, signature_of
 
-# The first is one whose native dialect is Chat Completions, and so on.
-MODELS: Final = ("gpt-4o-sim-tools-2", "gpt-5-codex-sim-tools-2", "claude-sim-tools-2", "gemini-3-sim-tools-2")
+CLAUDE: Final = "claude-sim-tools-2"
+BEDROCK_CLAUDE: Final = "us.anthropic.claude-sim-tools-2-v1:0"
+NOVA: Final = "us.amazon.nova-micro-v1:0"
+GEMINI: Final = "gemini-3-sim-tools-2"
+# The native dialect of the first is Chat Completions, of the second Responses, then Messages, Gemini's, Messages in
+# the frames of Bedrock's invoke, Converse.
+MODELS: Final = ("gpt-4o-sim-tools-2", "gpt-5-codex-sim-tools-2", CLAUDE, GEMINI, BEDROCK_CLAUDE, NOVA)
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 2}},
@@ -28,29 +37,44 @@ SCHEMA: Final[dict[str, Any]] = {
 ARGUMENTS: Final = {"city": "simulated", "days": 2}
 TEXT: Final = "Hello! This answer"
 # Those whose reasoning is shown, and signed.
-CLAUDE: Final = "claude-sim-tools-2"
-REASONING: Final = (CLAUDE, "gemini-3-sim-tools-2")
+REASONING: Final = (CLAUDE, GEMINI, BEDROCK_CLAUDE, NOVA)
+# Those that sign the reasoning itself: Gemini signs what follows it, and Nova nothing.
+SIGNED: Final = (CLAUDE, BEDROCK_CLAUDE)
 ASKED: Final[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather?"}]
+
+
+def is_signed(call: Call) -> bool:
+    """True where botocore would sign the request in the same way."""
+    return (call.header("authorization") or "").endswith(f"Signature={signature_of(call)}")
 
 
 @pytest.fixture(scope="module")
 def velox() -> Iterator[VeloxProcess]:
-    """A gateway with one simulator behind it, which is OpenAI, Anthropic and Google."""
-    with named("models", models="--ttft 0 --token-rate 0") as sims:
+    """A gateway with one simulator behind it, which is OpenAI, Anthropic and Google, and a fake Bedrock."""
+    with named("models", models="--ttft 0 --token-rate 0") as sims, RecordingUpstream() as bedrock:
         origin = sims["models"]["origin"]
+        script = bedrock_agent(f"{origin}/v1/messages", ARGUMENTS, TEXT, is_signed)
         config = {
             "upstreams": [
                 {"name": "openai", "provider": "openai", "origin": origin, "key": "env:MODEL_KEY"},
                 {"name": "anthropic", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"},
                 {"name": "gemini", "provider": "gemini", "origin": origin, "key": "env:MODEL_KEY"},
+                {
+                    "name": "bedrock",
+                    "provider": "bedrock",
+                    "region": "eu-central-1",
+                    "origin": bedrock.upstream.url,
+                },
             ],
             "routes": [
                 {"name": "claude", "match": {"models": ["claude-*"]}, "to": "anthropic"},
                 {"name": "gemini", "match": {"models": ["gemini-*"]}, "to": "gemini"},
+                {"name": "bedrock", "match": {"models": ["us.*"]}, "to": "bedrock"},
                 {"name": "openai", "to": "openai"},
             ],
         }
-        with routed(config, MODEL_KEY="sk-model-0123456789") as running:
+        aws = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
+        with routed(config, MODEL_KEY="sk-model-0123456789", **aws) as running, bedrock.playing(script):
             yield running
 
 
@@ -76,7 +100,10 @@ def test_chat_completions(velox: VeloxProcess, model: str, is_streamed: bool) ->
     assert [json.loads(call.function.arguments) for call in calls] == [ARGUMENTS, ARGUMENTS]
     assert first.finish_reason == "tool_calls" and calls[0].id != calls[1].id
     message = first.message.model_dump(exclude_none=True, exclude={"parsed"})
-    assert bool(message.get("reasoning_content")) == bool(message.get("reasoning_details")) == (model in REASONING)
+    assert bool(message.get("reasoning_content")) == (model in REASONING)
+    assert bool(message.get("reasoning_details")) == (model in (*SIGNED, GEMINI))
+    if is_streamed:
+        assert [each["index"] for each in message["tool_calls"]] == [0, 1]
     for each in message["tool_calls"]:
         each["function"].pop("parsed_arguments", None)
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in calls]
@@ -106,7 +133,7 @@ def test_responses(velox: VeloxProcess, model: str, is_streamed: bool) -> None:
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", ARGUMENTS)] * 2
     assert first.status == "completed" and calls[0].call_id != calls[1].call_id
     reasoning = [item for item in first.output if item.type == "reasoning"]
-    assert any(item.encrypted_content and item.summary for item in reasoning) == (model == CLAUDE)
+    assert any(item.encrypted_content and item.summary for item in reasoning) == (model in SIGNED)
     items = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
     last = ask([*ASKED, *items, *results])
@@ -175,7 +202,7 @@ def test_generate_content(velox: VeloxProcess, model: str, is_streamed: bool) ->
     answered = [types.FunctionResponse(id=call.id, name="weather", response={"result": "sunny"}) for call in calls]
     history = [
         types.UserContent("Weather?"),
-        types.Content(role="model", parts=[part for part in parts if part.text != ""]),
+        types.Content(role="model", parts=[part for part in parts if part.text != "" or part.thought_signature]),
         types.Content(role="user", parts=[types.Part(function_response=each) for each in answered]),
     ]
     last = "".join(part.text or "" for part in ask(history) if not part.thought)
