@@ -20,7 +20,8 @@ _PLACE: Final = " - at `$"
 def checked_text(body: bytes | bytearray) -> bytes:
     """Return a request's body. Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values."""
     try:
-        body.decode("utf-8")
+        if not body.isascii():
+            body.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise BadRequestError(f"the body is not UTF-8: byte {exc.start} is wrong") from None
     return bytes(body)

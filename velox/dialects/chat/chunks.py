@@ -39,6 +39,9 @@ from velox.dialects.text import EMPTY, decoded, joined, quoted
 
 __all__ = ["ChunkWriter", "answer_id", "finish_word", "usage_json"]
 
+# Looking a member of an enum up costs more than most of what is done with it.
+_TEXT: Final = Kind.TEXT
+_TOOL: Final = Kind.TOOL
 _MOST_HELD_BYTES: Final = 1024 * 1024
 _DONE: Final = b"data: [DONE]\n\n"
 _ROLE: Final = b'{"role":"assistant","content":""}'
@@ -198,15 +201,16 @@ class ChunkWriter:
         text = event.text
         if text == EMPTY:
             return before
-        match block.kind:
-            case Kind.TEXT:
-                return b'%b%b{"index":0,"delta":{"content":%b}%b' % (before, self._lead, text, self._end)
-            case Kind.TOOL:
-                block.has_arguments = True
-                if block.name in self._custom:
-                    self._hold(block, text)
-                    return before
-                return before + self._chunk(_ARGUMENTS % (block.index, text))
+        kind = block.kind
+        if kind is _TEXT:
+            return b'%b%b{"index":0,"delta":{"content":%b}%b' % (before, self._lead, text, self._end)
+        if kind is _TOOL:
+            block.has_arguments = True
+            if block.name in self._custom:
+                self._hold(block, text)
+                return before
+            return before + self._chunk(_ARGUMENTS % (block.index, text))
+        match kind:
             case Kind.THINKING:
                 if not block.n_characters and self._has_thoughts:
                     before += self._chunk(b'{"reasoning_content":%b}' % _BETWEEN)

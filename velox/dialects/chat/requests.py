@@ -6,6 +6,7 @@ Knows: the fields of a request, and which of them no other dialect has. Does not
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -79,6 +80,22 @@ _DROPPED: Final = (
     "prompt_cache_options",
     "prompt_cache_retention",
 )
+# The fields of both, asked for in one call: few requests have any of them.
+_RARE: Final = attrgetter(*_REFUSED, *_DROPPED)
+_NO_RARE: Final = _RARE(wire.RequestBody([]))
+# What a message of the assistant may have beside its content.
+_BESIDE: Final = attrgetter(
+    "tool_calls",
+    "refusal",
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "thinking_blocks",
+    "extra_content",
+    "function_call",
+    "audio",
+)
+_NOTHING_BESIDE: Final = _BESIDE(wire.Message("assistant"))
 # OpenAI's lifetimes of a cache mark -> the form's; 30 minutes are its default.
 _LIFETIMES: Final = {"12h": "1h", "30m": None}
 
@@ -104,8 +121,14 @@ class RequestReader:
             given = self._lenient(text)
         except (msgspec.DecodeError, RecursionError):
             given = decoded_request(_REQUEST, text)
+        has_rare = _RARE(given) != _NO_RARE
+        if has_rare:
+            self._refuse_rare(given)
         self._refuse(given)
-        self._drop(given)
+        if has_rare:
+            self._drop_rare(given)
+        if given.store:
+            self._losses.drop("store")
         if given.stream_options is not None:
             self.include_usage = given.stream_options.include_usage is True
         max_tokens = given.max_completion_tokens
@@ -141,11 +164,12 @@ class RequestReader:
                 self._losses.drop("unknown", name)
         return given
 
-    def _refuse(self, given: wire.RequestBody) -> None:
+    def _refuse_rare(self, given: wire.RequestBody) -> None:
         for name, message in _REFUSED.items():
-            raw = getattr(given, name)
-            if raw is not wire.ABSENT and is_given(raw):
+            if is_given(getattr(given, name)):
                 raise BadRequestError(message, name)
+
+    def _refuse(self, given: wire.RequestBody) -> None:
         if given.n is not None and given.n != 1:
             raise BadRequestError("the model of this route gives one answer; leave n out or set it to 1", "n")
         if given.logprobs or given.top_logprobs:
@@ -156,13 +180,10 @@ class RequestReader:
                 'the model of this route answers with text only; set modalities to ["text"]', "modalities"
             )
 
-    def _drop(self, given: wire.RequestBody) -> None:
+    def _drop_rare(self, given: wire.RequestBody) -> None:
         for name in _DROPPED:
-            raw = getattr(given, name)
-            if raw is not wire.ABSENT and is_given(raw):
+            if is_given(getattr(given, name)):
                 self._losses.drop(name)
-        if given.store:
-            self._losses.drop("store")
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -172,13 +193,14 @@ class RequestReader:
             word, content = each.role, bytes(each.content)
             blocks: list[Block]
             if word == "assistant":
-                blocks = self._assistant(each, content, n)
+                is_plain = content[:1] == b'"' and content != EMPTY and _BESIDE(each) == _NOTHING_BESIDE
+                blocks = [Text(content)] if is_plain else self._assistant(each, content, n)
                 role = _ASSISTANT
             elif word == "tool":
                 blocks = [self._tool_result(each, content, n)]
                 role = _USER
             else:
-                role = self._role(word, n)
+                role = _USER if word == "user" else self._role(word, n)
                 blocks = [Text(content)] if content[:1] == b'"' else [*self._content(each, n)]
             if each.cache_control is not None and blocks:
                 _set_mark(blocks[-1], _mark(each.cache_control))

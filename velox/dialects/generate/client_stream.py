@@ -37,6 +37,10 @@ __all__ = ["GenerateStreamWriter", "arguments_of"]
 
 _MOST_OPEN: Final = 128
 _MOST_WAITING_BYTES: Final = 1024 * 1024
+# Looking a member of an enum up costs more than most of what is done with it.
+_TOOL: Final = Kind.TOOL
+_REFUSAL: Final = Kind.REFUSAL
+_THINKING: Final = Kind.THINKING
 _BEGIN: Final = b'data: {"candidates":[{"content":{"parts":['
 _MIDDLE: Final = b'],"role":"model"},"index":0'
 _BLANK_LINE: Final = b"\r\n\r\n"
@@ -106,17 +110,17 @@ class GenerateStreamWriter:
     def _delta(self, event: Delta) -> bytes:
         opened = self._opened[event.n]
         kind = opened.begun.kind
-        if kind is Kind.TOOL:
+        if kind is _TOOL:
             opened.texts.append(event.text)
             self._waiting_bytes += len(event.text)
             if self._waiting_bytes > _MOST_WAITING_BYTES:
                 raise BrokenReplyError(f"the arguments of the upstream's calls are over {_MOST_WAITING_BYTES} bytes")
             return b""
-        if kind is Kind.REFUSAL:
+        if kind is _REFUSAL:
             self._refuse(event.text)
         if event.text == EMPTY:
             return b""
-        return self._chunk(text_part(event.text, is_thought=kind is Kind.THINKING))
+        return self._chunk(text_part(event.text, is_thought=kind is _THINKING))
 
     def _refuse(self, text: JsonText) -> None:
         self._refusal.append(text)
@@ -126,7 +130,7 @@ class GenerateStreamWriter:
 
     def _close(self, opened: _Opened) -> bytes:
         begun, signature = opened.begun, opened.signature
-        if begun.kind is Kind.TOOL:
+        if begun.kind is _TOOL:
             self._waiting_bytes -= sum(map(len, opened.texts))
             call_id = begun.id or f"call_{self._call.id}{begun.n}"
             # Line ends are between the values only, and would end the event's line.
@@ -136,7 +140,7 @@ class GenerateStreamWriter:
             return b""
         is_redacted = begun.kind is Kind.REDACTED
         field = signed(signature, is_redacted=is_redacted)
-        return self._chunk(text_part(EMPTY, is_thought=is_redacted or begun.kind is Kind.THINKING, signature=field))
+        return self._chunk(text_part(EMPTY, is_thought=is_redacted or begun.kind is _THINKING, signature=field))
 
     def _chunk(self, part: bytes) -> bytes:
         return _BEGIN + part + _MIDDLE + b"}]" + self._end

@@ -52,6 +52,9 @@ from velox.dialects.text import decoded, is_blank, joined, quoted
 
 __all__ = ["RequestWriter"]
 
+# Looking a member of an enum up costs more than most of what is done with it.
+_SYSTEM: Final = Role.SYSTEM
+_ASSISTANT: Final = Role.ASSISTANT
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]*")
 _MOST_NAME: Final = 64
 # In place of a signature that is lost: the model then does not check. Documented for calls that other models made.
@@ -112,7 +115,7 @@ class RequestWriter:
         """Write it. Raises BadRequestError."""
         n_system = 0
         for message in request.messages:
-            if message.role is not Role.SYSTEM:
+            if message.role is not _SYSTEM:
                 break
             n_system += 1
         fields = []
@@ -135,11 +138,11 @@ class RequestWriter:
 
     def _contents(self, messages: list[Message]) -> Iterator[bytes]:
         """Write the turns. The first is the user's, as Gemini wants it."""
-        if not messages or messages[0].role is Role.ASSISTANT:
+        if not messages or messages[0].role is _ASSISTANT:
             yield _content(b"user", [_SPACE])
-        if messages and messages[-1].role is Role.ASSISTANT and not self._facts.prefill:
+        if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
-        for is_model, group in groupby(messages, lambda message: message.role is Role.ASSISTANT):
+        for is_model, group in groupby(messages, lambda message: message.role is _ASSISTANT):
             blocks: list[Block] = []
             for message in group:
                 blocks += message.blocks

@@ -41,6 +41,9 @@ __all__ = ["GenerateStreamReader"]
 
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_CALLS: Final = 128
+# Looking a member of an enum up costs more than most of what is done with it.
+_TEXT: Final = Kind.TEXT
+_THINKING: Final = Kind.THINKING
 _DONE: Final = b"[DONE]"  # some relays send it
 
 
@@ -184,7 +187,7 @@ class _Parts:
         signature = part.thought_signature
         if text == EMPTY and not signature:
             return
-        kind = Kind.THINKING if part.thought else Kind.TEXT
+        kind = _THINKING if part.thought else _TEXT
         if self._kind is not kind:
             self._open(kind, events)
         if text != EMPTY:

@@ -40,6 +40,8 @@ from velox.dialects.text import quoted
 
 __all__ = ["MessagesWriter", "error_body", "signed", "stop_fields"]
 
+# Looking a member of an enum up costs more than most of what is done with it.
+_REDACTED: Final = Kind.REDACTED
 _MOST_WAITING: Final = 128
 _MOST_WAITING_BYTES: Final = 1024 * 1024
 _STOP: Final = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
@@ -78,6 +80,7 @@ class MessagesWriter:
 
     __slots__ = (
         "_call",
+        "_delta",
         "_has_begun",
         "_has_refused",
         "_id",
@@ -100,6 +103,7 @@ class MessagesWriter:
         self._has_begun = False
         self._opened: Open | None = None  # the block that is written now
         self._is_told = False  # its content_block_start is
+        self._delta = b""  # how its deltas begin
         self._late: Signature | None = None  # of the open block; it follows as one of its own
         self._index = 0  # of it, or of the next one
         self._waiting: Final[dict[int, _Waiting]] = {}
@@ -163,6 +167,7 @@ class MessagesWriter:
         """
         self._opened = opened
         self._is_told = False
+        self._delta = _DELTAS[opened.kind]
         if opened.kind is Kind.REFUSAL:
             self._has_refused = True
         return b"" if opened.kind in (Kind.TOOL, Kind.REDACTED) else self._tell(opened)
@@ -205,10 +210,11 @@ class MessagesWriter:
     def _of_open(self, opened: Open, event: Delta | Sign) -> bytes:
         if isinstance(event, Sign):
             return self._sign(opened, event.signature)
-        if opened.kind is Kind.REDACTED:
+        if opened.kind is _REDACTED:
             return b""
-        told = b"" if self._is_told else self._tell(opened)
-        return told + _DELTA % (self._index, _DELTAS[opened.kind], event.text)
+        if self._is_told:
+            return _DELTA % (self._index, self._delta, event.text)
+        return self._tell(opened) + _DELTA % (self._index, self._delta, event.text)
 
     def _close(self, opened: Open) -> bytes:
         """Write the end of the open block."""

@@ -33,6 +33,9 @@ from velox.dialects.text import is_blank, quoted
 __all__ = ["PROVIDER", "Turn", "system_texts", "turns_of"]
 
 PROVIDER: Final = "anthropic"
+# Looking a member of an enum up costs more than most of what is done with it.
+_SYSTEM: Final = Role.SYSTEM
+_ASSISTANT: Final = Role.ASSISTANT
 # What an assistant's turn answers where a conversation begins with it. It must not be blank.
 _BEGINNING: Final = quoted(".")
 _Marked: TypeAlias = Text | Image | Document | ToolUse | ToolResult
@@ -51,7 +54,7 @@ def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
     """Take the leading system messages off; return their texts, and the messages that follow."""
     texts: list[Text] = []
     for at, message in enumerate(messages):
-        if message.role is not Role.SYSTEM:
+        if message.role is not _SYSTEM:
             return texts, messages[at:]
         texts += (block for block in message.blocks if type(block) is Text and not is_blank(block.text))
     return texts, []
@@ -63,7 +66,7 @@ def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
     for message in messages:
         if message.name is not None:
             losses.drop("name", "messages")
-        is_user = message.role is not Role.ASSISTANT
+        is_user = message.role is not _ASSISTANT
         is_more = bool(turns) and turns[-1].is_user is is_user
         turn = turns[-1] if is_more else Turn(is_user, [])
         blocks = turn.blocks

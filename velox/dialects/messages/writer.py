@@ -44,6 +44,11 @@ from velox.dialects.text import decoded, is_blank, quoted
 
 __all__ = ["RequestWriter"]
 
+# Looking a member of an enum up costs more than most of what is done with it.
+_AUTO: Final = Choice.AUTO
+_NONE: Final = Choice.NONE
+_REQUIRED: Final = Choice.REQUIRED
+_TOOL: Final = Choice.TOOL
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _MOST_NAME: Final = 64
 _MOST_ID: Final = 128
@@ -273,7 +278,7 @@ class RequestWriter:
 
     def _write_tools(self, turns: list[Turn], *, is_reasoning: bool) -> None:
         request, out = self._request, self._out
-        choice = request.tool_choice or ToolChoice(Choice.AUTO)
+        choice = request.tool_choice or ToolChoice(_AUTO)
         tools = request.tools
         if choice.allowed:
             tools = [tool for tool in tools if tool.name in choice.allowed]
@@ -281,7 +286,7 @@ class RequestWriter:
             # A conversation with calls needs tools: those that it used, of which none may be called.
             names = {block.name: None for turn in turns for block in turn.blocks if isinstance(block, ToolUse)}
             tools = [Tool(name) for name in names]
-            choice = ToolChoice(Choice.NONE)
+            choice = ToolChoice(_NONE)
             if not tools:
                 return
         out.append(b',"tools":[')
@@ -292,7 +297,7 @@ class RequestWriter:
         if self.json_tool is not None:
             self._write_json_tool(is_first=not tools)
         out.append(b"]")
-        if choice.choice is Choice.TOOL and choice.name not in {tool.name for tool in tools}:
+        if choice.choice is _TOOL and choice.name not in {tool.name for tool in tools}:
             raise BadRequestError("the tool that must be called is not among the tools", "tool_choice")
         self._write_choice(choice, n_tools=len(tools), is_reasoning=is_reasoning)
 
@@ -330,19 +335,17 @@ class RequestWriter:
 
     def _write_choice(self, choice: ToolChoice, *, n_tools: int, is_reasoning: bool) -> None:
         kind, name = choice.choice, choice.name
-        if self.json_tool is not None and kind in (Choice.AUTO, Choice.NONE):
+        if self.json_tool is not None and kind in (_AUTO, _NONE):
             # The model answers with that tool, or calls one of the client's.
-            is_only = not n_tools or kind is Choice.NONE
-            kind, name = (Choice.TOOL, self.json_tool) if is_only else (Choice.REQUIRED, None)
-        if kind in (Choice.REQUIRED, Choice.TOOL) and is_reasoning and not self._facts.forced_choice:
+            is_only = not n_tools or kind is _NONE
+            kind, name = (_TOOL, self.json_tool) if is_only else (_REQUIRED, None)
+        if kind in (_REQUIRED, _TOOL) and is_reasoning and not self._facts.forced_choice:
             self._losses.drop("tool_choice" if self.json_tool is None else "response_format")
-            kind = Choice.AUTO
-        is_single = self._request.parallel_tools is False and kind is not Choice.NONE
-        if kind is Choice.AUTO and not is_single and self._request.tool_choice is None:
+            kind = _AUTO
+        is_single = self._request.parallel_tools is False and kind is not _NONE
+        if kind is _AUTO and not is_single and self._request.tool_choice is None:
             return
-        head = (
-            b'{"type":"tool","name":' + self._name(name) if kind is Choice.TOOL and name is not None else _CHOICES[kind]
-        )
+        head = b'{"type":"tool","name":' + self._name(name) if kind is _TOOL and name is not None else _CHOICES[kind]
         single = b',"disable_parallel_tool_use":true' if is_single else b""
         self._out.append(b',"tool_choice":' + head + single + b"}")
 

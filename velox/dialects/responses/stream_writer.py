@@ -53,6 +53,8 @@ from velox.dialects.text import EMPTY, decoded, joined, quoted
 
 __all__ = ["EventWriter", "SseWriter"]
 
+# Looking a member of an enum up costs more than most of what is done with it.
+_THINKING: Final = Kind.THINKING
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 _MOST_OPEN: Final = 128
 _COMPLETED: Final = b"completed"
@@ -201,7 +203,7 @@ class EventWriter:
         if self._kept_bytes > _MOST_KEPT_BYTES:
             raise BrokenReplyError(f"the answer is over {_MOST_KEPT_BYTES} bytes, the most that can be repeated")
         before = []
-        if block.kind is Kind.THINKING and not block.deltas:
+        if block.kind is _THINKING and not block.deltas:
             self._lead(block, b"response.reasoning_summary_text.delta", b',"summary_index":0')
             fields = _at(block) + b',"summary_index":0,"part":{"type":"summary_text","text":""}'
             before.append(self._event(b"response.reasoning_summary_part.added", fields))
