@@ -10,7 +10,7 @@ from typing import Final
 
 from velox.gateway.filters import ReplyFilter
 from velox.protocol.body_edit import ask_for_usage
-from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, Usage
+from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Endpoint, ReplyHead
 
@@ -25,14 +25,28 @@ _FAILED: Final = Usage(0, 0, False)
 
 
 class Meter(ReplyFilter):
-    """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there."""
+    """Reads the usage of one reply. is_stream: the client asked for a stream. key: what the usage is called there.
 
-    __slots__ = ("_has_begun", "_has_ended", "_is_failed", "_is_stream", "_key", "_lines", "_noted", "_reader")
+    reads_tier: kinds() is asked for, and has to know the service tier of a body that is not a stream.
+    """
 
-    def __init__(self, *, is_stream: bool = False, key: bytes = b'"usage"') -> None:
+    __slots__ = (
+        "_has_begun",
+        "_has_ended",
+        "_is_failed",
+        "_is_stream",
+        "_key",
+        "_lines",
+        "_noted",
+        "_reader",
+        "_reads_tier",
+    )
+
+    def __init__(self, *, is_stream: bool = False, key: bytes = b'"usage"', reads_tier: bool = False) -> None:
         super().__init__()
         self._key: Final = key
         self._is_stream: Final = is_stream
+        self._reads_tier: Final = reads_tier
         self._has_begun = False
         self._has_ended = False
         self._is_failed = False
@@ -58,7 +72,7 @@ class Meter(ReplyFilter):
         if self._is_failed or not is_plain:
             self._reader = None
         else:
-            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key)
+            self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key, reads_tier=self._reads_tier)
         self._lines = DataLines() if is_sse else None
         self.reads_body = self._reader is not None
         return head
@@ -71,6 +85,10 @@ class Meter(ReplyFilter):
             if self._lines is not None:
                 self._lines.feed(data)
         return data
+
+    def kinds(self) -> TokenUsage:
+        """Return what the reply tells of each kind of tokens, after its last byte. All None: it tells nothing."""
+        return TokenUsage() if self._reader is None or self._is_failed else self._reader.kinds()
 
     def usage(self, *, is_whole: bool) -> Usage:
         """Return what was used. is_whole: the reply came to its end.

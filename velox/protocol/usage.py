@@ -31,12 +31,14 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from velox.protocol.body_edit import STRING
+from velox.protocol.token_usage import TokenUsage, count_of, token_usage
 
-__all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "Usage"]
+__all__ = ["GOOGLE_KEY", "BodyUsage", "DataLines", "StreamUsage", "TokenUsage", "Usage"]
 
 _KEY: Final = b'"usage"'
 GOOGLE_KEY: Final = b'"usageMetadata"'
 _NULL: Final = b'"usage":null'
+_TIER: Final = b'"service_tier"'
 _LF: Final = ord("\n")
 _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
@@ -45,8 +47,6 @@ _OPENING: Final = frozenset(b"{[")
 _BLANKS: Final = b" \t\r\n"
 # The longest known has 600 bytes. What is longer is not read, so that no more than this is ever kept.
 _OBJECT_BYTES: Final = 4096
-# More tokens than this are nobody's answer: a model reads some millions.
-_MOST_TOKENS: Final = 1_000_000_000
 # A longer event is read as it comes.
 _EVENT_BYTES: Final = 64 * 1024
 # No string that counts here is longer, with its quotes.
@@ -60,6 +60,9 @@ _EVENT_END_BYTES: Final = 3
 _DATA_LINE: Final = re.compile(rb"^data:[ ]?([^\r\n]*)", re.MULTILINE)
 
 _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+# A tier's value, and a tier among the plain members that follow a usage.
+_TIER_VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"([^"\\]{0,32})"')
+_TIER_BEHIND: Final = re.compile(rb'"service_tier"' + _TIER_VALUE.pattern)
 _FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % STRING
 # Objects in an object: the details. None has more of them inside.
 _OBJECT: Final = re.compile(rb'\{(?:[^{}"]++|%b|%b)*+\}' % (STRING, _FLAT), re.DOTALL)
@@ -89,27 +92,44 @@ class _Counts:
     Field by field, because Anthropic reports the prompt at the beginning of a stream and the answer at its end.
     """
 
-    __slots__ = ("input", "output")
+    __slots__ = ("_first", "_last", "_tier", "input", "output")
 
     def __init__(self) -> None:
         self.input: int | None = None
         self.output: int | None = None
+        self._first: dict[str, object] | None = None
+        self._last: dict[str, object] | None = None
+        self._tier: object = None
 
-    def take(self, usage: dict[str, object]) -> None:
-        """Take over what one usage says."""
+    def kinds(self) -> TokenUsage:
+        """Return all kinds of tokens, by the first usage and the last one: each counts all so far."""
+        if self._first is None or self._last is None:
+            return TokenUsage()
+        last = token_usage(self._last, self._tier)
+        if self._first is not self._last:
+            last = last.over(token_usage(self._first))
+        return last._replace(input=self.input, output=self.output)
+
+    def take(self, usage: dict[str, object], tier: object = None) -> None:
+        """Take over what one usage says. tier: what stands beside it."""
+        self._last = usage
+        if self._first is None:
+            self._first = usage
+        if tier is not None:
+            self._tier = tier
         if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
             self._take_google(usage)
             return
-        given = _count(usage, "prompt_tokens")
+        given = count_of(usage, "prompt_tokens")
         if given is None:
-            given = _count(usage, "input_tokens")
+            given = count_of(usage, "input_tokens")
             if given is not None:  # Anthropic counts what it had in its cache beside the rest
-                given += _count(usage, "cache_creation_input_tokens") or 0
-                given += _count(usage, "cache_read_input_tokens") or 0
-        made = _count(usage, "completion_tokens")
+                given += count_of(usage, "cache_creation_input_tokens") or 0
+                given += count_of(usage, "cache_read_input_tokens") or 0
+        made = count_of(usage, "completion_tokens")
         if made is None:
-            made = _count(usage, "output_tokens")
-        total = _count(usage, "total_tokens")
+            made = count_of(usage, "output_tokens")
+        total = count_of(usage, "total_tokens")
         if given is not None and total is not None and total >= given:
             # Some count reasoning in the total only; embeddings have nothing but prompt and total.
             made = max(made or 0, total - given)
@@ -121,17 +141,12 @@ class _Counts:
 
     def _take_google(self, usage: dict[str, object]) -> None:
         """Take over Google's names. Each is a total so far; reasoning is counted beside the answer."""
-        prompt = _count(usage, "promptTokenCount")
+        prompt = count_of(usage, "promptTokenCount")
         if prompt is not None:
-            self.input = prompt + (_count(usage, "toolUsePromptTokenCount") or 0)
-        parts = [_count(usage, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+            self.input = prompt + (count_of(usage, "toolUsePromptTokenCount") or 0)
+        parts = [count_of(usage, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
         if any(part is not None for part in parts):
             self.output = sum(part or 0 for part in parts)
-
-
-def _count(usage: dict[str, object], name: str) -> int | None:
-    value = usage.get(name)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
 class _Levels(ABC):
@@ -231,17 +246,19 @@ class _FromWithin(_Levels):
     not top-level, and what stands on it is, if nothing but one closing bracket follows.
     """
 
-    __slots__ = ("_key", "_lowest", "_usage", "last")
+    __slots__ = ("_key", "_lowest", "_tier", "_usage", "last", "tier")
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
         self._key: Final = key
         self._lowest = 0
         self._usage: dict[str, object] | None = None  # the last one of the lowest level
+        self._tier: str | None = None  # as well
         self.last: dict[str, object] | None = None
+        self.tier: str | None = None
 
     def _bracket(self, *, is_opening: bool) -> None:
-        self.last = None
+        self.last = self.tier = None
         if is_opening:
             self.depth += 1
             return
@@ -249,27 +266,44 @@ class _FromWithin(_Levels):
         if self.depth < self._lowest:
             self._lowest = self.depth
             self.last, self._usage = self._usage, None
+            self.tier, self._tier = self._tier, None
 
     def _string(self, text: bytes, start: int, end: int) -> int:
-        self.last = None
+        self.last = self.tier = None
+        if self.depth != self._lowest:
+            return end
         key = self._key
-        is_member = self.depth == self._lowest and end - start == len(key) and text.startswith(key, start)
-        return self._value(text, start, end) if is_member else end
+        if end - start == len(key) and text.startswith(key, start):
+            return self._value(text, start, end)
+        if end - start == len(_TIER) and text.startswith(_TIER, start):
+            found, can_wait = _tier_at(text, end), len(text) - end < _SHORT and not self._at_end
+            if found is None and can_wait:
+                return -1
+            self._tier = found
+        return end
 
     def _found(self, usage: dict[str, object] | None) -> None:
         self._usage = usage
 
 
+def _tier_at(text: bytes, at: int) -> str | None:
+    """Return the tier whose name ends at `at`; None: it is null, or cut."""
+    found = _TIER_VALUE.match(text, at)
+    return None if found is None else found[1].decode("ascii", "replace")
+
+
 class BodyUsage:
     """Reads one JSON body that is not compressed. However it is cut, it reads the same. It keeps at most 4 KiB.
 
-    key: what the usage is called, as a JSON string.
+    key: what the usage is called, as a JSON string. reads_tier: the service tier is looked for, too.
     """
 
-    __slots__ = ("_key", "_levels", "_tail")
+    __slots__ = ("_counts", "_key", "_levels", "_reads_tier", "_tail")
 
-    def __init__(self, key: bytes = _KEY) -> None:
+    def __init__(self, key: bytes = _KEY, *, reads_tier: bool = False) -> None:
         self._key: Final = key
+        self._reads_tier: Final = reads_tier
+        self._counts: _Counts | None = None
         # From the first key on, while that is short; before it, the last bytes, in which a key may have begun.
         self._tail = b""
         self._levels: _FromWithin | None = None
@@ -285,7 +319,14 @@ class BodyUsage:
             return
         text, key = self._tail + data if self._tail else data, self._key
         at = _first_key(text, key)
-        if at < 0:
+        if self._reads_tier:
+            tier_at = _first_key(text, _TIER)
+            at = tier_at if 0 <= tier_at < at or at < 0 else at
+        if at < 0 and self._reads_tier:
+            # As below, for the longer of the two. It may hold a whole short one: only its first byte can be of none.
+            tail = text[-max(len(key), len(_TIER)) :]
+            self._tail = tail[1:] if tail.startswith((key, _TIER)) else tail
+        elif at < 0:
             # A key that is cut, and the byte before it. A whole one in it was looked at already.
             self._tail = text[-len(key) :] if not text.endswith(key) else text[-len(key) + 1 :]
         elif len(text) - at <= _OBJECT_BYTES:
@@ -296,26 +337,37 @@ class BodyUsage:
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Return those of the prompt and of the answer, after the last byte of a body that came to its end."""
-        counts = _Counts()
-        usage = self._usage()
-        if usage is not None:
-            counts.take(usage)
+        counts = self._counted()
         return counts.input, counts.output
 
-    def _usage(self) -> dict[str, object] | None:
+    def kinds(self) -> TokenUsage:
+        """Return all kinds of tokens, at the same time as tokens(), before or after it."""
+        return self._counted().kinds()
+
+    def _counted(self) -> _Counts:
+        if self._counts is None:
+            self._counts = counts = _Counts()
+            usage, tier = self._usage()
+            if usage is not None:
+                counts.take(usage, tier)
+        return self._counts
+
+    def _usage(self) -> tuple[dict[str, object] | None, str | None]:
         if self._levels is not None:
             self._levels.finish()
-            return self._levels.last
+            return self._levels.last, self._levels.tier
         key = self._key
-        if not self._tail.startswith(key):
-            return None
-        usual = _USUAL_END.match(self._tail, len(key))
-        if usual is not None and self._tail.find(key, usual.end(1)) < 0:
-            return _loaded(usual[1])
+        if self._tail.startswith(key):
+            usual = _USUAL_END.match(self._tail, len(key))
+            if usual is not None and self._tail.find(key, usual.end(1)) < 0:
+                tier = _TIER_BEHIND.search(self._tail, usual.end(1)) if self._reads_tier else None
+                return _loaded(usual[1]), None if tier is None else tier[1].decode("ascii", "replace")
+        elif not (self._reads_tier and self._tail.startswith(_TIER)):
+            return None, None
         levels = _FromWithin(key)
         levels.feed(self._tail)
         levels.finish()
-        return levels.last
+        return levels.last, levels.tier
 
 
 def _first_key(text: bytes, key: bytes) -> int:
@@ -339,12 +391,13 @@ def _holder(kind: bytes) -> bytes | None:
 class _Event(_Levels):
     """Reads one event from its beginning on: for one that is too long to be kept. usage: once it was whole."""
 
-    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "_word", "usage")
+    __slots__ = ("_held", "_holder", "_is_top_level", "_kind", "_name", "_own", "_tiers", "_word", "tier", "usage")
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
         self._word: Final = key[1:-1]
         self.usage: dict[str, object] | None = None
+        self.tier: str | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -352,6 +405,7 @@ class _Event(_Levels):
         self._own: dict[str, object] | None = None
         self._held: dict[str, object] | None = None
         self._is_top_level = False  # it has a member `usage`
+        self._tiers: list[str | None] = [None, None]  # the event's, and the holder's
 
     def _bracket(self, *, is_opening: bool) -> None:
         self.depth += 1 if is_opening else -1
@@ -362,11 +416,19 @@ class _Event(_Levels):
         elif not self.depth:
             is_held = not self._is_top_level and self._holder == _holder(self._kind)
             self.usage = self._held if is_held else self._own
+            self.tier = self._tiers[is_held]
 
     def _string(self, text: bytes, start: int, end: int) -> int:
         if end - start > _SHORT or self.depth not in (1, 2):
             return end
         word = text[start + 1 : end - 1]
+        if word == _TIER[1:-1] and (self.depth == 1 or self._name in _HOLDER_NAMES):
+            tier = _tier_at(text, end)
+            if tier is None and len(text) - end < _SHORT and not self._at_end:
+                return -1
+            self._tiers[self.depth - 1] = tier
+            if tier is not None:
+                return end
         if self.depth == 2:
             return self._value(text, start, end) if word == self._word and self._name in _HOLDER_NAMES else end
         if word == self._word:
@@ -431,15 +493,20 @@ class StreamUsage:
             self._event.clear()
         return self._counts.input, self._counts.output
 
+    def kinds(self) -> TokenUsage:
+        """Return all kinds of tokens, at the same time as tokens(), before or after it."""
+        self.tokens()
+        return self._counts.kinds()
+
     def _ended(self, event: bytes) -> None:
         if self._long is None:
-            usage = _of_event(event, self._key)
+            usage, tier = _of_event(event, self._key)
         else:
             self._long.feed(event)
             self._long.finish()
-            usage, self._long = self._long.usage, None
+            usage, tier, self._long = self._long.usage, self._long.tier, None
         if usage is not None:
-            self._counts.take(usage)
+            self._counts.take(usage, tier)
 
     def _go_on(self, event: bytearray) -> None:
         """Read what came of a long event. Its last bytes stay: its end may have begun in them."""
@@ -451,26 +518,28 @@ class StreamUsage:
             del event[:n]
 
 
-def _of_event(event: bytes, key: bytes) -> dict[str, object] | None:
-    """Return the usage of one whole event."""
+def _of_event(event: bytes, key: bytes) -> tuple[dict[str, object] | None, object]:
+    """Return the usage of one whole event, and the tier that stands beside it."""
     n_keys = event.count(key)
     if not n_keys or n_keys == event.count(_NULL):
-        return None
+        return None, None
     data = b"\n".join(_DATA_LINE.findall(event))
     loaded = _loaded(data)
     if loaded is None:  # half a surrogate, or too deep for the parser
         reader = _Event(key)
         reader.feed(data)
         reader.finish()
-        return reader.usage
+        return reader.usage, reader.tier
     name = key[1:-1].decode("ascii")
-    usage = loaded.get(name)
+    usage, tier = loaded.get(name), loaded.get("service_tier")
     if name not in loaded:
         kind = loaded.get("type")
         holder = _holder(kind.encode("utf-8", "surrogatepass")) if isinstance(kind, str) else None
         inside = loaded.get(holder.decode()) if holder is not None else _last(loaded.get("choices"))
         usage = inside.get(name) if isinstance(inside, dict) else None
-    return usage if isinstance(usage, dict) else None
+        if holder is not None and isinstance(inside, dict):
+            tier = inside.get("service_tier")
+    return usage if isinstance(usage, dict) else None, tier
 
 
 def _last(choices: object) -> object:

@@ -1,0 +1,126 @@
+"""All kinds of tokens that a reply tells of, however its bytes are cut (protocol/token_usage.py)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velox.protocol.usage import GOOGLE_KEY, BodyUsage, StreamUsage, TokenUsage
+
+OPENAI = {
+    "prompt_tokens": 100,
+    "completion_tokens": 20,
+    "total_tokens": 120,
+    "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10, "audio_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 7, "audio_tokens": 3},
+}
+OPENAI_KINDS = TokenUsage(100, 20, 60, 10, None, 7, audio_input=4, audio_output=3, tier="flex")
+RESPONSES = {
+    "input_tokens": 100,
+    "input_tokens_details": {"cached_tokens": 60},
+    "output_tokens": 20,
+    "output_tokens_details": {"reasoning_tokens": 7},
+    "total_tokens": 120,
+}
+ANTHROPIC = {
+    "input_tokens": 10,
+    "cache_creation_input_tokens": 30,
+    "cache_read_input_tokens": 60,
+    "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+    "output_tokens": 20,
+    "server_tool_use": {"web_search_requests": 2},
+    "service_tier": "standard",
+}
+ANTHROPIC_KINDS = TokenUsage(100, 20, 60, 30, 20, None, web_searches=2, tier="standard")
+GOOGLE = {
+    "promptTokenCount": 90,
+    "toolUsePromptTokenCount": 10,
+    "cachedContentTokenCount": 60,
+    "candidatesTokenCount": 13,
+    "thoughtsTokenCount": 7,
+    "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 86}, {"modality": "AUDIO", "tokenCount": 4}],
+}
+
+
+def body(document: dict[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def sse(*events: dict[str, object]) -> bytes:
+    return b"".join(b"data: " + body(event) + b"\n\n" for event in events)
+
+
+BODIES = [
+    ({"choices": [{"message": {}}], "usage": OPENAI, "service_tier": "flex"}, OPENAI_KINDS),
+    ({"service_tier": "flex", "choices": [{"message": {}}], "usage": OPENAI}, OPENAI_KINDS),
+    (
+        {
+            "output": [{"service_tier": "batch"}],
+            "service_tier": "priority",
+            "tools": [{"service_tier": "flex"}],
+            "usage": RESPONSES,
+            "metadata": {"service_tier": "flex", "usage": {}},
+        },
+        TokenUsage(100, 20, 60, reasoning=7, tier="priority"),
+    ),
+    ({"type": "message", "content": [], "usage": ANTHROPIC}, ANTHROPIC_KINDS),
+    ({"usage": {**ANTHROPIC, "speed": "fast"}}, ANTHROPIC_KINDS._replace(tier="fast")),
+    ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}}, TokenUsage(9, 1, 5)),
+    ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "num_cached_tokens": 5}}, TokenUsage(9, 1, 5)),
+    ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}}, TokenUsage(9, 1, 5)),
+    ({"data": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}}, TokenUsage(12, 0)),
+    ({"usage": {"prompt_tokens": True, "completion_tokens": -1}}, TokenUsage()),
+    ({"error": {}}, TokenUsage()),
+]
+
+
+@pytest.mark.parametrize(("document", "expected"), BODIES)
+@pytest.mark.parametrize("size", [1, 7, 16, 100_000])
+def test_a_body_tells_all_kinds_however_it_is_cut(document: dict[str, object], expected: TokenUsage, size: int) -> None:
+    text = body(document)
+    reader = BodyUsage(reads_tier=True)
+    for at in range(0, len(text), size):
+        reader.feed(text[at : at + size])
+    assert reader.kinds() == expected
+    assert reader.tokens() == (expected.input, expected.output)
+
+
+def test_gemini_tells_its_modalities() -> None:
+    reader = BodyUsage(GOOGLE_KEY)
+    reader.feed(body({"candidates": [], "usageMetadata": GOOGLE}))
+    assert reader.kinds() == TokenUsage(100, 20, 60, reasoning=7, audio_input=4)
+
+
+STREAMS = [
+    (sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI, "service_tier": "flex"}), OPENAI_KINDS),
+    (
+        sse(
+            {"type": "message_start", "message": {"usage": {**ANTHROPIC, "output_tokens": 1}}},
+            {"type": "message_delta", "usage": {"input_tokens": 0, "output_tokens": 20}},
+        ),
+        ANTHROPIC_KINDS,
+    ),
+    (
+        sse({"type": "response.completed", "response": {"service_tier": "flex", "usage": RESPONSES}}),
+        TokenUsage(100, 20, 60, reasoning=7, tier="flex"),
+    ),
+    (  # longer than an event that is kept
+        sse(
+            {
+                "type": "response.completed",
+                "response": {"output": ["x" * 70_000], "service_tier": "flex", "usage": RESPONSES, "metadata": {}},
+            }
+        ),
+        TokenUsage(100, 20, 60, reasoning=7, tier="flex"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), STREAMS)
+@pytest.mark.parametrize("size", [13, 1_000, 100_000])
+def test_a_stream_tells_all_kinds_however_it_is_cut(text: bytes, expected: TokenUsage, size: int) -> None:
+    reader = StreamUsage()
+    for at in range(0, len(text), size):
+        reader.feed(text[at : at + size])
+    assert reader.kinds() == expected

@@ -1,0 +1,157 @@
+"""All kinds of tokens that a usage object tells of, in one meaning for all vendors.
+
+Knows: the usage objects of OpenAI (Chat, Responses, embeddings), Anthropic, Gemini, and the spellings of DeepSeek,
+Mistral, Moonshot, Groq and xAI. Does not know: where in a reply they stand (usage.py), or what a token costs.
+
+The one meaning: `input` is all of the prompt, with what was read from and written to a cache among it. `output` is all
+of the answer, with reasoning among it. Anthropic counts its cache beside its prompt, so it is added here; OpenAI counts
+it inside, so it is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["TokenUsage", "count_of", "token_usage"]
+
+# More tokens than this are nobody's answer: a model reads some millions.
+_MOST_TOKENS: Final = 1_000_000_000
+_LONGEST_TIER: Final = 32
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one call by kind. None: not told; a price takes it as none of that kind.
+
+    cached, written, audio_input, image_input: of `input`. written_1h: of `written`, for an hour. audio_cached: of
+    `cached`. reasoning, audio_output, image_output: of `output`. web_searches: calls of a tool that the vendor runs.
+    tier: that the reply says it was served in, in lower case; "": not told.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    written: int | None = None
+    written_1h: int | None = None
+    reasoning: int | None = None
+    audio_input: int | None = None
+    audio_cached: int | None = None
+    audio_output: int | None = None
+    image_input: int | None = None
+    image_output: int | None = None
+    web_searches: int | None = None
+    tier: str = ""
+
+    def over(self, before: TokenUsage) -> TokenUsage:
+        """Return these, and those of `before` where these say nothing.
+
+        A prompt of no tokens says nothing: some write 0 at the end of a stream whose beginning knew better.
+        """
+        new = self
+        if before.input and not self.input:
+            new = self._replace(input=None, cached=None, written=None, written_1h=None)
+        told = {name: count for name, count in new._asdict().items() if count is not None}
+        return before._replace(**{**told, "tier": self.tier or before.tier})
+
+
+def count_of(usage: dict[str, object], name: str) -> int | None:
+    """Return a count of a usage; None: it is not there, or can't be one."""
+    value = usage.get(name)
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+
+
+def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
+    """Return the kinds that one usage object tells of. tier: what stands beside it."""
+    if "promptTokenCount" in usage or "candidatesTokenCount" in usage or "thoughtsTokenCount" in usage:
+        return _of_google(usage)
+    prompt, answer = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    made = answer if answer is not None else count_of(usage, "output_tokens")
+    tools = _inside(usage, "server_tool_use")
+    tier = usage.get("service_tier") if tier is None else tier
+    if usage.get("speed") == "fast":
+        tier = "fast"  # Anthropic's: the same answer for more
+    if prompt is None and ("cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage):
+        return _of_anthropic(usage, made, tier)
+    given = prompt if prompt is not None else count_of(usage, "input_tokens")
+    total = count_of(usage, "total_tokens")
+    if given is not None and total is not None and total >= given:
+        made = max(made or 0, total - given)  # some count reasoning in the total only
+    inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
+    outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
+    cached_inside = _inside(inputs, "cached_tokens_details")
+    return TokenUsage(
+        given,
+        made,
+        _first(
+            count_of(inputs, "cached_tokens"),
+            count_of(usage, "prompt_cache_hit_tokens"),
+            count_of(usage, "num_cached_tokens"),
+            count_of(usage, "cached_tokens"),
+        ),
+        _first(count_of(inputs, "cache_write_tokens"), count_of(inputs, "cache_creation_tokens")),
+        None,
+        _first(count_of(outputs, "reasoning_tokens"), count_of(outputs, "thinking_tokens")),
+        count_of(inputs, "audio_tokens"),
+        count_of(cached_inside, "audio_tokens"),
+        count_of(outputs, "audio_tokens"),
+        count_of(inputs, "image_tokens"),
+        count_of(outputs, "image_tokens"),
+        count_of(tools, "web_search_requests"),
+        _tier(tier),
+    )
+
+
+def _of_anthropic(usage: dict[str, object], made: int | None, tier: object) -> TokenUsage:
+    read, written = count_of(usage, "cache_read_input_tokens"), count_of(usage, "cache_creation_input_tokens")
+    given = count_of(usage, "input_tokens")
+    by_time = _inside(usage, "cache_creation")
+    return TokenUsage(
+        None if given is None else given + (read or 0) + (written or 0),
+        made,
+        read,
+        written,
+        count_of(by_time, "ephemeral_1h_input_tokens"),
+        count_of(_inside(usage, "output_tokens_details"), "thinking_tokens"),
+        web_searches=count_of(_inside(usage, "server_tool_use"), "web_search_requests"),
+        tier=_tier(tier),
+    )
+
+
+def _of_google(usage: dict[str, object]) -> TokenUsage:
+    """Return Google's: reasoning is counted beside the answer, what tools put into the prompt beside the prompt."""
+    prompt, tools = count_of(usage, "promptTokenCount"), count_of(usage, "toolUsePromptTokenCount")
+    answer, thoughts = count_of(usage, "candidatesTokenCount"), count_of(usage, "thoughtsTokenCount")
+    return TokenUsage(
+        None if prompt is None else prompt + (tools or 0),
+        None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0),
+        count_of(usage, "cachedContentTokenCount"),
+        reasoning=thoughts,
+        audio_input=_modality(usage, "promptTokensDetails", "AUDIO"),
+        audio_cached=_modality(usage, "cacheTokensDetails", "AUDIO"),
+        audio_output=_modality(usage, "candidatesTokensDetails", "AUDIO"),
+        image_input=_modality(usage, "promptTokensDetails", "IMAGE"),
+        image_output=_modality(usage, "candidatesTokensDetails", "IMAGE"),
+        tier=_tier(usage.get("serviceTier")),
+    )
+
+
+def _modality(usage: dict[str, object], name: str, modality: str) -> int | None:
+    details = usage.get(name)
+    if not isinstance(details, list):
+        return None
+    found = [
+        count_of(each, "tokenCount") for each in details if isinstance(each, dict) and each.get("modality") == modality
+    ]
+    return sum(each or 0 for each in found) if found else None
+
+
+def _inside(usage: dict[str, object], name: str) -> dict[str, object]:
+    value = usage.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _first(*counts: int | None) -> int | None:
+    return next((count for count in counts if count is not None), None)
+
+
+def _tier(value: object) -> str:
+    return value.lower() if isinstance(value, str) and len(value) <= _LONGEST_TIER else ""
