@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.recorded_call import Call
-from tests.e2e.recording import SSE, RecordingUpstream
+from tests.e2e.recording import JSON, SSE, RecordingUpstream
 from tests.e2e.routed import MESSAGES, routed
 from tests.e2e.upstreams import chat_chunk
 
@@ -37,6 +37,11 @@ async def tells_usage(call: Call) -> None:
     await call.end()
 
 
+async def refuses(call: Call) -> None:
+    """Have too much to do."""
+    await call.reply(503, JSON, b'{"error":{"message":"busy"}}')
+
+
 @pytest.fixture(scope="module")
 def claude() -> Iterator[RecordingUpstream]:
     with RecordingUpstream(script=fails_inside) as running:
@@ -50,12 +55,19 @@ def gpt() -> Iterator[RecordingUpstream]:
 
 
 @pytest.fixture(scope="module")
-def velox(claude: RecordingUpstream, gpt: RecordingUpstream) -> Iterator[VeloxProcess]:
+def busy() -> Iterator[RecordingUpstream]:
+    with RecordingUpstream(script=refuses) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def velox(claude: RecordingUpstream, gpt: RecordingUpstream, busy: RecordingUpstream) -> Iterator[VeloxProcess]:
     """Claude, and after it OpenAI's API; and OpenAI's API with a copy for Claude."""
     config = {
         "upstreams": [
             {"name": "claude", "provider": "anthropic", "origin": claude.upstream.url, "key": "env:MODEL_KEY"},
             {"name": "gpt", "provider": "openai", "origin": gpt.upstream.url, "key": "env:MODEL_KEY"},
+            {"name": "busy", "provider": "openai", "origin": busy.upstream.url, "key": "env:MODEL_KEY"},
         ],
         "routes": [
             {
@@ -64,6 +76,8 @@ def velox(claude: RecordingUpstream, gpt: RecordingUpstream) -> Iterator[VeloxPr
                 "to": "gpt",
                 "mirror": {"to": "claude", "percent": "100%"},
             },
+            {"name": "next", "match": {"models": ["next"]}, "to": "busy", "fallback": ["claude", "gpt"]},
+            {"name": "last", "match": {"models": ["last"]}, "to": "busy", "fallback": ["claude"]},
             {"name": "all", "to": "claude", "fallback": ["gpt"]},
         ],
     }
@@ -92,3 +106,25 @@ def test_copy_that_another_api_cannot_say_is_dropped(velox: VeloxProcess) -> Non
     assert velox.request("POST", "/v1/chat/completions", body).status == 200
 
     velox.wait_metric('velox_mirrored_requests_total{outcome="dropped"}', lambda n: n == 1)
+
+
+def test_fallback_that_cannot_say_the_request_is_passed_over(velox: VeloxProcess) -> None:
+    """Claude gives one answer; whoever comes after it is asked."""
+    body = json.dumps({"model": "next", "messages": MESSAGES, "n": 2, "stream": True}).encode()
+
+    reply = velox.request("POST", "/v1/chat/completions", body)
+
+    assert reply.status == 200 and ("x-velox-upstream", "gpt") in reply.headers
+    assert ("x-velox-tried", "busy=503, claude=bad_request") in reply.headers
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_failure_that_may_pass_is_no_bad_request(velox: VeloxProcess, is_stream: bool) -> None:
+    """The request was right for its first choice: an SDK must try it again."""
+    body = json.dumps({"model": "last", "messages": MESSAGES, "n": 2, "stream": is_stream}).encode()
+
+    reply = velox.request("POST", "/v1/chat/completions", body)
+
+    assert reply.status == 503 and ("x-velox-tried", "busy=503, claude=bad_request") in reply.headers
+    assert "x-should-retry" not in dict(reply.headers)
+    assert b"leave n out" in reply.body  # what to do about the fallback

@@ -57,6 +57,8 @@ __all__ = ["Exchange", "ExchangeOwner"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NOT_READ: Final = BodyFields()
+# What a lane says of a request that its upstream's API has no way for.
+_UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
@@ -94,7 +96,7 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_attempting", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant", "_retries"),
+        *("_attempting", "_before", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant", "_retries"),
         *(
             "_routing",
             "_running",
@@ -149,6 +151,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._gone: Reason | None = None
         self._failed: VeloxError | None = None  # what it was ended for from outside
+        self._before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._grant: Grant = NO_GRANT
         self._filters: Sequence[ReplyFilter] = ()
         self._way: Way | None = None  # its route, once it is forwarded
@@ -232,7 +235,13 @@ class Exchange:
                 reply, attempting = self.reply, self._first(attempt)
                 assert reply is not None, "made with the choice"
                 self._attempting = attempting
-                while (decision := await attempting.run(self, reply)) is not None:
+                while True:
+                    try:
+                        decision = await attempting.run(self, reply)
+                    except VeloxError as exc:
+                        decision = self._passed_over(attempting, exc)
+                    if decision is None:
+                        break
                     await self._wait_for_retry(decision)
                     self.recorder.retried(decision.cause)
                     attempting = self._attempting = decision.attempt
@@ -249,10 +258,31 @@ class Exchange:
             self.recorder.crashed(exc)
             error = crash()
         self._end(error)
+        self._before = None
         if error is not None:
             # The traceback leads to this frame and the frame to the error: a cycle, which would hold the body until the
             # garbage collector comes by.
             error.__traceback__ = None
+
+    def _passed_over(self, attempting: Attempt | HedgedAttempts, exc: VeloxError) -> RetryDecision:
+        """Return what comes after a fallback whose API can't say the request. Raises VeloxError for other failures.
+
+        If it was the last, the client hears of the failure before: that one may pass, and the request was right for its
+        first choice.
+        """
+        before = self._before
+        if before is None or exc.reason not in _UNSAYABLE or not isinstance(attempting, Attempt):
+            raise exc
+        self.tried += (f"{attempting.member.name}={exc.reason.code}",)
+        exc.__traceback__ = None  # as in _run()
+        decision = self._retry_policy().after_no_way(attempting, self.loop.time())
+        if decision is not None:
+            return decision
+        message = f"{before.message}; the fallback {attempting.member.name} can't take the request: {exc.message}"
+        failure = VeloxError(before.reason, message, status=before.status)
+        if before.reason is not Reason.UPSTREAM_STATUS:
+            failure.should_retry = before.should_retry  # a status says it by itself
+        raise failure
 
     def _answer_here(self, answered: AnsweredHereError) -> None:
         """Give the client an answer that no upstream has made."""
@@ -390,6 +420,7 @@ class Exchange:
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""
+        self._before = failure
         is_status = failure.reason is Reason.UPSTREAM_STATUS
         self.tried += (f"{upstream}={failure.status if is_status else failure.reason.code}",)
 
