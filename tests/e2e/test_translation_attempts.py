@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 
@@ -18,6 +19,13 @@ _START = (
     b'"model":"claude-x","content":[],"stop_reason":null,"usage":{"input_tokens":777,"output_tokens":1}}}\n\n'
 )
 _OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+_TEXT = (
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"Hi"}}\n\n'
+)
+KEY = "sk-model/0123456789"
 _USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}\n\n'
 
 
@@ -28,6 +36,28 @@ async def fails_inside(call: Call) -> None:
     await call.step()
     await call.data(_OVERLOADED)
     await call.end()
+
+
+async def shows_key(call: Call) -> None:
+    """Say in an error which key is wrong: inside a 200, and after the first text."""
+    refusal = json.dumps({"type": "error", "error": {"type": "authentication_error", "message": f"wrong: {KEY}"}})
+    slashed = refusal.replace("/", "\\/").encode()  # as PHP and some JSON libraries write it
+    if b"before" in call.body:
+        await call.reply(200, SSE, b"event: error\ndata: " + slashed + b"\n\n")
+    elif b"after" in call.body:
+        await call.reply(200, SSE, _START + _TEXT + b"event: error\ndata: " + slashed + b"\n\n")
+    elif b"plain" in call.body:
+        await call.reply(200, JSON, slashed)
+    elif b"gzip" in call.body:
+        await call.reply(401, (*JSON, ("content-encoding", "gzip")), gzip.compress(slashed))
+    else:
+        await call.reply(401, JSON, slashed)
+
+
+async def compresses(call: Call) -> None:
+    """Compress an error that tells of nothing secret, which nobody asked for."""
+    error = b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
+    await call.reply(400, (*JSON, ("content-encoding", "gzip")), gzip.compress(error))
 
 
 async def tells_usage(call: Call) -> None:
@@ -78,11 +108,12 @@ def velox(claude: RecordingUpstream, gpt: RecordingUpstream, busy: RecordingUpst
             },
             {"name": "next", "match": {"models": ["next"]}, "to": "busy", "fallback": ["claude", "gpt"]},
             {"name": "last", "match": {"models": ["last"]}, "to": "busy", "fallback": ["claude"]},
+            {"name": "alone", "match": {"models": ["alone"]}, "to": "claude"},
             {"name": "all", "to": "claude", "fallback": ["gpt"]},
         ],
     }
     more = {"VELOX_RATE_LIMIT_TPM": "1000000", "retry_before_fallback": "0s"}
-    with routed(config, MODEL_KEY="sk-model-0123456789", **more) as running:
+    with routed(config, MODEL_KEY=KEY, **more) as running:
         yield running
 
 
@@ -128,3 +159,26 @@ def test_failure_that_may_pass_is_no_bad_request(velox: VeloxProcess, is_stream:
     assert reply.status == 503 and ("x-velox-tried", "busy=503, claude=bad_request") in reply.headers
     assert "x-should-retry" not in dict(reply.headers)
     assert b"leave n out" in reply.body  # what to do about the fallback
+
+
+@pytest.mark.parametrize("where", ["before", "after", "plain", "gzip", "status"])
+def test_no_error_shows_the_key_that_went_up(velox: VeloxProcess, claude: RecordingUpstream, where: str) -> None:
+    """Nor does it where the key is escaped or compressed, or the error comes in a reply of status 200."""
+    is_stream = where in ("before", "after")
+    messages = [{"role": "user", "content": where}]
+    body = json.dumps({"model": "alone", "messages": messages, "stream": is_stream}).encode()
+    with claude.playing(shows_key):
+        reply = velox.request("POST", "/v1/chat/completions", body)
+
+    assert reply.status in ((200, 502) if where == "after" else (401,))  # 502: before the head went out
+    assert b"0123456789" not in reply.body and b"error" in reply.body
+    assert b"[DONE]" not in reply.body
+
+
+def test_compressed_error_is_read(velox: VeloxProcess, claude: RecordingUpstream) -> None:
+    """Some servers compress though identity was asked for."""
+    body = json.dumps({"model": "alone", "messages": MESSAGES}).encode()
+    with claude.playing(compresses):
+        reply = velox.request("POST", "/v1/chat/completions", body)
+
+    assert reply.status == 400 and json.loads(reply.body)["error"]["message"] == "prompt is too long"

@@ -72,12 +72,18 @@ class Sides(NamedTuple):
 
 
 class LaneAttempt(Protocol):
-    """What is asked of the attempt that a call is made for. translation: is set where its reply is to be changed."""
+    """What is asked of the attempt that a call is made for.
+
+    translation: is set where its reply is to be changed. secret: the key that goes up; None: none.
+    """
 
     translation: ReplyFilter | None
 
     @property
     def forwarder(self) -> Forwarder: ...
+
+    @property
+    def secret(self) -> bytes | None: ...
 
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether a reply is not for the client, because there is another attempt."""
@@ -212,6 +218,7 @@ class Lanes:
             has_limits=asked.has_limits,
             knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
             on_tokens=asked.on_tokens,
+            secret=attempt.secret,
         )
 
     def estimate(self, asked: Asked) -> AnsweredHereError:

@@ -19,6 +19,7 @@ from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.net.upstream.interface import UpstreamFailure
+from velox.protocol.error_meaning import plain_body
 from velox.types import Headers, ReplyHead
 
 __all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
@@ -26,6 +27,7 @@ __all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
 _ERRORS_FROM: Final = 400
 _OVERLOADED: Final = 529
 _UNAVAILABLE: Final = 503
+_WITHHELD: Final = "the upstream's error showed the key that the gateway had sent; its text is withheld"
 # Of a plain answer: pictures and sounds are in it as text.
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 # Of an error: what is longer is cut there.
@@ -94,7 +96,7 @@ class TranslatedReply(ReplyFilter):
     attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
     others get 503. on_tokens: called with those of the prompt and of the answer; None:
-    nobody counts them.
+    nobody counts them. secret: the key that went up, which no error may show; None: none.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class TranslatedReply(ReplyFilter):
         "_crossing",
         "_has_limits",
         "_head",
+        "_is_compressed",
         "_is_error",
         "_is_stream",
         "_knows_529",
@@ -109,6 +112,7 @@ class TranslatedReply(ReplyFilter):
         "_on_bug",
         "_on_tokens",
         "_refuses",
+        "_secret",
         "_stream",
         "_written",
     )
@@ -123,8 +127,11 @@ class TranslatedReply(ReplyFilter):
         has_limits: bool,
         knows_529: bool = False,
         on_tokens: Callable[[int | None, int | None], None] | None = None,
+        secret: bytes | None = None,
     ) -> None:
         super().__init__()
+        self._secret: Final = None if secret is None else secret.decode("latin-1")
+        self._is_compressed = False
         self._on_bug: Final = on_bug
         self._on_tokens: Final = on_tokens
         self._crossing: Final = crossing
@@ -147,8 +154,9 @@ class TranslatedReply(ReplyFilter):
         """Hold the head back. Raises nothing: what can't be read is said by feed()."""
         self._head = head
         self._is_error = head.status >= _ERRORS_FROM
-        if not is_plain and not self._is_error:
-            return None  # feed() fails: Velox asked for what is not compressed
+        self._is_compressed = not is_plain and not self._is_error
+        if self._is_compressed:
+            return None  # feed() fails
         is_json = any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
         if self._is_stream and not self._is_error and (is_sse or not is_json):
             self._stream = self._crossing.stream()
@@ -157,6 +165,8 @@ class TranslatedReply(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came. Raises UpstreamFailure."""
         try:
+            if self._is_compressed:
+                raise BrokenReplyError("it is compressed, and Velox asked for one that is not")
             if self._stream is None:
                 written = self._feed_whole(data, end)
             else:
@@ -184,13 +194,15 @@ class TranslatedReply(ReplyFilter):
 
     def _feed_stream(self, stream: CrossingStream, data: bytes, end: bool) -> bytes:
         text = stream.feed(data, end)
+        failed = stream.failed
+        if failed is not None and stream.has_begun and self._shows_secret(failed):
+            raise UpstreamFailure(Reason.UPSTREAM_PROTOCOL, _WITHHELD)
         if self.released is not None:
-            if end and not stream.is_whole and stream.failed is None:
+            if end and not stream.is_whole and failed is None:
                 self._written = [text]  # goes out before the event that says that it was cut
                 raise _truncated()
-            self.is_over = stream.is_whole or stream.failed is not None
+            self.is_over = stream.is_whole or failed is not None
             return text
-        failed = stream.failed
         if failed is not None and not stream.has_begun:
             return self._fail(failed)
         if end and not stream.is_whole and failed is None:
@@ -216,9 +228,9 @@ class TranslatedReply(ReplyFilter):
         head = self._head
         assert head is not None, "a body comes after its head"
         if self._is_error:
-            error = self._crossing.read_error(head.status, head.headers, body)
+            error = self._crossing.read_error(head.status, head.headers, plain_body(head.headers, body))
             self._release(head.status, _JSON)
-            return self._crossing.error(error)
+            return self._crossing.error(self._without_secret(error))
         try:
             written = self._crossing.whole_stream(body) if self._is_stream else self._crossing.answer(body)
         except ReplyError as exc:
@@ -235,7 +247,19 @@ class TranslatedReply(ReplyFilter):
             raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
         self._release(error.status, _JSON)
         self.is_over = True
-        return self._crossing.error(error)
+        return self._crossing.error(self._without_secret(error))
+
+    def _shows_secret(self, error: ApiError) -> bool:
+        """Say whether an error shows the key. In an escaped or compressed body no search of the bytes would find it."""
+        secret = self._secret
+        if not secret:
+            return False
+        return any(secret in text for text in (error.message, error.code, error.param) if text)
+
+    def _without_secret(self, error: ApiError) -> ApiError:
+        if not self._shows_secret(error):
+            return error
+        return ApiError(error.kind, error.status, _WITHHELD, retry_after_s=error.retry_after_s)
 
     def _release(self, status: int, *fields: tuple[bytes, bytes]) -> None:
         assert self._head is not None, "a body comes after its head"
