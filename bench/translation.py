@@ -31,7 +31,7 @@ from velox.gateway.crossing import Dialogue
 from velox.runtime.dialects import sides
 from velox.types import Surface
 
-__all__ = ["main"]
+__all__ = ["chat_request", "main", "tables"]
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks" / "translation.md"
 _REQUESTS_A_ROUND: Final = 400
@@ -60,6 +60,12 @@ _EVENT_PAIRS: Final = (
 )
 
 
+def chat_request(model: str, *, stream: bool) -> bytes:
+    """Return the request in Chat Completions, for this model."""
+    request = orjson.loads(_request(Surface.CHAT))
+    return orjson.dumps({**request, "model": model, "stream": stream})
+
+
 def _request(api: Surface) -> bytes:
     """Return a request of about 3.5 KB: a system prompt, five turns, three tools."""
     schema = {
@@ -67,7 +73,7 @@ def _request(api: Surface) -> bytes:
         "properties": {"city": {"type": "string", "description": "The city"}, "unit": {"enum": ["c", "f"]}},
         "required": ["city"],
     }
-    told = "You are a helpful assistant who answers in short sentences. " * 9
+    told = "You are a helpful assistant who answers in short sentences. " * 16
     turns: list[dict[str, Any]] = []
     for _ in range(4):
         turns.append({"role": "user", "content": "What about the weather in Paris today? " * 4})

@@ -11,10 +11,10 @@ import http.client
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from bench.payloads import API_KEY, CHAT_PATH, chat_body
 from bench.peers.catalogue import Origin, PeerError, peer
@@ -91,10 +91,20 @@ _LAUNCHES: Final[Mapping[str, Launch]] = {
 }
 
 
-def start(name: str, servers: Servers, origin: Origin, *, upstream: str = "http1", streaming: bool) -> Server:
+def start(
+    name: str,
+    servers: Servers,
+    origin: Origin,
+    *,
+    upstream: str = "http1",
+    streaming: bool,
+    api: Literal["openai", "anthropic"] = "openai",
+    statuses: Collection[int] = (200,),
+) -> Server:
     """Start a peer that is installed; it has answered a chat request when this returns. Raises PeerError.
 
     streaming: replies will be event streams, which must not be buffered; nginx and HAProxy have to be told.
+    api: what the upstream speaks; clients speak Chat Completions (LiteLLM and smg are told). statuses: of that answer.
     """
     wanted, launch = peer(name), _LAUNCHES[name]
     origin_port = {"http1": origin.http1, "http2": origin.http2, "tls": origin.tls}[upstream]
@@ -113,6 +123,8 @@ def start(name: str, servers: Servers, origin: Origin, *, upstream: str = "http1
         "keys_regex": "|".join(_CREDENTIALS),
         "upstream": upstream,
         "origin_port": str(origin_port),
+        "api": api,
+        "base": "/v1" if api == "openai" else "",
         "http1_port": str(origin.http1),
         "http2_port": str(origin.http2 or _NO_PORT),
         "tls_port": str(origin.tls or _NO_PORT),
@@ -124,12 +136,12 @@ def start(name: str, servers: Servers, origin: Origin, *, upstream: str = "http1
     }
     for file in launch.files:
         (folder / file).write_text(filled((_CONFIGS / file).read_text(), values))
-    command = [filled(word, values) for word in (*launch.words, *_arguments(launch.arguments, upstream))]
+    command = [filled(word, values) for word in (*launch.words, *_arguments(launch.arguments, (upstream, api)))]
     command[0] = shutil.which(command[0], path=program_path()) or command[0]
     log = folder / "log"
     try:
         return servers.start(
-            command, port, launch.environment, log, lambda: chat_status(port) == 200, within_s=_READY_S
+            command, port, launch.environment, log, lambda: chat_status(port) in statuses, within_s=_READY_S
         )
     except (RuntimeError, OSError) as error:
         raise PeerError(f"{name} did not start: {error}\n{last_lines(_read(log))}") from error
@@ -159,16 +171,16 @@ def _read(log: Path) -> str:
     return log.read_text(errors="replace") if log.exists() else ""
 
 
-def _arguments(name: str, upstream: str) -> list[str]:
+def _arguments(name: str, kinds: Collection[str]) -> list[str]:
     """Return the words of a file of configs/: a line is an option and its value, `#` begins a comment.
 
-    A line that begins with [http2] or the like is only for that kind of upstream.
+    A line that begins with [http2] or the like is only for that kind of upstream. kinds: those of this one.
     """
     if not name:
         return []
     words: list[str] = []
     for line in (_CONFIGS / name).read_text().splitlines():
-        kind, _, rest = line.removeprefix("[").partition("] ") if line.startswith("[") else (upstream, "", line)
-        if kind == upstream and not line.startswith("#"):
+        kind, _, rest = line.removeprefix("[").partition("] ") if line.startswith("[") else ("", "", line)
+        if (not kind or kind in kinds) and not line.startswith("#"):
             words += rest.split(maxsplit=1)
     return words

@@ -45,7 +45,7 @@ def test_every_file_of_configs_is_of_a_peer_and_uses_known_marks() -> None:
         "http2_port",
         "tls_port",
     }
-    known |= {"scheme", "authority", "buffering", "no_if_whole", "user"}
+    known |= {"api", "base", "scheme", "authority", "buffering", "no_if_whole", "user"}
     starting = (HERE / "starting.py").read_text()
     for path in (HERE / "configs").iterdir():
         assert f'"{path.name}"' in starting
