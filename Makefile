@@ -11,10 +11,10 @@ INSTALLED := .venv/installed
 # and SERVERS; `test-all`: those of MORE as well. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
-MORE := tests/bench tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
+MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-more test-all fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-more test-all engine-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -26,7 +26,7 @@ test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against rea
 	@tests/install-tools.sh
 	$(PYTEST) $(UNIT) $(SERVERS) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools  ## The wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools  ## A real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) $(MORE) $(ARGS)
 
@@ -39,6 +39,18 @@ fuzz: $(INSTALLED) fuzz-tools  ## Fuzz each target for a minute, or as ARGS says
 fuzz-tools: $(INSTALLED)
 	@$(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
 		-r tests/fuzz/requirements.txt || echo "No atheris: hypothesis fuzzes instead." >&2
+
+# llama.cpp for tests/engine, beside .venv: nothing of Velox may find it. Without it those tests are skipped.
+ENGINE := .engine/installed
+
+engine-tools: $(INSTALLED)
+	@$(MAKE) -s $(ENGINE) || echo "No llama.cpp: tests/engine are skipped." >&2
+
+$(ENGINE): tests/engine/requirements.txt
+	@rm -rf .engine
+	@timeout 90 $(BIN)/python -m pip --disable-pip-version-check -qq install --require-hashes --only-binary :all: \
+		--target .engine -r tests/engine/requirements.txt
+	@touch $@
 
 bench: $(INSTALLED)  ## Side by side with other gateways, which are installed first: about 11 minutes; ARGS=--smoke: nginx only
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare $(ARGS)
@@ -69,4 +81,4 @@ lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engine build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
