@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import pytest
 
+from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
-from velox.gateway.lanes import Lanes, Sides
+from velox.gateway.lanes import Asked, Lanes, Sides
+from velox.policy.routes import NO_RULES
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
-from velox.types import BodyFields, RequestHead
+from velox.runtime.dialects import sides
+from velox.types import BodyFields, RequestHead, Surface
 
 
 def lanes(provider: str) -> Lanes:
     row = PROVIDERS[provider]
     return Lanes(Sides({}, {}), row, {}, lambda model: facts_of(row, model))
+
+
+def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
+    """They are many, and stand beside a translation of a few microseconds."""
+    asked_for = []
+
+    def facts(model: str) -> ModelFacts:
+        asked_for.append(model)
+        return ModelFacts()
+
+    found = Lanes(sides(), PROVIDERS["openai"], {}, facts)
+    for model in ("m", "m", "n", "m"):
+        asked = Asked(
+            surface=Surface.COUNT_MESSAGES,
+            head=RequestHead.of(b"POST", b"/v1/messages/count_tokens"),
+            fields=BodyFields(model=model),
+            body=b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+            model=model,
+            rules=NO_RULES,
+            id="1",
+            now_s=0,
+            strict=False,
+            has_limits=False,
+            to_be_read=False,
+            on_bug=lambda _: None,
+            on_tokens=None,
+            on_translated=lambda *_: None,
+        )
+        assert b"input_tokens" in found.estimate(asked).body
+
+    assert asked_for == ["m", "n"]
 
 
 def test_other_paths_go_below_the_providers_own_beginning() -> None:

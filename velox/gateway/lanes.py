@@ -133,6 +133,7 @@ class Lanes:
         self._parameters: Final = parameters
         self._facts: Final = facts
         self._apis: Final = apis
+        self._models: Final[Memo[str, ModelFacts]] = Memo(_KEPT_CALLS)
         self._known: Final[Memo[tuple[Surface, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
 
     def __repr__(self) -> str:
@@ -206,7 +207,16 @@ class Lanes:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
         told = Call(asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream)
-        return client(told, losses), model(self._facts(asked.model), losses, self._row.name)
+        return client(told, losses), model(self._facts_of(asked.model), losses, self._row.name)
+
+    def _facts_of(self, model: str) -> ModelFacts:
+        """Return what is known of a model, for which all rules are gone through: kept, as a client repeats names."""
+        found = self._models.get(model) or self._models.find(model)
+        if found is None:
+            found = self._facts(model)
+            if len(model) <= _KEPT_BYTES:
+                self._models.put(model, found)
+        return found
 
     def _translate(self, crossing: Crossing, attempt: LaneAttempt, asked: Asked) -> None:
         """Have the reply brought back by a crossing."""
