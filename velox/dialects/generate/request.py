@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Final
 
 from velox.dialects.facts import ModelFacts
@@ -142,12 +141,16 @@ class RequestWriter:
             yield _content(b"user", [_SPACE])
         if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
-        for is_model, group in groupby(messages, lambda message: message.role is _ASSISTANT):
-            blocks: list[Block] = []
-            for message in group:
-                blocks += message.blocks
-                if message.name is not None:
-                    self._losses.drop("name", "messages")
+        turns: list[tuple[bool, list[Block]]] = []
+        for message in messages:
+            is_model = message.role is _ASSISTANT
+            if turns and turns[-1][0] is is_model:
+                turns[-1][1].extend(message.blocks)
+            else:
+                turns.append((is_model, [*message.blocks]))
+            if message.name is not None:
+                self._losses.drop("name", "messages")
+        for is_model, blocks in turns:
             if is_model:
                 yield _content(b"model", self._model_parts(blocks) or [_SPACE])
             else:
@@ -155,8 +158,13 @@ class RequestWriter:
 
     def _user_contents(self, blocks: list[Block]) -> Iterator[bytes]:
         """Write a turn of the user: first the results, alone; then all else."""
-        results = [block for block in blocks if isinstance(block, ToolResult)]
-        others: list[Block] = [block for block in blocks if not isinstance(block, ToolResult)]
+        results: list[ToolResult] = []
+        others: list[Block] = []
+        for block in blocks:
+            if type(block) is ToolResult:
+                results.append(block)
+            else:
+                others.append(block)
         if results or self._step:
             parts, pictures = self._results(results)
             if parts:
@@ -248,8 +256,9 @@ class RequestWriter:
         """Write blocks that are no calls, results or thoughts. Empty texts are left out."""
         parts = []
         for block in blocks:
-            if isinstance(block, Text):
-                self._lost_mark(block.cache is not None)
+            if type(block) is Text:
+                if block.cache is not None:
+                    self._lost_mark(is_marked=True)
                 signature = self._signature(block.signature) if block.signature is not None else b""
                 if block.text != b'""' or signature:
                     parts.append(b'{"text":' + block.text + signature + b"}")

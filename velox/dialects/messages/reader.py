@@ -5,6 +5,7 @@ Knows: fields, and which of them no other dialect has: those are dropped or refu
 
 from __future__ import annotations
 
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -75,6 +76,9 @@ _DROPPED: Final = (
     "fallback_credit_token",
     "billing_policy",
 )
+# The fields of both, asked for in one call: few requests have any of them.
+_RARE: Final = attrgetter(*_REFUSED, *_DROPPED)
+_NO_RARE: Final = _RARE(RequestIn("", []))
 _OF_SERVER_TOOLS: Final = "server_tools"
 # Who signs calls and texts.
 _GOOGLE: Final = "google"
@@ -87,14 +91,8 @@ def read_request(body: bytes | bytearray, losses: Losses) -> Request:
 
 def _request(body: bytes, losses: Losses) -> Request:
     found = _decoded(body, losses)
-    for name in _REFUSED:
-        value = getattr(found, name)
-        if value and bytes(value) not in _EMPTY:
-            raise BadRequestError(f"{name} is kept by Anthropic, and the model of this route is not there", name)
-    for name in _DROPPED:
-        value = getattr(found, name)
-        if value and bytes(value) not in _EMPTY:
-            losses.drop(name)
+    if _RARE(found) != _NO_RARE:
+        _check_rare(found, losses)
     messages = _messages(found, losses)
     tools = _tools(found.tools or [], losses)
     choice, is_parallel = _choice(found.tool_choice, tools, losses)
@@ -121,6 +119,17 @@ def _request(body: bytes, losses: Losses) -> Request:
         tier=tier,
         cache=found.cache_control,
     )
+
+
+def _check_rare(found: RequestIn, losses: Losses) -> None:
+    for name in _REFUSED:
+        value = getattr(found, name)
+        if value and bytes(value) not in _EMPTY:
+            raise BadRequestError(f"{name} is kept by Anthropic, and the model of this route is not there", name)
+    for name in _DROPPED:
+        value = getattr(found, name)
+        if value and bytes(value) not in _EMPTY:
+            losses.drop(name)
 
 
 def _decoded(body: bytes, losses: Losses) -> RequestIn:

@@ -68,6 +68,8 @@ _TTLS: Final = {
 _EFFORTS: Final = {"minimal": "low"}
 _TIERS: Final = {"auto": b"auto", "default": b"standard_only"}
 _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"', Choice.REQUIRED: b'{"type":"any"'}
+_USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
+_ASSISTANT_TEXT: Final = b'{"role":"assistant","content":[{"type":"text","text":%b}]}'
 _NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 _ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
 _JSON_TOOL: Final = "json_answer"
@@ -375,10 +377,16 @@ class RequestWriter:
         if not last.is_user and isinstance(last.blocks[-1], Text):
             last.blocks[-1].text = _without_space_at_end(last.blocks[-1].text)
         for at, turn in enumerate(turns):
+            blocks = turn.blocks
+            if len(blocks) == 1 and type(blocks[0]) is Text and blocks[0].cache is None and blocks[0].citations is None:
+                # Most turns are one text.
+                form = _USER_TEXT if turn.is_user else _ASSISTANT_TEXT
+                out.append((b"," if at else b"") + form % blocks[0].text)
+                continue
             head = b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":['
             out.append(b"," + head if at else head)
             separator = b""
-            for block in turn.blocks:
+            for block in blocks:
                 if separator:
                     out.append(separator)
                 separator = b","
