@@ -1,0 +1,199 @@
+"""Write velox/prices/table.jsonl anew: the price table that is shipped, from the data of the package genai-prices.
+
+    pip download --no-deps genai-prices
+    python -m deploy.prices genai_prices-*.whl [--date 2026-11-23]
+
+The package is read, never imported: its data is a Python file of constructor calls, and each call becomes a dict.
+Prices stand there in dollars per million tokens, as decimals in quotes; here they are whole pico-dollars, and one that
+is not whole is rounded. What the table rounds or leaves out is written into its first line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+import zipfile
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["main", "table_lines"]
+
+TABLE: Final = Path(__file__).parent.parent / "velox" / "prices" / "table.jsonl"
+# Pico-dollars of one unit for one dollar of the price.
+_PER: Final = {"mtok": 10**6, "kcount": 10**9, "mchars": 10**6, "kpages": 10**9, "hours": None}
+_FLOAT_NOISE: Final = Decimal("0.000001")
+_NOT_COUNTED: Final = "no reply that Velox reads counts this unit"
+_UNITS: Final = (
+    *("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "input_audio_mtok"),
+    *("cache_audio_read_mtok", "output_audio_mtok", "input_image_mtok", "cache_image_read_mtok", "output_image_mtok"),
+    *("output_reasoning_mtok", "web_searches_kcount", "requests_kcount"),
+)
+_TIERS: Final = {
+    ("processing", "batch"): "batch",
+    ("service_tier", "priority"): "priority",
+    ("service_tier", "flex"): "flex",
+    ("service_tier", "fast"): "fast",
+    ("speed", "fast"): "fast",
+    ("service_tier", "default"): "default",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the table. Exit code 1: the data has something that this script can't carry over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--date", default=datetime.now(UTC).date().isoformat(), help="when the data was fetched")
+    arguments = parser.parse_args(argv)
+    lines = table_lines(arguments.wheel, arguments.date)
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    head = json.loads(lines[0])
+    sys.stdout.write(f"{TABLE.name}: {head['models']} models, {len(head['left_out'])} prices left out\n")
+    return 0
+
+
+def table_lines(wheel: Path, date: str) -> list[str]:
+    """Return the lines of the table: its head, and one for each provider."""
+    with zipfile.ZipFile(wheel) as archive:
+        source = archive.read("genai_prices/data.py").decode()
+        licence = next(name for name in archive.namelist() if name.endswith("licenses/LICENSE"))
+        notice = archive.read(licence).decode()
+    providers = _providers(source)
+    left_out: list[list[str]] = []
+    rounded: list[list[str]] = []
+    rows = [_provider(provider, left_out, rounded) for provider in providers]
+    head = {
+        "source": "genai-prices",
+        "version": wheel.name.split("-")[1],
+        "date": date,
+        "unit": "pico-dollars of one token, call or search",
+        "models": sum(len(row["models"]) for row in rows),
+        "left_out": left_out,
+        "rounded": rounded,
+        "licence": notice,
+    }
+    return [json.dumps(each, separators=(",", ":")) for each in (head, *rows)]
+
+
+def _providers(source: str) -> list[dict[str, Any]]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "providers":
+            value = _value(node.value)
+            assert isinstance(value, list)
+            return value
+    raise SystemExit("genai_prices/data.py has no list `providers`")
+
+
+def _value(node: ast.expr | None) -> Any:
+    """Return a literal, and a call as a dict of its arguments with its name under `_`."""
+    if isinstance(node, ast.List):
+        return [_value(each) for each in node.elts]
+    if not isinstance(node, ast.Call):
+        return None if node is None or isinstance(node, ast.Attribute) else ast.literal_eval(node)
+    name = ast.unparse(node.func)
+    if name in ("Decimal", "datetime.date", "datetime.time"):
+        return [name, *(ast.literal_eval(each) for each in node.args)]
+    return {"_": name, **{each.arg: _value(each.value) for each in node.keywords if each.arg is not None}}
+
+
+def _provider(provider: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> dict[str, Any]:
+    _vetted(provider["api_pattern"])
+    return {
+        "id": provider["id"],
+        "url": provider["api_pattern"],
+        "fallbacks": provider.get("fallback_model_providers") or [],
+        "models": [_model(provider["id"], model, left_out, rounded) for model in provider["models"]],
+    }
+
+
+def _model(provider: str, model: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> list[Any]:
+    """Return id, match, prices by date or time, and those of other tiers."""
+    given = model.get("prices") or []
+    where = f"{provider}/{model['id']}"
+    if isinstance(given, dict):
+        given = [{"prices": given}]
+    prices = [[_when(each.get("constraint")), _rates(where, each["prices"], left_out, rounded)] for each in given]
+    variants = []
+    for each in model.get("price_variants") or []:
+        tier = _TIERS.get(next(iter(each["when"].items()))) if len(each["when"]) == 1 else None
+        if tier is None:
+            left_out.append([where, f"variant {each['when']}", "no reply says that it applies"])
+            continue
+        variants.append(
+            [tier, _when(each.get("constraint")), _rates(f"{where} {tier}", each["prices"], left_out, rounded)]
+        )
+    return [model["id"], _match(model["match"]), prices, variants]
+
+
+def _rates(where: str, prices: dict[str, Any], left_out: list[list[str]], rounded: list[list[str]]) -> dict[str, Any]:
+    rates: dict[str, Any] = {}
+    for unit, value in prices.items():
+        if unit == "_" or value is None:
+            continue
+        if unit not in _UNITS:
+            left_out.append([where, unit, _NOT_COUNTED])
+            rates["others"] = 1
+            continue
+        per = _PER[unit.rpartition("_")[2]]
+        assert per is not None
+        if isinstance(value, dict):
+            tiers = [[tier["start"], _pico(where, unit, tier["price"], per, rounded)] for tier in value["tiers"]]
+            rates[unit] = [_pico(where, unit, value["base"], per, rounded), *sorted(tiers)]
+        else:
+            rates[unit] = _pico(where, unit, value, per, rounded)
+    return rates
+
+
+def _pico(where: str, unit: str, value: list[str], per: int, rounded: list[list[str]]) -> int:
+    pico = Decimal(value[1]) * per
+    nearest = round(pico)
+    if abs(pico - nearest) < _FLOAT_NOISE:  # 0.18000000000000002: the source had it from a float
+        return nearest
+    if pico < 0:
+        raise SystemExit(f"{where}: {unit} {value[1]} is negative")
+    rounded.append([where, unit, value[1]])
+    return nearest
+
+
+def _when(constraint: dict[str, Any] | None) -> list[Any] | None:
+    """Return ["from", day] or ["daily", start, end], in seconds of the day in UTC; None: always."""
+    if constraint is None:
+        return None
+    if constraint["_"] == "StartDateConstraint":
+        return ["from", "-".join(f"{part:02d}" for part in constraint["start_date"][1:])]
+    seconds = [_second(constraint[name]) for name in ("start_time", "end_time")]
+    return ["daily", *seconds]
+
+
+def _second(time: list[Any]) -> int:
+    hour, minute, second = (*time[1:], 0, 0)[:3]
+    return int(hour) * 3600 + int(minute) * 60 + int(second)
+
+
+def _match(clause: dict[str, Any]) -> list[Any]:
+    kind = clause["_"].removeprefix("Clause").lower()
+    value = clause.get("or_") or clause.get("and_")
+    if value is not None:
+        return [kind, *(_match(each) for each in value)]
+    text = next(value for name, value in clause.items() if name != "_")
+    return [kind, _vetted(text) if kind == "regex" else text.lower()]
+
+
+def _vetted(pattern: str) -> str:
+    """Return a regular expression that takes linear time; end the script for one that may not.
+
+    Nothing that repeats without a bound may stand in what repeats, and at most one such part may stand in a pattern.
+    """
+    bare = re.sub(r"\[[^]]*\]", "x", re.sub(r"\\.", "x", pattern))
+    if len(re.findall(r"[*+]|\{\d+,\}", bare)) > 1 or re.search(r"\)[*+{]", bare):
+        raise SystemExit(f"the pattern {pattern!r} might take long")
+    re.compile(pattern)
+    return pattern
+
+
+if __name__ == "__main__":
+    sys.exit(main())

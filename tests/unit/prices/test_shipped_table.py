@@ -1,0 +1,131 @@
+"""The shipped price table: equal to what genai-prices computes, by recorded results of its own calc_price()."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from velox.prices.book import PriceBook, Seller
+from velox.prices.table import Table, shipped_table
+from velox.protocol.token_usage import TokenUsage
+from velox.providers.rows import PROVIDERS
+
+RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded_costs.jsonl").read_text().splitlines()]
+NOW = 1_795_401_000  # 23 November 2026
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return shipped_table()
+
+
+@pytest.fixture(scope="module")
+def book(table: Table) -> PriceBook:
+    return PriceBook(table)
+
+
+def test_costs_equal_those_that_genai_prices_computes(book: PriceBook) -> None:
+    n_equal = n_unknown = 0
+    for provider, model, tier, now_s, counts, expected in RECORDED:
+        usage = TokenUsage(**counts)
+        price = book.find(Seller("up", provider), model, "", tier, now_s)
+        cost = None if price is None else price.cost(usage)
+        if cost is None:
+            # What it takes for 0, or for the plain price, Velox takes for unknown.
+            is_before = tier and now_s < NOW
+            has_no_output = price is not None and price.bands[0].output is None
+            assert is_before or has_no_output or Decimal(expected) == 0, (provider, model, tier)
+            n_unknown += 1
+            continue
+        # 23 prices of the source are not whole pico-dollars: at most one a token is lost.
+        assert abs(Decimal(expected) * 10**12 - cost.pico) <= usage.input, (provider, model, tier, now_s, counts)
+        n_equal += Decimal(expected) * 10**12 == cost.pico
+    assert n_equal > 0.7 * len(RECORDED) > 300
+    assert n_unknown < 0.3 * len(RECORDED)
+
+
+def test_every_entry_is_there_or_listed_with_a_reason(table: Table) -> None:
+    head, *lines = (json.loads(line) for line in (files("velox.prices") / "table.jsonl").read_text().splitlines())
+    assert head["models"] == sum(len(line["models"]) for line in lines) == table.n_models > 2000
+    assert all(reason for _, _, reason in head["left_out"])
+    listed = {where.split(" ")[0] for where, _, _ in head["left_out"]}
+    marked = {
+        f"{line['id']}/{model[0]}"
+        for line in lines
+        for model in line["models"]
+        for rates in [each[1] for each in model[2]] + [each[2] for each in model[3]]
+        if "others" in rates
+    }
+    assert marked <= listed
+    assert "Permission is hereby granted" in head["licence"]
+
+
+SPOTS = [  # dollars per million: input, output, cached
+    ("openai", "gpt-4o-2024-08-06", "", (2_500_000, 10_000_000, 1_250_000)),
+    ("openai", "gpt-4o-mini", "", (150_000, 600_000, 75_000)),
+    ("anthropic", "claude-sonnet-4-5-20250929", "", (3_000_000, 15_000_000, 300_000)),
+    ("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "", None),
+    ("gemini", "gemini-2.5-flash", "", (300_000, 2_500_000, 30_000)),
+    ("xai", "grok-4", "", None),
+]
+
+
+@pytest.mark.parametrize(("provider", "model", "tier", "expected"), SPOTS)
+def test_known_models_have_their_prices(
+    book: PriceBook, provider: str, model: str, tier: str, expected: tuple[int, int, int] | None
+) -> None:
+    price = book.find(Seller("up", provider), model, "", tier, NOW)
+    assert price is not None
+    first = price.bands[0]
+    if expected is not None:
+        assert (first.input, first.output, first.cached) == expected
+
+
+def test_the_model_that_answered_counts_before_the_one_asked_for(book: PriceBook) -> None:
+    seller = Seller("up", "openai")
+    answered = book.find(seller, "gpt-4o", "gpt-4o-mini-2024-07-18", "default", NOW)
+    assert answered is not None
+    assert answered.source == "openai/gpt-4o-mini"
+    fallen_back = book.find(seller, "gpt-4o", "no-such-model", "", NOW)
+    assert fallen_back is not None
+    assert fallen_back.source == "openai/gpt-4o"
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "tier"),
+    [("openai", "no-such-model", ""), ("", "gpt-4o", ""), ("vllm", "gpt-4o", ""), ("openai", "gpt-4o", "gold")],
+)
+def test_what_is_not_known_has_no_price(book: PriceBook, provider: str, model: str, tier: str) -> None:
+    assert book.find(Seller("up", provider), model, "", tier, NOW) is None
+
+
+def test_a_hostile_name_costs_no_time_and_no_memory(book: PriceBook) -> None:
+    for n in range(5_000):
+        assert book.find(Seller("up", "openai"), f"no-such-{n}", "", "", NOW) is None
+    assert len(book._known) <= 2 * 2048
+    assert book.find(Seller("up", "openai"), "gpt-4o-" * 100_000, "", "", NOW) is None
+
+
+def test_a_price_by_the_time_of_day_changes_with_it(book: PriceBook) -> None:
+    midnight = NOW - NOW % 86_400
+    seller = Seller("up", "deepseek")
+    by_day = book.find(seller, "deepseek-chat", "", "", midnight + 3_600)
+    by_night = book.find(seller, "deepseek-chat", "", "", midnight + 20 * 3_600)
+    assert by_day is not None
+    assert by_night is not None
+    assert by_day.bands[0].input == 2 * by_night.bands[0].input == 270_000
+
+
+def test_each_provider_of_the_rows_is_in_the_table_or_is_an_own_server(table: Table) -> None:
+    own = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "openai-compatible"}
+    missing = {name for name in PROVIDERS if not table.knows(name)}
+    assert missing == own
+
+
+def test_an_address_tells_the_provider(table: Table) -> None:
+    assert table.provider_of("https://api.openai.com/v1") == "openai"
+    assert table.provider_of("http://10.0.0.1:8000") is None

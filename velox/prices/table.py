@@ -1,0 +1,166 @@
+"""The price table that is shipped, as genai-prices has it (MIT; its notice is in the file's first line).
+
+Knows: the file's form, and how a name is matched with its entries. Does not know: a user's own prices (overrides.py),
+or the time (book.py). A provider's line is read when the first of its models is asked for.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from velox.prices.price import Price, compiled
+
+__all__ = ["Dated", "Table", "shipped_table"]
+
+_LONGEST_NAME: Final = 256
+_DAY_S: Final = 86_400
+_COMPACT_DATE: Final = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
+# Tiers that the plain price is for, as vendors call them. OpenAI's "auto" is what was asked, never what was served.
+_PLAIN: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
+# Velox's providers by the table's names, where they differ. Of Bedrock's and Vertex's models the vendors' names differ,
+# too, and the table knows them; what it has none of, it looks for at the models' makers.
+_NAMES: Final = {
+    "bedrock": "aws",
+    "bedrock-mantle": "aws",
+    "foundry": "azure",
+    "gemini": "google",
+    "vertex": "google",
+    "xai": "x-ai",
+}
+
+
+class Dated(NamedTuple):
+    """A price, and when it is in force: from a time on (seconds since 1970), and in these seconds of the day (UTC)."""
+
+    price: Price | None
+    begins_s: int = 0
+    ends_s: int | None = None
+    daily: tuple[int, int] | None = None
+
+    def is_active(self, now_s: int) -> bool:
+        """Tell whether the price is in force."""
+        if now_s < self.begins_s or (self.ends_s is not None and now_s >= self.ends_s):
+            return False
+        if self.daily is None:
+            return True
+        start, end = self.daily
+        second = now_s % _DAY_S
+        return start <= second < end if start <= end else second >= start or second < end
+
+    @property
+    def is_always(self) -> bool:
+        """Tell whether the time plays no part."""
+        return not self.begins_s and self.ends_s is None and self.daily is None
+
+
+class Table:
+    """The entries by provider. date: when the data was taken from its source."""
+
+    def __init__(self, text: bytes) -> None:
+        head, *lines = text.splitlines()
+        told: Final[dict[str, Any]] = orjson.loads(head)
+        self.source: Final[str] = told["source"]
+        self.source_version: Final[str] = told["version"]
+        self.date: Final[str] = told["date"]
+        self.n_models: Final[int] = told["models"]
+        self.version: Final = f"{self.source} {self.source_version} of {self.date}"
+        self._lines: Final = {line[: line.index(b",")].split(b'"')[3].decode(): line for line in lines}
+        self._providers: Final[dict[str, dict[str, Any]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Table {self.version} models={self.n_models}>"
+
+    def knows(self, provider: str) -> bool:
+        """Tell whether models of a provider are in the table. provider: Velox's name, or the table's."""
+        return _NAMES.get(provider, provider) in self._lines
+
+    def find(self, provider: str, model: str, tier: str) -> tuple[Dated, ...]:
+        """Return the prices of a model, the later ones before the earlier ones; none: the table has no such price.
+
+        provider: Velox's name, or the table's. tier: as the reply tells it. A tier that the entry has no price for has
+        none: it is not known what it costs.
+        """
+        found = self._entry(_NAMES.get(provider, provider), model)
+        if found is None:
+            return ()
+        home, (name, _, prices, variants) = found
+        source = f"{home}/{name}"
+        # genai-prices has the prices of other tiers at the provider itself only, never at one that resells its models.
+        own = variants if home == _NAMES.get(provider, provider) else ()
+        matching = [each for each in own if each[0] == (tier or "default")]
+        plain = [self._dated(source, when, rates) for when, rates in reversed(prices)]
+        if tier in _PLAIN and not matching:
+            return _with_first(plain)
+        others = []
+        for _, when, rates in matching:
+            for base_when, base in reversed(prices):
+                dated = self._dated(source if tier in _PLAIN else f"{source} ({tier})", base_when, {**base, **rates})
+                begins = max(dated.begins_s, self._dated(source, when, rates).begins_s)
+                others.append(dated._replace(begins_s=begins))
+        return tuple(others) if tier not in _PLAIN else (*others, *_with_first(plain))
+
+    def provider_of(self, url: str) -> str | None:
+        """Return the provider whose address this is."""
+        for name in self._lines:
+            if re.match(self._provider(name)["url"], url):
+                return name
+        return None
+
+    def _dated(self, source: str, when: list[Any] | None, rates: dict[str, Any]) -> Dated:
+        bands = compiled({unit: rate for unit, rate in rates.items() if unit != "others"})
+        price = Price(bands, source, self.version) if bands else None
+        if when is None:
+            return Dated(price)
+        return Dated(price, _seconds(when[1])) if when[0] == "from" else Dated(price, daily=(when[1], when[2]))
+
+    def _entry(self, provider: str, model: str) -> tuple[str, list[Any]] | None:
+        if provider not in self._lines or not 0 < len(model) <= _LONGEST_NAME:
+            return None
+        name = model.lower()
+        for spelled in dict.fromkeys((name, _COMPACT_DATE.sub(r"-\1-\2-\3", name))):
+            for home in (provider, *self._provider(provider)["fallbacks"]):
+                for entry in self._provider(home)["models"] if home in self._lines else ():
+                    if _is_match(entry[1], spelled):
+                        return home, entry
+        return None
+
+    def _provider(self, name: str) -> dict[str, Any]:
+        found = self._providers.get(name)
+        if found is None:
+            found = self._providers[name] = orjson.loads(self._lines[name])
+        return found
+
+
+def _with_first(prices: list[Dated]) -> tuple[Dated, ...]:
+    """Return prices, the last of them for any time that none is in force: so does genai-prices."""
+    return (*prices[:-1], prices[-1]._replace(begins_s=0, daily=None)) if prices else ()
+
+
+def _seconds(day: str) -> int:
+    return (datetime.date.fromisoformat(day) - datetime.date(1970, 1, 1)).days * _DAY_S
+
+
+def _is_match(clause: list[Any], name: str) -> bool:
+    kind, text = clause[0], clause[1]
+    if kind == "equals":
+        return bool(name == text)
+    if kind == "startswith":
+        return name.startswith(text)
+    if kind == "contains":
+        return text in name
+    if kind == "endswith":
+        return name.endswith(text)
+    if kind == "regex":  # vetted when the table was made; the name is short
+        return re.search(text, name) is not None
+    matches = (_is_match(each, name) for each in clause[1:])
+    return any(matches) if kind == "or" else all(matches)
+
+
+def shipped_table() -> Table:
+    """Read the table of this version of Velox."""
+    return Table((files("velox.prices") / "table.jsonl").read_bytes())
