@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recorded import recorded
-from velox.dialects.generate.schema import SchemaError, SubsetSchemas, json_schema, subset
+from velox.dialects.generate.schema import Inlining, SchemaError, SubsetSchemas, json_schema, subset
 
 
 def _subset(schema: object) -> Any:
@@ -142,6 +142,54 @@ def test_a_schema_that_grows_or_nests_without_bound_is_refused() -> None:
     for text in (b"[]", b"1", b"{", b"[" * 100_000):
         with pytest.raises(SchemaError):
             subset(text)
+
+
+def doubling(n: int, part: dict[str, Any], name: str = "") -> bytes:
+    """Return a schema whose references stand for 2**n parts; part: with "*" for the reference to the next."""
+    parts = {f"d{i}": json.loads(json.dumps(part).replace("*", f"#/$defs/d{i + 1}")) for i in range(n)}
+    root = {"title": name, "type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    return json.dumps({**root, "$defs": {**parts, f"d{n}": {"type": "string"}}}).encode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"allOf": [{"$ref": "*"}, {"$ref": "*"}]},
+        {"anyOf": [{"$ref": "*"}, {"$ref": "*"}]},
+        {"type": "object", "properties": {"a": {"$ref": "*"}, "b": {"$ref": "*"}}},
+        {"type": "array", "prefixItems": [{"$ref": "*"}, {"title": "other", "$ref": "*"}]},
+    ],
+)
+def test_references_that_double_are_refused_soon(part: dict[str, Any]) -> None:
+    """A kilobyte of them would keep a worker at work for ever: 2**50 parts."""
+    with pytest.raises(SchemaError):
+        subset(doubling(50, part))
+
+
+def test_many_schemas_of_one_request_have_one_bound() -> None:
+    """Each is below its own; those that were rewritten before cost nothing."""
+    part = {"type": "object", "properties": {"a": {"$ref": "*"}, "b": {"$ref": "*"}}}
+    schemas, inlining = SubsetSchemas(), Inlining()
+    known = doubling(10, part)
+    assert schemas.subset(known) is not None
+
+    with pytest.raises(SchemaError):
+        for n in range(20):
+            schemas.subset(doubling(10, part, str(n)), inlining)
+    assert schemas.subset(known, inlining) is not None
+    plain = {f"p{n}": {"type": "string"} for n in range(1000)}
+    more = Inlining()
+    for n in range(30):
+        assert schemas.subset(json.dumps({"type": "object", "title": str(n), "properties": plain}).encode(), more)
+
+
+def test_a_long_schema_is_not_remembered() -> None:
+    """Clients would fill the memory of a worker with descriptions."""
+    schemas = SubsetSchemas()
+    told = json.dumps({"type": "object", "description": "d" * 100_000, "properties": {"a": {"type": "string"}}})
+
+    assert schemas.subset(told.encode()) is not None
+    assert repr(schemas) == "<SubsetSchemas 0>"
 
 
 def test_integers_of_twenty_digits_stay() -> None:

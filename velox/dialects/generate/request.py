@@ -43,7 +43,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.generate.replies import GOOGLE
-from velox.dialects.generate.schema import SchemaError, SubsetSchemas
+from velox.dialects.generate.schema import Inlining, SchemaError, SubsetSchemas
 from velox.dialects.generate.wire import as_object
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
@@ -100,12 +100,13 @@ _SAME_TYPES: Final = {"image/jpg": "image/jpeg"}
 class RequestWriter:
     """Writes one request. schemas: what remembers rewritten schemas."""
 
-    __slots__ = ("_facts", "_losses", "_names", "_schemas", "_step", "_tools")
+    __slots__ = ("_facts", "_inlining", "_losses", "_names", "_schemas", "_step", "_tools")
 
     def __init__(self, facts: ModelFacts, losses: Losses, schemas: SubsetSchemas) -> None:
         self._facts: Final = facts
         self._losses: Final = losses
         self._schemas: Final = schemas
+        self._inlining: Final = Inlining()
         self._names: Final = FittedNames(_NAME, _MOST_NAME)
         self._tools: Final[dict[str, str]] = {}  # the calls so far: id -> name
         self._step: list[str] = []  # the calls of the last turn of the model, which have no result yet
@@ -327,7 +328,7 @@ class RequestWriter:
 
     def _subset(self, schema: JsonValue, param: str) -> JsonValue | None:
         try:
-            return self._schemas.subset(schema)
+            return self._schemas.subset(schema, self._inlining)
         except SchemaError as exc:
             raise BadRequestError(str(exc), param) from exc
 

@@ -19,7 +19,7 @@ import msgspec
 
 from velox.dialects.form import JsonValue
 
-__all__ = ["SchemaError", "SubsetSchemas", "json_schema", "subset"]
+__all__ = ["Inlining", "SchemaError", "SubsetSchemas", "json_schema", "subset"]
 
 # A schema's JSON object, decoded: it has no other shape than what JSON allows.
 _Schema: TypeAlias = dict[str, Any]
@@ -28,6 +28,11 @@ _Schema: TypeAlias = dict[str, Any]
 _MOST_NODES: Final = 5000
 _MOST_DEPTH: Final = 64
 _MOST_REMEMBERED: Final = 256
+_LONGEST_REMEMBERED: Final = 64 * 1024  # bytes, as it came and as it was rewritten
+# Of all schemas of one request: parts that are there more often than they were written.
+_MOST_INLINED: Final = 10_000
+_BYTES_A_NODE: Final = 16  # at least, where it is written
+_COPIES_A_NODE: Final = 64  # of properties, which take as long
 _KEPT: Final = (
     "title",
     "description",
@@ -50,8 +55,26 @@ class SchemaError(ValueError):
     """A schema that is no object, or nests or grows over a bound."""
 
 
+class Inlining:
+    """What references of one request's schemas may add: a few hundred bytes of them can stand for millions of parts."""
+
+    __slots__ = ("_n_left",)
+
+    def __init__(self) -> None:
+        self._n_left = _MOST_INLINED
+
+    def take(self, n: int) -> None:
+        """Take so many parts. Raises SchemaError: there are not so many left."""
+        self._n_left -= n
+        if self._n_left < 0:
+            raise SchemaError(f"the schemas of a request have over {_MOST_INLINED} parts more, without $ref")
+
+
 class SubsetSchemas:
-    """Remembers what subset() made of schemas: agents send the same ones in every request. Bounded; the oldest goes."""
+    """Remembers what subset() made of schemas: agents send the same ones in every request.
+
+    Bounded in number and in bytes; the oldest goes.
+    """
 
     __slots__ = ("_found",)
 
@@ -61,22 +84,31 @@ class SubsetSchemas:
     def __repr__(self) -> str:
         return f"<SubsetSchemas {len(self._found)}>"
 
-    def subset(self, schema: JsonValue) -> JsonValue | None:
-        """Return subset() of a schema. Raises SchemaError."""
+    def subset(self, schema: JsonValue, inlining: Inlining | None = None) -> JsonValue | None:
+        """Return subset() of a schema. inlining: of its request; what is remembered takes none. Raises SchemaError."""
+        if len(schema) > _LONGEST_REMEMBERED:
+            return subset(schema, inlining)
         digest = hashlib.sha256(schema).digest()
         if digest in self._found:
             return self._found[digest]
-        found = subset(schema)
+        found = subset(schema, inlining)
+        if found is not None and len(found) > _LONGEST_REMEMBERED:
+            return found
         if len(self._found) >= _MOST_REMEMBERED:
             del self._found[next(iter(self._found))]
         self._found[digest] = found
         return found
 
 
-def subset(schema: JsonValue) -> JsonValue | None:
-    """Rewrite a JSON schema. None: an object without properties, which Google wants left out. Raises SchemaError."""
+def subset(schema: JsonValue, inlining: Inlining | None = None) -> JsonValue | None:
+    """Rewrite a JSON schema. None: an object without properties, which Google wants left out. Raises SchemaError.
+
+    inlining: of its request; None: its own.
+    """
     root = _decoded(schema)
-    found = _Subset(root).rewrite(root, (), 0)
+    rewriting = _Subset(root)
+    found = rewriting.rewrite(root, (), 0)
+    (inlining or Inlining()).take(max(0, rewriting.n_nodes - len(schema) // _BYTES_A_NODE))
     if found.get("type") == "object" and not found.get("properties"):
         return None
     return msgspec.json.encode(found)
@@ -102,15 +134,18 @@ class _Subset:
 
     def __init__(self, root: _Schema) -> None:
         self._root: Final = root
-        self._n_nodes = 0
+        self.n_nodes = 0
+
+    def _count(self, n: int = 1) -> None:
+        self.n_nodes += n
+        if self.n_nodes > _MOST_NODES:
+            raise _too_large()
 
     def rewrite(self, schema: object, seen: tuple[str, ...], depth: int) -> _Schema:
         """Return the schema in the subset. seen: the references on the way here."""
-        self._n_nodes += 1
-        if self._n_nodes > _MOST_NODES or depth > _MOST_DEPTH:
-            raise SchemaError(
-                f"a schema has over {_MOST_NODES} parts, or nests over {_MOST_DEPTH} levels, without $ref"
-            )
+        self._count()
+        if depth > _MOST_DEPTH:
+            raise _too_large()
         if not isinstance(schema, dict):
             return {"type": "string"}  # `true`: anything
         merged, seen = self._merged(schema, seen)
@@ -167,7 +202,7 @@ class _Subset:
         several = _list(schema.get("prefixItems")) or _list(items)
         if not several:
             return self.rewrite(items, seen, depth + 1)
-        unlike = [each for n, each in enumerate(several) if each not in several[:n]]
+        unlike = list({msgspec.json.encode(each): each for each in several}.values())
         return self.rewrite(unlike[0] if len(unlike) == 1 else {"anyOf": unlike}, seen, depth + 1)
 
     def _merged(self, schema: _Schema, seen: tuple[str, ...]) -> tuple[_Schema | None, tuple[str, ...]]:
@@ -184,6 +219,8 @@ class _Subset:
                 whole = {key: value for key, value in schema.items() if key != "allOf"}
                 before = seen
                 for each in _list(schema["allOf"]):
+                    # Parts that are put into one are work, too: they can double with each reference.
+                    self._count(1 + len(_dict(whole.get("properties"))) // _COPIES_A_NODE)
                     part, more = self._merged(_dict(each), before)
                     if part is None:
                         return None, seen
@@ -200,6 +237,10 @@ class _Subset:
         for name in reference.removeprefix("#").split("/")[1:] if reference.startswith("#") else ("",):
             found = _dict(found).get(name.replace("~1", "/").replace("~0", "~"))
         return _dict(found)
+
+
+def _too_large() -> SchemaError:
+    return SchemaError(f"a schema has over {_MOST_NODES} parts, or nests over {_MOST_DEPTH} levels, without $ref")
 
 
 def _both(one: _Schema, other: _Schema) -> _Schema:

@@ -21,6 +21,7 @@ from velox.dialects.losses import BadRequestError
 __all__ = ["fitted_schema"]
 
 _MOST_SCHEMAS: Final = 256  # remembered: a client asks with the same ones again and again
+_LONGEST_REMEMBERED: Final = 64 * 1024  # bytes
 _MOST_DEPTH: Final = 100
 _FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
@@ -33,9 +34,17 @@ _LISTS: Final = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _IGNORED: Final = frozenset({"$schema", "$id", "$comment"})
 
 
-@functools.lru_cache(maxsize=_MOST_SCHEMAS)
 def fitted_schema(schema: JsonValue) -> JsonValue:
     """Return the schema as it is taken. Raises BadRequestError."""
+    return _fitted_anew(schema) if len(schema) > _LONGEST_REMEMBERED else _remembered(schema)
+
+
+@functools.lru_cache(maxsize=_MOST_SCHEMAS)
+def _remembered(schema: JsonValue) -> JsonValue:
+    return _fitted_anew(schema)
+
+
+def _fitted_anew(schema: JsonValue) -> JsonValue:
     try:
         found: object = orjson.loads(schema)
     except ValueError:
