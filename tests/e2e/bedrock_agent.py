@@ -57,7 +57,11 @@ def _converse(asked: Any, model: str, arguments: dict[str, Any], text: str) -> t
     assert not found, found
     last = asked["messages"][-1]["content"]
     if not any("toolResult" in block for block in last):
-        calls = [{"toolUse": {"toolUseId": f"tooluse_{n}", "name": "weather", "input": arguments}} for n in range(2)]
+        tools = [tool["toolSpec"]["name"] for tool in asked["toolConfig"]["tools"] if "toolSpec" in tool]
+        calls = [
+            {"toolUse": {"toolUseId": f"tooluse_{n}", "name": tools[n % len(tools)], "input": arguments}}
+            for n in range(2)
+        ]
         return [{"reasoningContent": {"reasoningText": SIGNED if is_claude else THOUGHT}}, *calls], "tool_use"
     used = asked["messages"][-2]["content"]
     thoughts = [block["reasoningContent"]["reasoningText"] for block in used if "reasoningContent" in block]

@@ -192,3 +192,64 @@ def test_schema_without_an_end_has_a_sample() -> None:
     }
     for odd in (None, [], 7, True, {"type": 7}, {"enum": []}, {"type": []}, {"anyOf": [None]}):
         json.dumps(sample(odd))
+
+
+def test_chat_reasoning() -> None:
+    """Before the answer where an effort is asked for, plain as streamed, and counted."""
+
+    async def talk(sdk: openai.AsyncOpenAI) -> None:
+        create: Any = sdk.chat.completions.create
+        plain = await create(model="m", messages=ASKED, reasoning_effort="low")
+        chunks = [
+            chunk
+            async for chunk in await create(
+                model="m", messages=ASKED, reasoning_effort="low", stream=True, stream_options={"include_usage": True}
+            )
+        ]
+        deltas = [chunk.choices[0].delta.model_dump() for chunk in chunks if chunk.choices]
+        thought = plain.choices[0].message.reasoning_content
+        assert thought and "".join(each.get("reasoning_content") or "" for each in deltas) == thought
+        assert "".join(each.get("content") or "" for each in deltas) == plain.choices[0].message.content
+        assert [each["role"] for each in deltas if each.get("role")] == ["assistant"]
+        assert plain.usage.completion_tokens_details.reasoning_tokens > 0
+        assert chunks[-1].usage == plain.usage
+        other = await create(model="m", messages=ASKED, reasoning_effort="none")
+        assert not hasattr(other.choices[0].message, "reasoning_content")
+
+    with_sdk(TALK, talk)
+
+
+def test_response_reasoning() -> None:
+    """An item of its own; sealed, it may come back only as it was."""
+
+    async def talk(sdk: openai.AsyncOpenAI) -> None:
+        asked: Any = {
+            "model": "m",
+            "reasoning": {"effort": "low", "summary": "auto"},
+            "include": ["reasoning.encrypted_content"],
+        }
+        plain = await sdk.responses.create(**asked, input="Hi")
+        async with sdk.responses.stream(**asked, input="Hi") as stream:
+            told = [event async for event in stream]
+            streamed = await stream.get_final_response()
+        item: Any = plain.output[0]
+        assert item.type == "reasoning" and item.encrypted_content
+        other: Any = streamed.output[0]
+        assert [each.text for each in other.summary] == [each.text for each in item.summary]
+        said = [event.delta for event in told if event.type == "response.reasoning_summary_text.delta"]
+        assert "".join(said) == item.summary[0].text
+        assert [event.sequence_number for event in told] == list(range(len(told)))
+        assert plain.output_text == streamed.output_text and plain.output_text
+        assert plain.usage and plain.usage.output_tokens_details.reasoning_tokens > 0
+
+        back: Any = [item.model_dump(exclude_none=True), {"role": "user", "content": "And?"}]
+        assert (await sdk.responses.create(**asked, input=back)).output_text
+        back[0]["id"] = "rs_other"
+        with pytest.raises(openai.BadRequestError) as raised:
+            await sdk.responses.create(**asked, input=back)
+        assert raised.value.code == "invalid_encrypted_content"
+        bare = await sdk.responses.create(model="m", input="Hi", reasoning={"effort": "low"})
+        hidden: Any = bare.output[0]
+        assert (hidden.type, hidden.summary, hidden.encrypted_content) == ("reasoning", [], None)
+
+    with_sdk(TALK, talk)

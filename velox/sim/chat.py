@@ -108,15 +108,16 @@ def chat_lead(job: Job) -> bytes:
     )
 
 
-def usage(job: Job) -> dict[str, object]:
-    """Return the token counts of an answer."""
+def usage(job: Job, n_thoughts: int = 0) -> dict[str, object]:
+    """Return the token counts of an answer. n_thoughts: tokens of its reasoning, beside its own."""
+    n_output = job.n_tokens + n_thoughts
     return {
         "prompt_tokens": job.n_prompt,
-        "completion_tokens": job.n_tokens,
-        "total_tokens": job.n_prompt + job.n_tokens,
+        "completion_tokens": n_output,
+        "total_tokens": job.n_prompt + n_output,
         "prompt_tokens_details": {"cached_tokens": job.n_cached, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": n_thoughts,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
@@ -136,8 +137,8 @@ def _text_choice(text: bytes, finish: bytes = b"null") -> bytes:
     return b'{"text":%b,"index":0,"logprobs":null,"finish_reason":%b}' % (text, finish)
 
 
-def last_events(lead: bytes, job: Job) -> bytes:
+def last_events(lead: bytes, job: Job, n_thoughts: int = 0) -> bytes:
     """Return what ends a stream: usage if asked for, and the [DONE] mark."""
     if not job.include_usage:
         return _DONE
-    return lead + b'],"usage":%b}\n\n' % orjson.dumps(usage(job)) + _DONE
+    return lead + b'],"usage":%b}\n\n' % orjson.dumps(usage(job, n_thoughts)) + _DONE

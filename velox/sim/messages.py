@@ -8,8 +8,6 @@ content_block_stop; message_delta with the stop reason and the whole usage; mess
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,14 +16,12 @@ import orjson
 from velox.sim.message_wishes import message_wish
 from velox.sim.request import Fields
 from velox.sim.shapes import Job, RefusalError, Text, TokenStream
-from velox.sim.wishes import Wish
+from velox.sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, signature_of
 
-__all__ = ["MessageWriter", "WishedMessages", "message_error", "signature_of"]
+__all__ = ["MessageWriter", "WishedMessages", "message_error"]
 
 _DELTA: Final = b"content_block_delta"
 _PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
-_THOUGHT: Final = "The request is read. The answer is made up as it always is."
-_THOUGHT_PIECES: Final = ("The request is read. ", "The answer is made up ", "as it always is.")
 _ERRORS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -38,12 +34,6 @@ _ERRORS: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-
-
-def signature_of(thinking: str) -> str:
-    """Return the signature of a thinking block, by which it is known when it comes back."""
-    digest = hashlib.sha256(b"velox-sim" + thinking.encode("utf-8", "replace")).digest()
-    return base64.b64encode(digest).decode()
 
 
 def message_error(refusal: RefusalError, request_id: str) -> bytes:
@@ -124,7 +114,7 @@ class WishedMessages:
 
 def _thinking(wish: Wish) -> dict[str, object]:
     """Return the thinking block. Where its text is to be omitted, it is empty; the signature is valid all the same."""
-    text = "" if wish.thinking == "omitted" else _THOUGHT
+    text = "" if wish.thinking == "omitted" else THOUGHT
     return {"type": "thinking", "thinking": text, "signature": signature_of(text)}
 
 
@@ -132,7 +122,7 @@ def _thinking_events(wish: Wish) -> bytes:
     block = _thinking(wish)
     deltas: list[dict[str, object]] = []
     if block["thinking"]:
-        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _THOUGHT_PIECES]
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in THOUGHT_PIECES]
     deltas.append({"type": "signature_delta", "signature": block["signature"]})
     return (
         _open(0, {"type": "thinking", "thinking": "", "signature": ""})
@@ -160,11 +150,7 @@ def _call_events(index: int, block: dict[str, object]) -> bytes:
 
 
 def _n_output(job: Job, wish: Wish) -> int:
-    return job.n_tokens + _n_thinking(wish)
-
-
-def _n_thinking(wish: Wish) -> int:
-    return 0 if wish.thinking is None else len(_THOUGHT.split())
+    return job.n_tokens + wish.n_thoughts
 
 
 def _stop(job: Job, wish: Wish | None = None) -> str:
@@ -190,7 +176,7 @@ def _usage(job: Job, wish: Wish, n_output: int) -> dict[str, object]:
         "service_tier": "standard",
     }
     if wish.thinking is not None:
-        usage["output_tokens_details"] = {"thinking_tokens": _n_thinking(wish)}
+        usage["output_tokens_details"] = {"thinking_tokens": wish.n_thoughts}
     return usage
 
 

@@ -97,14 +97,15 @@ def _finished(job: Job, text: str) -> dict[str, object]:
     return response(job, status_of(job), [_message(job, text)], usage_of(job))
 
 
-def usage_of(job: Job) -> dict[str, object]:
-    """Return the token counts of an answer."""
+def usage_of(job: Job, n_thoughts: int = 0) -> dict[str, object]:
+    """Return the token counts of an answer. n_thoughts: tokens of its reasoning, beside its own."""
+    n_output = job.n_tokens + n_thoughts
     return {
         "input_tokens": job.n_prompt,
         "input_tokens_details": {"cached_tokens": job.n_cached, "cache_write_tokens": 0},
-        "output_tokens": job.n_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": job.n_prompt + job.n_tokens,
+        "output_tokens": n_output,
+        "output_tokens_details": {"reasoning_tokens": n_thoughts},
+        "total_tokens": job.n_prompt + n_output,
     }
 
 

@@ -1,4 +1,4 @@
-"""Chat completions that are more than one plain text: tool calls, JSON, several answers, log probabilities.
+"""Chat completions that are more than one plain text: tool calls, JSON, several answers, log probabilities, reasoning.
 
 Knows: their JSON, whole and in chunks. Does not know: HTTP, pace, how a wish was read. Beside chat.py, which writes the
 usual answers at less cost.
@@ -13,7 +13,7 @@ import orjson
 from velox.sim.chat import ENDS, FINGERPRINT, chat_lead, last_events, usage
 from velox.sim.request import Fields
 from velox.sim.shapes import Job, TokenStream
-from velox.sim.wishes import Wish, chat_wish, token_logprobs
+from velox.sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, chat_wish, token_logprobs
 
 __all__ = ["WishedChat"]
 
@@ -39,6 +39,8 @@ def _whole(job: Job, wish: Wish, pieces: Sequence[str]) -> dict[str, object]:
     message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
     if wish.tool is not None:
         message["content"] = None
+    if wish.thinking is not None:
+        message["reasoning_content"] = THOUGHT
     choices = []
     for index in range(wish.n):
         calls = {} if wish.tool is None else {"tool_calls": [_call(job, wish, index, text), *_others(job, wish, index)]}
@@ -56,7 +58,7 @@ def _whole(job: Job, wish: Wish, pieces: Sequence[str]) -> dict[str, object]:
         "created": job.created,
         "model": job.model,
         "choices": choices,
-        "usage": usage(job),
+        "usage": usage(job, wish.n_thoughts),
         "service_tier": "default",
         "system_fingerprint": FINGERPRINT,
     }
@@ -66,12 +68,14 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str]) -> TokenStream:
     lead, end = chat_lead(job), ENDS[job.include_usage]
     choices = range(wish.n)
     role: dict[str, object] = {"role": "assistant", "content": "" if wish.tool is None else None, "refusal": None}
-    opening = [
-        _chunk(
-            index, role if wish.tool is None else {**role, "tool_calls": [{"index": 0, **_call(job, wish, index, "")}]}
-        )
-        for index in choices
-    ]
+    opening = []
+    for index in choices:
+        begun = role if wish.tool is None else {**role, "tool_calls": [{"index": 0, **_call(job, wish, index, "")}]}
+        if wish.thinking is not None:
+            opening += [_chunk(index, {"role": "assistant", "content": None, "reasoning_content": ""})]
+            opening += [_chunk(index, {"reasoning_content": piece}) for piece in THOUGHT_PIECES]
+            begun = {name: value for name, value in begun.items() if name != "role"}
+        opening.append(_chunk(index, begun))
     rests = tuple(
         _chunk(index, _delta(wish, piece), _logprobs(wish, [piece])) + end for piece in pieces for index in choices
     )
@@ -86,7 +90,7 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str]) -> TokenStream:
         lead,
         rests,
         len(rests),
-        b"".join(lead + chunk + end for chunk in closing) + last_events(lead, job),
+        b"".join(lead + chunk + end for chunk in closing) + last_events(lead, job, wish.n_thoughts),
     )
 
 

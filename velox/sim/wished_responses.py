@@ -1,4 +1,4 @@
-"""Responses that are more than one plain text: function calls, JSON, log probabilities.
+"""Responses that are more than one plain text: function calls, JSON, log probabilities, reasoning.
 
 Knows: their objects and the order of their events. Does not know: HTTP, pace, how a wish was read. Beside responses.py,
 which writes the usual answers at less cost.
@@ -13,7 +13,7 @@ import orjson
 from velox.sim.request import Fields
 from velox.sim.responses import event, response, status_of, usage_of
 from velox.sim.shapes import Job, TokenStream
-from velox.sim.wishes import Wish, response_wish, token_logprobs
+from velox.sim.wishes import THOUGHT, THOUGHT_PIECES, Wish, response_wish, signature_of, token_logprobs
 
 __all__ = ["WishedResponses"]
 
@@ -37,13 +37,15 @@ class WishedResponses:
 def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> TokenStream:
     started = {**response(job, "in_progress", [], None), **_asked(fields)}
     item = _item(job, wish, [], "in_progress")
+    first = len(_reasoning(job, wish))
     opening: list[tuple[str, dict[str, object]]] = [
         ("response.created", {"response": started}),
         ("response.in_progress", {"response": started}),
-        ("response.output_item.added", {"output_index": 0, "item": item}),
+        *_reasoning_events(job, wish),
+        ("response.output_item.added", {"output_index": first, "item": item}),
     ]
     deltas: list[dict[str, object]]
-    place: dict[str, object] = {"item_id": item["id"], "output_index": 0}
+    place: dict[str, object] = {"item_id": item["id"], "output_index": first}
     text, finished = "".join(pieces), _finished(job, wish, pieces, fields)
     if wish.tool is not None:
         kind = "response.function_call_arguments"
@@ -61,8 +63,8 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> Toke
             ("response.content_part.done", {**place, "part": _part(wish, pieces)}),
         ]
     done = _item(job, wish, pieces, status_of(job))
-    closing.append(("response.output_item.done", {"output_index": 0, "item": done}))
-    for n, other in enumerate(_others(job, wish), start=1):
+    closing.append(("response.output_item.done", {"output_index": first, "item": done}))
+    for n, other in enumerate(_others(job, wish), start=first + 1):
         at: dict[str, object] = {"item_id": other["id"], "output_index": n}
         begun = {**other, "status": "in_progress", "arguments": ""}
         told = {"name": other["name"], "arguments": other["arguments"]}
@@ -87,8 +89,39 @@ def _stream(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> Toke
 
 
 def _finished(job: Job, wish: Wish, pieces: Sequence[str], fields: Fields) -> dict[str, object]:
-    output = [_item(job, wish, pieces, status_of(job)), *_others(job, wish)]
-    return {**response(job, status_of(job), output, usage_of(job)), **_asked(fields)}
+    output = [*_reasoning(job, wish), _item(job, wish, pieces, status_of(job)), *_others(job, wish)]
+    return {**response(job, status_of(job), output, usage_of(job, wish.n_thoughts)), **_asked(fields)}
+
+
+def _reasoning(job: Job, wish: Wish) -> list[dict[str, object]]:
+    """Return the reasoning as an item, with a summary and the sealed content where they are asked for; or nothing."""
+    if wish.thinking is None:
+        return []
+    key = f"rs_{job.key}"
+    summary = [_summary(THOUGHT)] if wish.thinking == "summarized" else []
+    sealed = {"encrypted_content": signature_of(key)} if wish.is_sealed else {}
+    return [{"id": key, "type": "reasoning", "summary": summary, **sealed}]
+
+
+def _summary(text: str) -> dict[str, object]:
+    return {"type": "summary_text", "text": text}
+
+
+def _reasoning_events(job: Job, wish: Wish) -> list[tuple[str, dict[str, object]]]:
+    """Return the events of the reasoning: its sealed content comes with the last one."""
+    events: list[tuple[str, dict[str, object]]] = []
+    for item in _reasoning(job, wish):
+        begun = {"id": item["id"], "type": "reasoning", "summary": []}
+        events.append(("response.output_item.added", {"output_index": 0, "item": begun}))
+        if item["summary"]:
+            kind = "response.reasoning_summary"
+            place = {"item_id": item["id"], "output_index": 0, "summary_index": 0}
+            events.append((f"{kind}_part.added", {**place, "part": _summary("")}))
+            events += [(f"{kind}_text.delta", {**place, "delta": piece}) for piece in THOUGHT_PIECES]
+            events.append((f"{kind}_text.done", {**place, "text": THOUGHT}))
+            events.append((f"{kind}_part.done", {**place, "part": _summary(THOUGHT)}))
+        events.append(("response.output_item.done", {"output_index": 0, "item": item}))
+    return events
 
 
 def _asked(fields: Fields) -> dict[str, object]:

@@ -5,6 +5,8 @@ Knows: the fields of chat completions and of responses that ask for it. Does not
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,23 @@ from velox.sim.request import Fields
 from velox.sim.schema import sample
 from velox.sim.shapes import RefusalError
 
-__all__ = ["ToolCall", "Wish", "answer_json", "call_of", "chat_wish", "other_calls", "response_wish", "token_logprobs"]
+__all__ = [
+    "THOUGHT",
+    "THOUGHT_PIECES",
+    "ToolCall",
+    "Wish",
+    "answer_json",
+    "call_of",
+    "chat_wish",
+    "other_calls",
+    "response_wish",
+    "signature_of",
+    "token_logprobs",
+]
+
+# The reasoning of all answers.
+THOUGHT_PIECES: Final = ("The request is read. ", "The answer is made up ", "as it always is.")
+THOUGHT: Final = "".join(THOUGHT_PIECES)
 
 _MOST_CHOICES: Final = 128
 _MOST_ALTERNATIVES: Final = 20
@@ -26,6 +44,7 @@ _LOGPROB: Final = -0.0625  # of every token; exact in binary
 # In the name of a model: how many calls are made at once.
 _SEVERAL: Final = re.compile(r"sim-tools-([1-9])")
 _IN_RESPONSES: Final = "message.output_text.logprobs"
+_SEALED: Final = "reasoning.encrypted_content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +60,8 @@ class Wish:
     """n: answers. tool: the call that is the answer. text: the answer; None: the usual one.
 
     logprobs: how many alternatives each token tells; None: no log probabilities. thinking: how reasoning is shown,
-    "summarized" or "omitted"; None: there is none. cache: the lifetime of the prompt's cache marks, "5m" or "1h".
-    others: more calls beside the tool's.
+    "summarized" or "omitted"; None: there is none. is_sealed: the reasoning comes with what it may be sent back with.
+    cache: the lifetime of the prompt's cache marks, "5m" or "1h". others: more calls beside the tool's.
     """
 
     n: int = 1
@@ -52,6 +71,12 @@ class Wish:
     thinking: str | None = None
     cache: str | None = None
     others: tuple[ToolCall, ...] = ()
+    is_sealed: bool = False
+
+    @property
+    def n_thoughts(self) -> int:
+        """Return how many tokens its reasoning takes, shown or not."""
+        return 0 if self.thinking is None else len(THOUGHT.split())
 
     def pieces(self, usual: Sequence[str]) -> Sequence[str]:
         """Return the tokens of the answer."""
@@ -76,7 +101,8 @@ def chat_wish(fields: Fields) -> Wish | None:
     if fields.get("logprobs") is True:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
     others = other_calls(functions, tool, fields) if fields.get("parallel_tool_calls") is not False else ()
-    wish = Wish(n, tool, text, logprobs, others=others)
+    thinking = "summarized" if fields.get("reasoning_effort") not in (None, "none") else None
+    wish = Wish(n, tool, text, logprobs, others=others, thinking=thinking)
     return None if wish == Wish() else wish
 
 
@@ -95,8 +121,30 @@ def response_wish(fields: Fields) -> Wish | None:
     if isinstance(include, list) and _IN_RESPONSES in include:
         logprobs = _count(fields, "top_logprobs", 0, _MOST_ALTERNATIVES)
     others = other_calls(functions, tool, fields) if fields.get("parallel_tool_calls") is not False else ()
-    wish = Wish(1, tool, text, logprobs, others=others)
+    sealed = isinstance(include, list) and _SEALED in include
+    thinking = _reasoning(fields, given)
+    wish = Wish(1, tool, text, logprobs, others=others, thinking=thinking, is_sealed=sealed and thinking is not None)
     return None if wish == Wish() else wish
+
+
+def signature_of(text: str) -> str:
+    """Return the signature of a reasoning, by which it is known when it comes back. text: it, or its id."""
+    digest = hashlib.sha256(b"velox-sim" + text.encode("utf-8", "replace")).digest()
+    return base64.b64encode(digest).decode()
+
+
+def _reasoning(fields: Fields, given: object) -> str | None:
+    """Return how the reasoning of a response is shown; None: there is none. Raises RefusalError (400)."""
+    for n, item in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            sealed, key = item.get("encrypted_content"), str(item.get("id"))
+            if sealed is not None and sealed != signature_of(key):
+                message = f"The encrypted content for item {key} could not be verified."
+                raise RefusalError(400, message, param=f"input[{n}]", code="invalid_encrypted_content")
+    asked = fields.get("reasoning")
+    if not isinstance(asked, dict) or asked.get("effort") == "none" or not any(asked.values()):
+        return None
+    return "summarized" if asked.get("summary") else "omitted"
 
 
 def token_logprobs(piece: str, n_alternatives: int) -> dict[str, object]:
