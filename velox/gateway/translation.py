@@ -157,8 +157,7 @@ class TranslatedReply(ReplyFilter):
         self._is_compressed = not is_plain and not self._is_error
         if self._is_compressed:
             return None  # feed() fails
-        is_json = any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
-        if self._is_stream and not self._is_error and (is_sse or not is_json):
+        if self._is_stream and not self._is_error and (is_sse or not _is_json(head)):
             self._stream = self._crossing.stream()
         return None
 
@@ -275,6 +274,10 @@ class TranslatedReply(ReplyFilter):
         if name in _KEPT:
             return True
         return not name.startswith(_DROPPED) and (self._has_limits or not name.startswith(_LIMITS))
+
+
+def _is_json(head: ReplyHead) -> bool:
+    return any(name == b"content-type" and b"json" in value.lower() for name, value in head.headers)
 
 
 def _truncated() -> UpstreamFailure:
