@@ -401,7 +401,11 @@ class RequestWriter:
     def _add(self, turn: _Turn, block: Block, place: _Place) -> None:
         # The usual ones by isinstance(): half the time of a match.
         if isinstance(block, Text):
-            self._add_text(turn, block)
+            if block.cache is None and block.citations is None and not is_blank(block.text):
+                turn.has_text = True
+                turn.add(b'{"text":%b}' % block.text)
+            else:
+                self._add_text(turn, block)
         elif isinstance(block, ToolUse):
             self._add_call(turn, block, place)
         elif isinstance(block, ToolResult):
@@ -526,7 +530,7 @@ class RequestWriter:
 
     def _written(self, turn: _Turn) -> bytes:
         role = b"assistant" if turn.role is _ASSISTANT else b"user"
-        parts = [*turn.results, *turn.parts]
+        parts = [*turn.results, *turn.parts] if turn.results else turn.parts
         if turn.has_document and not turn.has_text:
             parts.append(_FILLER)
         return b'{"role":"%b","content":[%b]}' % (role, b",".join(parts))

@@ -77,7 +77,8 @@ _BAD_GATEWAY: Final = 502
 def read_reply(body: bytes) -> Reply:
     """Read an answer or a chunk. Raises BrokenReplyError."""
     try:
-        body.decode()  # texts stay as they are: nobody else looks
+        if not body.isascii():
+            body.decode()  # texts stay as they are: nobody else looks
         return _REPLY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BrokenReplyError("the upstream's answer is no JSON of generateContent") from exc
@@ -123,9 +124,9 @@ def usage(metadata: UsageMetadata) -> Usage:
     prompt, tools = metadata.prompt_token_count, metadata.tool_use_prompt_token_count
     output, thoughts = metadata.candidates_token_count, metadata.thoughts_token_count
     return Usage(
-        input=None if prompt is None and tools is None else (prompt or 0) + (tools or 0),
-        output=None if output is None and thoughts is None else (output or 0) + (thoughts or 0),
-        cached=metadata.cached_content_token_count,
+        prompt if tools is None else (prompt or 0) + tools,
+        output if thoughts is None else (output or 0) + thoughts,
+        metadata.cached_content_token_count,
         reasoning=thoughts,
     )
 

@@ -345,11 +345,7 @@ class SseWriter:
 
 def _sse(text: bytes) -> bytes:
     """Return an event, which begins with {"type":"NAME", with its name before the data, too."""
-    return b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], _in_a_line(text))
-
-
-def _in_a_line(text: bytes) -> bytes:
-    """Return JSON without line ends, which are between its values only: what was asked is repeated as it came."""
     if b"\n" in text or b"\r" in text:
-        return text.replace(b"\n", b" ").replace(b"\r", b" ")
-    return text
+        # Line ends are between its values only: what was asked is repeated as it came.
+        text = text.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (text[9 : text.index(b'"', 9)], text)
