@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import urllib.parse
 from collections.abc import Iterator
+from typing import Any
 
+import boto3
 import botocore.auth
 import botocore.awsrequest
+import botocore.config
 import botocore.credentials
+import botocore.exceptions
 import openai
 import pytest
 
@@ -131,3 +135,37 @@ def test_without_credentials_nothing_is_sent(upstream: RecordingUpstream) -> Non
     assert raised.value.status_code == 502 and raised.value.code == "upstream_credentials"
     assert "AWS_SECRET_ACCESS_KEY is not" in raised.value.message
     assert not upstream.calls
+
+
+def test_boto3_passes_where_the_upstream_names_no_provider(
+    velox: VeloxProcess, upstream: RecordingUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls go up as they came, with the upstream's bearer key in place of its signature; else they are 404."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    said: Any = [{"role": "user", "content": [{"text": "hi"}]}]
+
+    def client(gateway: VeloxProcess) -> Any:
+        config = botocore.config.Config(retries={"max_attempts": 1, "mode": "standard"}, read_timeout=20)
+        keys = {"aws_access_key_id": "AKCLIENT", "aws_secret_access_key": "client"}
+        place = {"region_name": "eu-central-1", "endpoint_url": gateway.base_url}
+        return boto3.client("bedrock-runtime", config=config, **place, **keys)
+
+    entry = {"name": "aws", "origin": upstream.upstream.url, "key": "env:BEDROCK_KEY"}
+    with routed({"upstreams": [entry]}, BEDROCK_KEY="bedrock-key-0123") as plain:
+        upstream.forget()
+        sdk = client(plain)
+        with upstream.playing(replays(PLAIN, STREAM)):
+            whole = sdk.converse(modelId=MODEL, messages=said)
+            events = list(sdk.converse_stream(modelId=MODEL, messages=said)["stream"])
+    assert whole["output"] == json.loads(PLAIN.reply)["output"]
+    assert "messageStop" in [name for event in events for name in event]
+    segment = urllib.parse.quote(MODEL, safe="")
+    assert [call.target for call in upstream.calls] == [
+        f"/model/{segment}/{x}" for x in ("converse", "converse-stream")
+    ]
+    assert {call.header("authorization") for call in upstream.calls} == {"Bearer bedrock-key-0123"}
+
+    with pytest.raises(botocore.exceptions.ClientError) as raised:
+        client(velox).converse(modelId=MODEL, messages=said)
+    assert raised.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
