@@ -86,6 +86,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (INSTALLED / "installed").exists():
         pytest.skip("no llama.cpp in .engine: `make engine-tools` could not install it on this machine")
     path = tmp_path_factory.mktemp("engine") / "tiny.gguf"
+    tiny_model.make(path.with_name("calls.gguf"), calls=True)
     tiny_model.make(path)
     return path
 
@@ -100,7 +101,7 @@ def engine(model_file: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def velox(engine: Engine, model_file: Path) -> Iterator[VeloxProcess]:
     """A gateway. Model `tiny` is asked in Chat, translated where needed; `native` in each API that the engine has."""
-    with Engine(model_file, embeds=True) as embedder:
+    with Engine(model_file, embeds=True) as embedder, Engine(model_file.with_name("calls.gguf")) as caller:
         config = {
             "upstreams": [
                 {"name": "chat", "provider": "llamacpp", "origin": engine.origin},
@@ -111,10 +112,12 @@ def velox(engine: Engine, model_file: Path) -> Iterator[VeloxProcess]:
                     "apis": ["chat", "responses", "messages", "count_messages"],
                 },
                 {"name": "embedder", "provider": "llamacpp", "origin": embedder.origin},
+                {"name": "caller", "provider": "llamacpp", "origin": caller.origin},
             ],
             "routes": [
                 {"name": "native", "match": {"models": ["native"]}, "to": "native"},
                 {"name": "embedder", "match": {"models": ["embedder"]}, "to": "embedder"},
+                {"name": "caller", "match": {"models": ["caller"]}, "to": "caller"},
                 {"name": "rest", "to": "chat"},
             ],
         }

@@ -154,6 +154,56 @@ def test_structured_output_fits_its_schema(sdk: openai.OpenAI, gemini: genai.Cli
         assert json.loads(answer or "")["colour"] in ("red", "blue")
 
 
+def test_tool_is_called_by_each_client(sdk: openai.OpenAI, claude: anthropic.Anthropic, gemini: genai.Client) -> None:
+    """Plain and streamed: its name and arguments that fit its schema."""
+    tool = {"name": "pick", "description": "Pick a colour.", "parameters": COLOUR}
+    more: Any = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required", "temperature": 0}
+    responses: Any = {
+        "tools": [{"type": "function", **tool, "strict": False}],
+        "tool_choice": "required",
+        "temperature": 0,
+    }
+    messages: Any = {
+        "tools": [{"name": "pick", "description": "Pick a colour.", "input_schema": COLOUR}],
+        "tool_choice": {"type": "any"},
+        "max_tokens": 300,
+        "extra_body": {"temperature": 0},
+    }
+    functions = types.Tool(
+        function_declarations=[types.FunctionDeclaration(name="pick", parameters_json_schema=COLOUR)]
+    )
+    calling = types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY)
+    config = types.GenerateContentConfig(
+        temperature=0, tools=[functions], tool_config=types.ToolConfig(function_calling_config=calling)
+    )
+    called: list[tuple[str | None, object]] = []
+
+    reply = sdk.chat.completions.create(model="caller", messages=MESSAGES, **more)
+    with sdk.chat.completions.stream(model="caller", messages=MESSAGES, **more) as stream:
+        final = stream.get_final_completion()
+    for choice in (reply.choices[0], final.choices[0]):
+        assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+        function = choice.message.tool_calls[0].function  # type: ignore[union-attr]
+        called.append((function.name, json.loads(function.arguments)))
+    plain = sdk.responses.create(model="caller", input="hi", **responses)
+    with sdk.responses.stream(model="caller", input="hi", **responses) as events:
+        streamed = events.get_final_response()
+    for response in (plain, streamed):
+        assert response.status == "completed"
+        called += [(e.name, json.loads(e.arguments)) for e in response.output if e.type == "function_call"]
+    message = claude.messages.create(model="caller", messages=[*MESSAGES], **messages)
+    with claude.messages.stream(model="caller", messages=[*MESSAGES], **messages) as blocks:
+        final_message = blocks.get_final_message()
+    for answer in (message, final_message):
+        assert answer.stop_reason == "tool_use"
+        called += [(block.name, block.input) for block in answer.content if block.type == "tool_use"]
+    asked: Any = {"model": "caller", "contents": "hi", "config": config}
+    for chunk in (gemini.models.generate_content(**asked), *gemini.models.generate_content_stream(**asked)):
+        called += [(call.name, call.args) for call in chunk.function_calls or []]
+
+    assert called == [("pick", {"colour": "red"})] * 8
+
+
 def test_tokens_are_counted_by_the_engine(claude: anthropic.Anthropic) -> None:
     assert claude.messages.count_tokens(model="native", messages=[*MESSAGES]).input_tokens > 10
 

@@ -17,13 +17,16 @@ from typing import Final
 __all__ = ["CONTEXT", "make"]
 
 CONTEXT: Final = 32_768
+# The last token: how a call begins in the chat template that the engine is given.
+_TOOL_CALL: Final = '<tool_call>\n{"name": "'
 _WIDTH: Final = 64
 _INNER: Final = 128
 _LAYERS: Final = 2
 _HEADS: Final = 4
 _WORDS: Final = 256
-# Kinds of tokens: unknown, control, byte, normal.
-_KINDS: Final = [2, 3, 3, *[6] * 256, *[1] * (_WORDS + 1)]
+# Kinds of tokens: unknown, control, byte, normal, and one that is read and written whole.
+_KINDS: Final = [2, 3, 3, *[6] * 256, *[1] * (_WORDS + 1), 4]
+_END: Final = 2
 _SILENT: Final = 259  # the first tokens: the model reads them, and never writes one
 _ALIGNMENT: Final = 32
 
@@ -31,8 +34,8 @@ _U32, _F32, _STRING = 4, 6, 8  # GGUF's types of values
 _I32, _ARRAY = 5, 9
 
 
-def make(path: Path) -> None:
-    """Write the model."""
+def make(path: Path, *, calls: bool = False) -> None:
+    """Write the model. calls: one that would rather end than call a tool, and rather call one than write a word."""
     chance = random.Random(7)
     tokens = _tokens(chance)
     fields = [
@@ -52,11 +55,11 @@ def make(path: Path) -> None:
         _list("tokenizer.ggml.token_type", _I32, [struct.pack("<i", kind) for kind in _KINDS]),
         _number("tokenizer.ggml.unknown_token_id", 0),
         _number("tokenizer.ggml.bos_token_id", 1),
-        _number("tokenizer.ggml.eos_token_id", 2),
+        _number("tokenizer.ggml.eos_token_id", _END),
     ]
     infos, body = bytearray(), bytearray()
     n_tensors = 0
-    for name, shape, values in _tensors(chance, len(tokens)):
+    for name, shape, values in _tensors(chance, len(tokens), calls):
         infos += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(body))
         body += _padded(values.tobytes())
         n_tensors += 1
@@ -69,18 +72,23 @@ def _tokens(chance: random.Random) -> list[str]:
     while len(words) < _WORDS:
         syllables = (chance.choice("bdfgklmnprst") + chance.choice("aeiou") for _ in range(chance.randint(1, 3)))
         words["\u2581" + "".join(syllables)] = None
-    return ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words, "\u2581"]
+    return ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words, "\u2581", _TOOL_CALL]
 
 
-def _tensors(chance: random.Random, n_tokens: int) -> Iterator[tuple[str, Sequence[int], array[float]]]:
+def _tensors(chance: random.Random, n_tokens: int, calls: bool) -> Iterator[tuple[str, Sequence[int], array[float]]]:
     def noise(n: int, width: float) -> array[float]:
         return array("f", (chance.gauss(0, width) for _ in range(n)))
 
     ones = array("f", [1.0]) * _WIDTH
     written = noise(_WIDTH * n_tokens, 1.0)
     written[: _WIDTH * _SILENT] = array("f", [0.0]) * (_WIDTH * _SILENT)
-    written[-_WIDTH:] = array("f", [0.0]) * _WIDTH
-    yield "token_embd.weight", (_WIDTH, n_tokens), noise(_WIDTH * n_tokens, 1.0)
+    written[-2 * _WIDTH :] = array("f", [0.0]) * (2 * _WIDTH)
+    read = noise(_WIDTH * n_tokens, 1.0)
+    if calls:  # one dimension is the same for every token, and two tokens are written because of it
+        read[::_WIDTH] = array("f", [20.0]) * n_tokens
+        written[_WIDTH * _END] = 60.0
+        written[-_WIDTH] = 50.0
+    yield "token_embd.weight", (_WIDTH, n_tokens), read
     yield "output.weight", (_WIDTH, n_tokens), written
     yield "output_norm.weight", (_WIDTH,), ones
     for layer in range(_LAYERS):
