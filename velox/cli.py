@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, reload, sim, key, import.
+"""The `velox` command: serve, check, prices, reload, sim, key, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed while running, 2 not started because of arguments o
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from velox import __version__
 from velox.runtime.check import check_lines
 from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
+from velox.runtime.priced import price_answers, price_lines
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.keys import parse_key
 from velox.settings.problems import unknown
@@ -49,6 +51,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         for problem in exc.problems:
             print(f"  {problem}", file=sys.stderr)
         return 2
+    if arguments.command == "prices":
+        return _prices(settings, arguments)
     if arguments.command == "check" and arguments.explain is not None:
         return _explain_losses(settings, *arguments.explain)
     if arguments.command == "check":
@@ -121,8 +125,19 @@ def _check(settings: Settings, *, shows_all: bool) -> int:
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
         return 2
-    print("\n".join(check_lines(settings, shows_all=shows_all)))
+    print("\n".join(check_lines(settings, shows_all=shows_all, now_s=int(time.time()))))
     return 0
+
+
+def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Print what calls to a model cost. Exit code 1: no upstream has a price for it. 2: there is no such upstream."""
+    names = [entry.name for entry in settings.upstreams]
+    if arguments.upstream is not None and arguments.upstream not in names:
+        print(f"velox prices: --upstream: {unknown('upstream', arguments.upstream, names)}", file=sys.stderr)
+        return 2
+    answers = price_answers(settings, arguments.model, arguments.upstream, arguments.tier, int(time.time()))
+    print(json.dumps(answers, indent=2) if arguments.json else "\n".join(price_lines(answers)))
+    return 0 if any(answer["price"] is not None for answer in answers) else 1
 
 
 def _is_question(arguments: argparse.Namespace) -> bool:
@@ -257,7 +272,12 @@ def _parser() -> argparse.ArgumentParser:
     reload.add_argument(
         "--admin", metavar="ADDRESS", help="address of the admin listener; overrides VELOX_ADMIN_LISTEN"
     )
-    for command in (serve, check, reload):
+    prices = commands.add_parser("prices", help="print what calls to a model cost", allow_abbrev=False)
+    prices.add_argument("model", metavar="MODEL", help="name of the model, as the upstream calls it")
+    prices.add_argument("--upstream", metavar="NAME", help="at this upstream only")
+    prices.add_argument("--tier", metavar="TIER", default="", help="service tier: batch, flex, priority, fast")
+    prices.add_argument("--json", action="store_true", help="for programs")
+    for command in (serve, check, reload, prices):
         command.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     check.add_argument("--all", action="store_true", help="print every setting, not only those that were set")
     check.add_argument(

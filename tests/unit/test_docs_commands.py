@@ -49,6 +49,8 @@ FLEET = "tests/e2e/test_docs_fleet.py::test_fleet_of_the_page_answers_by_its_nam
 
 MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_commands_write"
 
+PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
+
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
     "make run": DEMO,
@@ -97,6 +99,8 @@ RUN_BY = {
     ),
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
+    "velox prices claude-sonnet-4-5": PRICES,
+    "velox prices gpt-5 --upstream main --tier flex --json": PRICES,
     ".venv/bin/velox serve --config velox.yaml": f"{EXAMPLES}::test_file_of_the_readme_is_served",
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
         f"{EXAMPLES}::test_simulator_command_answers"

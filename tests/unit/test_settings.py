@@ -117,10 +117,16 @@ def test_variable_sets_its_field(name: str, text: str, field: str, value: object
     assert [other for other, origin in settings.origins.items() if origin != "default"] == [*more, name]
 
 
+OF_NO_VARIABLE = (
+    *("origins", "upstreams", "routes", "file_end", "key_file_end", "unusable_variables"),
+    *("own_prices", "prices_version"),
+)
+
+
 def test_table_names_each_field_once_and_every_value_has_the_declared_type() -> None:
     """The table and the Settings class hold the same fields: load() builds the one from the other."""
     declared = typing.get_type_hints(Settings)
-    for of_no_variable in ("origins", "upstreams", "routes", "file_end", "key_file_end", "unusable_variables"):
+    for of_no_variable in OF_NO_VARIABLE:
         del declared[of_no_variable]
     settings = load({"OPENAI_API_KEY": "k"}, cores=2)
 

@@ -18,6 +18,7 @@ from velox.runtime.capacity import (
     raise_open_files,
     share,
 )
+from velox.runtime.priced import check_price_lines
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.show import effective, is_keyless, limit_lines, route_lines, upstream_lines
@@ -25,8 +26,8 @@ from velox.settings.show import effective, is_keyless, limit_lines, route_lines,
 __all__ = ["check_lines"]
 
 
-def check_lines(settings: Settings, *, shows_all: bool) -> list[str]:
-    """Return the lines. shows_all: with the settings that are as by default."""
+def check_lines(settings: Settings, *, shows_all: bool, now_s: int | None = None) -> list[str]:
+    """Return the lines. shows_all: with the settings that are as by default. now_s: for the prices; None: not these."""
     return [
         *_setting_lines(settings, shows_all=shows_all),
         "",
@@ -36,6 +37,7 @@ def check_lines(settings: Settings, *, shows_all: bool) -> list[str]:
         *upstream_lines(settings),
         *route_lines(settings),
         *limit_lines(settings),
+        *(check_price_lines(settings, now_s) if now_s is not None else ()),
         *(f"WARNING: {text}" for text in _warnings(settings)),
         *_objects(settings),
         _access(settings),

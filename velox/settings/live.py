@@ -20,7 +20,8 @@ from velox.types import KeyEntry, Secret
 __all__ = ["LIVE", "Changes", "changes", "taken"]
 
 # Besides the keys of clients: see _keys_can_change.
-LIVE: Final = frozenset({"upstreams", "routes", *(variable.field for variable in VARIABLES if variable.is_live)})
+_NESTED: Final = ("upstreams", "routes", "own_prices", "prices_version")
+LIVE: Final = frozenset({*_NESTED, *(variable.field for variable in VARIABLES if variable.is_live)})
 # api_keys: compared separately. origins: the source of a value is not the value.
 _NOT_COMPARED: Final = frozenset({"api_keys", "origins", "config_file"})
 _VARIABLE_OF: Final = {variable.field: variable for variable in VARIABLES}
@@ -81,6 +82,9 @@ def changes(running: Settings, found: Settings) -> Changes:
     if running.access_log != found.access_log:
         live.append(f"access_log: {found.access_log}")
         counts.append("access_log")
+    if (running.prices, running.own_prices) != (found.prices, found.own_prices):
+        live.append(f"prices: {len(found.own_prices)} of the file")
+        counts.append("prices")
     return Changes(tuple(live), "; ".join(counts), tuple(restart))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from velox.settings.checks import Given, add_key_file, add_token_file, contradictions
 from velox.settings.machine import available_cores, container_memory, hard_default, soft_default
 from velox.settings.model import VARIABLES, Settings
+from velox.settings.prices import add_prices
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing import NESTED, add_routing
 from velox.settings.tree import Tree, read_file
@@ -76,6 +77,7 @@ def load(
     problems, values = reading.problems, reading.values
     problems += add_key_file(values)
     problems += add_token_file(values)
+    problems += add_prices(values)
     problems += contradictions(values, reading.given)
     problems += add_routing(values, reading.trees, environ)
     problems += reading.conflicts_with_upstreams()

@@ -10,6 +10,7 @@ import msgspec
 
 from velox.policy.limit_rules import LimitRule
 from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
+from velox.prices.book import Override
 from velox.settings import parse
 from velox.settings.keys import parse_entries, parse_items
 from velox.settings.limits import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled, parse_limits, parse_list
@@ -423,6 +424,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     auth: Literal["keys", "none"] = setting("keys", "`none` lets every client in without a key, beyond loopback too")
 
     # -- Everything else --
+    prices: str | None = live_setting(
+        "", "YAML file with [prices](docs/prices.md) of your own, which count before those that come with Velox"
+    )
     drain_timeout_s: float = setting(
         "25s",
         "time for running replies at SIGTERM; must be shorter than the container's stop time",
@@ -447,6 +451,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # How the file, and that of the keys, ended when it was read.
     file_end: FileEnd = NO_END
     key_file_end: FileEnd = NO_END
+    # Of the file of prices, and a digest of it.
+    own_prices: tuple[Override, ...] = ()
+    prices_version: str = ""
 
     @property
     def found_upstreams(self) -> tuple[UpstreamEntry, ...]:
