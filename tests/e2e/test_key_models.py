@@ -134,3 +134,20 @@ def test_no_websocket_runs_another_model(keys: Path) -> None:
                 ws.recv()
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "this key may not use this model")
+
+
+def test_gemini_paths_name_no_other_model_in_their_bodies(upstream: RecordingUpstream, keys: Path) -> None:
+    """Google's bodies hold requests with models of their own. The path's own model may stand there, too."""
+    paths = {"batchEmbedContents": "requests", "countTokens": "generateContentRequest", "embedContent": "model"}
+    env = {**upstream.env(), "VELOX_API_KEYS_FILE": str(keys), "VELOX_WORKERS": "1"}
+    with VeloxProcess(env) as velox, upstream.playing(healthy):
+        for call, field in paths.items():
+            for name, status in (("gpt-4o-mini", 200), ("gpt-4o", 403)):
+                model = f"models/{name}"
+                inner = {"model": model, "content": {"parts": [{"text": "x"}]}}
+                value = {"requests": [inner, inner], "model": model}.get(field, inner)
+                body = json.dumps({field: value}).encode()
+                target = f"/v1beta/models/gpt-4o-mini:{call}"
+                reply = velox.request("POST", target, body, {"authorization": f"Bearer {KEY}"})
+                assert reply.status == status, (call, name, reply.body)
+    assert all(b"models/gpt-4o-mini" in call.body for call in upstream.calls)

@@ -66,6 +66,7 @@ _KEPT_PLACES: Final = 256
 _KEPT_PATH_BYTES: Final = 256
 _LINE_BYTES: Final = 64 * 1024  # of a file's lines between two turns of the loop
 _BATCH: Final = "batch"
+_COLLECTION: Final = "models/"
 _TUNES: Final = frozenset({"fine-tune", "fine-tune-results"})
 _NOT_READ: Final = (
     "this key is limited to some models, and runs only files that it uploaded for a batch, whose lines were read then;"
@@ -305,7 +306,9 @@ class Guard:
 
     def _look_at_json(self, call: ApiCall, body: bytes | bytearray) -> None:
         models = self._scan.models(body)
-        self._allow(models)
+        # Where the path names a model, a body of Google's calls it `models/NAME`.
+        is_named = call.path_model is not None
+        self._allow([model.removeprefix(_COLLECTION) for model in models] if is_named else models)
         if call.place is ModelPlace.BATCH:
             endpoint = None if self._files is None else self._files.endpoint_of(body)
             if endpoint is None:

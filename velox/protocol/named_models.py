@@ -42,6 +42,9 @@ _OF_MODELS: Final = ("model", "engine", "deployment", "fallback")
 _HARMLESS: Final = frozenset({"modelcontextprotocol"})
 _MODEL: Final = "model"
 _TOOLS: Final = "tools"
+# Google's: a list of requests that are answered together, and one whose tokens are counted.
+_REQUESTS: Final = "requests"
+_COUNTED: Final = "generatecontentrequest"
 _SCHEMAS: Final = frozenset({"parameters", "inputschema", "outputschema", "schema", "jsonschema"})
 _DEEPEST: Final = 32
 _MOST_FIELDS: Final = 100
@@ -139,7 +142,7 @@ def _plain(value: object) -> object:
 
 
 def _may_choose(name: str) -> bool:
-    return name == _TOOLS or is_models(name)
+    return name in (_TOOLS, _REQUESTS, _COUNTED) or is_models(name)
 
 
 def body_fields(data: bytes | bytearray) -> Pairs:
@@ -168,6 +171,9 @@ def body_models(fields: Iterable[tuple[str, object]]) -> list[str]:
             raise DoubtError(f"the body has the field {_shown(name)}, which some servers take for the model")
         elif word == _TOOLS:
             models += _tool_models(value)
+        elif word in (_REQUESTS, _COUNTED):
+            for inner in (value,) if isinstance(value, Pairs) else value if isinstance(value, list) else ():
+                models += body_models(inner) if isinstance(inner, Pairs) else ()
     return models
 
 
