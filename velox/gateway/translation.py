@@ -37,7 +37,7 @@ _SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _CACHE: Final = (b"cache-control", b"no-cache")
 # What tells of the upstream's body, or is of its dialect alone. Limits are the upstream's, as its dialect names them.
 _DROPPED: Final = (b"content-", b"anthropic-", b"openai-", b"x-goog-", b"x-amzn-", b"etag", b"cache-control", b"vary")
-_LIMITS: Final = b"x-ratelimit-"
+_DROPPED_WITH_LIMITS: Final = (*_DROPPED, b"x-ratelimit-")
 _KEPT: Final = frozenset({b"x-amzn-requestid"})
 
 
@@ -262,18 +262,14 @@ class TranslatedReply(ReplyFilter):
 
     def _release(self, status: int, *fields: tuple[bytes, bytes]) -> None:
         assert self._head is not None, "a body comes after its head"
-        headers = [field for field in self._head.headers if self._passes(field[0])]
+        dropped = _DROPPED if self._has_limits else _DROPPED_WITH_LIMITS
+        headers = [each for each in self._head.headers if each[0] in _KEPT or not each[0].startswith(dropped)]
         headers += fields
         if self._crossing.dropped:
             headers.append((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")))
         if status == _OVERLOADED and not self._knows_529:
             status = _UNAVAILABLE
         self.released = ReplyHead.of(status, headers, None)
-
-    def _passes(self, name: bytes) -> bool:
-        if name in _KEPT:
-            return True
-        return not name.startswith(_DROPPED) and (self._has_limits or not name.startswith(_LIMITS))
 
 
 def _is_json(head: ReplyHead) -> bool:
