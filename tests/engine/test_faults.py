@@ -31,8 +31,9 @@ def test_context_overflow_is_an_error_of_each_client(velox: VeloxProcess, is_str
 
     with pytest.raises(openai.BadRequestError, match="exceeds the available context size"):
         velox.openai().chat.completions.create(model="tiny", messages=messages, stream=is_streamed)
-    with pytest.raises(openai.BadRequestError, match="exceeds the available context size"):
+    with pytest.raises(openai.BadRequestError, match="exceeds the available context size") as refused:
         velox.openai().responses.create(model="tiny", input=text, stream=is_streamed)
+    assert refused.value.code == "context_length_exceeded"  # the engine has a name of its own
     with claude, pytest.raises(anthropic.BadRequestError, match="exceeds the available context size"):
         claude.messages.create(model="tiny", messages=messages, max_tokens=9, stream=is_streamed)
     with pytest.raises(genai.errors.ClientError, match="exceeds the available context size") as raised:

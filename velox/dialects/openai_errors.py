@@ -31,6 +31,7 @@ _WORDS: Final = {
     "invalid_request_error": ErrorKind.INVALID,
     "tool_use_failed": ErrorKind.INVALID,
     "context_length_exceeded": ErrorKind.INVALID,
+    "exceed_context_size_error": ErrorKind.INVALID,
     "content_filter": ErrorKind.INVALID,
     "authentication_error": ErrorKind.AUTHENTICATION,
     "invalid_api_key": ErrorKind.AUTHENTICATION,
@@ -46,6 +47,8 @@ _WORDS: Final = {
     "overloaded_error": ErrorKind.OVERLOADED,
     "server_overloaded": ErrorKind.OVERLOADED,
 }
+# What servers call by a name of their own, as OpenAI calls it: agents shorten their conversation because of it.
+_CODES: Final = {"exceed_context_size_error": "context_length_exceeded"}  # llama.cpp
 _ERROR_TYPES: Final = {
     ErrorKind.INVALID: "invalid_request_error",
     ErrorKind.AUTHENTICATION: "authentication_error",
@@ -84,11 +87,12 @@ def api_error(raw: Raw | bytes, status: int | None = None) -> ApiError:
     if status is None:
         status = _status(fields)
     kind = kind_of(status)
+    name = code if isinstance(code, str) and code else word if isinstance(word, str) and word in _WORDS else None
     return ApiError(
         kind,
         status,
         message or f"the upstream answered with an error (status {status}) and said nothing about it",
-        code if isinstance(code, str) and code else word if isinstance(word, str) and word in _WORDS else None,
+        None if name is None else _CODES.get(name, name),
         param if isinstance(param := fields.get("param"), str) else None,
     )
 
