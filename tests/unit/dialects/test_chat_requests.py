@@ -601,3 +601,18 @@ def test_hosted_tools_are_dropped_and_custom_ones_stand_as_functions() -> None:
     request = _read(losses=losses, tools=[{"type": "web_search"}, {"type": "custom", "custom": {"name": "sh"}}])
     assert [tool.name for tool in request.tools] == ["sh"]
     assert losses.dropped == ("tools.hosted",)
+
+
+@pytest.mark.parametrize(
+    ("kept", "signatures"), [("First.\n\nThen.", ["S", "T"]), ("First.", ["S", None]), ("st.", [None, None])]
+)
+def test_reasoning_that_came_back_in_part_has_no_signature(kept: str, signatures: list[str | None]) -> None:
+    """Helpers of SDKs keep the last piece of a field that they don't know; its provider would refuse the signature."""
+    details = [
+        {"type": "reasoning.text", "signature": value, "length": length, "format": "anthropic-claude-v1", "index": n}
+        for n, (value, length) in enumerate([("S", 6), ("T", 5)])
+    ]
+    blocks = _message(role="assistant", content="x", reasoning_content=kept, reasoning_details=details).blocks
+
+    thoughts = [block for block in blocks if isinstance(block, Thinking)]
+    assert [block.signature and block.signature.value for block in thoughts] == signatures

@@ -127,7 +127,11 @@ def read_details(
 
 
 def _share_out(text: JsonText, without_text: Sequence[tuple[Thinking, int | None]], blocks: list[Thinking]) -> None:
-    """Give the blocks their parts of the text."""
+    """Give the blocks their parts of the text.
+
+    A block whose text is shorter than was told loses its signature, which the provider would refuse with that text:
+    helpers of SDKs that put a stream together keep only the last piece of fields they don't know.
+    """
     if not without_text:
         if not any(block.text != EMPTY for block in blocks):
             blocks.insert(0, Thinking(text))
@@ -141,6 +145,8 @@ def _share_out(text: JsonText, without_text: Sequence[tuple[Thinking, int | None
     for block, length in without_text:
         end = len(whole) if length is None else at + length
         block.text = quoted(whole[at:end])
+        if end > len(whole):
+            block.signature = None
         at = end + len(BETWEEN) if length else end
     if whole[at:]:
         blocks.append(Thinking(quoted(whole[at:])))
