@@ -15,10 +15,10 @@ missing() {
     done
 }
 
-# The OpenAI SDK for Node, beside the test that runs README's example with it.
+# The SDKs for Node, beside the tests that run README's example and agents with them.
 sdk_of_node() {
     cd "$(dirname "$0")/e2e/node"
-    [ -d node_modules/openai ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+    [ -d node_modules/ai ] || npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 }
 
 packages=$(missing)

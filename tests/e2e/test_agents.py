@@ -7,6 +7,9 @@ reasoning that comes back with another signature, contents that are empty.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +45,7 @@ ARGUMENTS: Final = {"city": "simulated", "days": 2}
 # The simulator's whole answer, with characters of several bytes.
 N_TOKENS: Final = 60
 TEXT: Final = Text(N_TOKENS).first(N_TOKENS)
+NODE: Final = Path(__file__).parent / "node"
 CODEX_ASKS: Final = Path(__file__).parents[1] / "unit/dialects/codex_request.json"
 # Those that sign the reasoning itself: Gemini signs what follows it, the others nothing.
 SIGNED: Final = (CODEX, CLAUDE, BEDROCK_CLAUDE)
@@ -299,3 +303,21 @@ def test_codex(velox: VeloxProcess, model: str) -> None:
         {"type": f"{call.type}_output", "call_id": call.call_id, "output": f"done {n}"} for n, call in enumerate(calls)
     ]
     assert ask().output_text == TEXT
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE / "node_modules/ai").is_dir(),
+    reason="no Node with its SDKs: tests/install-tools.sh",
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_node(velox: VeloxProcess, model: str) -> None:
+    """The Vercel AI SDK with four providers, and the SDKs of OpenAI and Anthropic: see agents.mjs."""
+    words = ["node", str(NODE / "agents.mjs"), velox.base_url, KEY, model]
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 12
+    for each in found:
+        assert (each["calls"], each["errors"], each["steps"]) == ([ARGUMENTS, ARGUMENTS], [], 2), each
+        assert each["text"] == TEXT and each["outputTokens"] > 0, each
