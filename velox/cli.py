@@ -230,20 +230,28 @@ def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return 2
     # Here, not above: a gateway needs none of it.
     from velox.importing.litellm import import_litellm
+    from velox.importing.litellm_prices import import_litellm_prices
 
-    imported = import_litellm(content, arguments.file, environ)
-    for line in (*map(str, imported.problems), *imported.notes.lines()):
+    if arguments.kind == "litellm-prices":
+        prices = import_litellm_prices(content)
+        text, lines, why = prices.text, list(prices.notes), "no price is left"
+        is_bad = False
+    else:
+        imported = import_litellm(content, arguments.file, environ)
+        text, lines = imported.text, [*map(str, imported.problems), *imported.notes.lines()]
+        why, is_bad = "no model is left that Velox could ask for", bool(imported.problems)
+    for line in lines:
         print(line, file=sys.stderr)
-    if imported.text is None:
-        print("velox import: nothing was written: no model is left that Velox could ask for", file=sys.stderr)
-        return 2 if imported.problems else 1
+    if text is None:
+        print(f"velox import: nothing was written: {why}", file=sys.stderr)
+        return 2 if is_bad else 1
     if arguments.output is None:
-        print(imported.text, end="")
+        print(text, end="")
         return 0
     try:
         # Never over a file: somebody may have worked on what an import before has written.
         with Path(arguments.output).open("x", encoding="utf-8") as file:
-            file.write(imported.text)
+            file.write(text)
     except OSError as exc:
         print(f"velox import: {arguments.output!r} can't be written ({exc.strerror})", file=sys.stderr)
         return 1
@@ -296,7 +304,7 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
     importer = commands.add_parser("import", help="convert the configuration of another proxy", allow_abbrev=False)
-    importer.add_argument("kind", choices=["litellm"], help="the proxy")
+    importer.add_argument("kind", choices=["litellm", "litellm-prices"], help="the proxy, or its prices")
     importer.add_argument("file", metavar="FILE", help="its configuration file")
     importer.add_argument("-o", "--output", metavar="FILE", help="file to create (default: standard output)")
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)

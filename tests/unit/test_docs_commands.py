@@ -100,6 +100,9 @@ RUN_BY = {
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
     "velox prices claude-sonnet-4-5": PRICES,
+    "velox import litellm-prices model_prices_and_context_window.json -o prices.yaml": (
+        "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"
+    ),
     "velox prices gpt-5 --upstream main --tier flex --json": PRICES,
     ".venv/bin/velox serve --config velox.yaml": f"{EXAMPLES}::test_file_of_the_readme_is_served",
     ".venv/bin/velox sim --listen 127.0.0.1:9000 --ttft 50ms --token-rate 100": (
