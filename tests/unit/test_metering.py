@@ -18,6 +18,7 @@ from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
+from velox.protocol.usage import TokenUsage
 from velox.types import Endpoint, Header, Headers, ReplyHead, RequestHead
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
@@ -344,3 +345,14 @@ def test_error_that_is_held_for_its_key_passes_a_meter() -> None:
 
     replying(test, meter, UsageFilter())
     assert meter.usage(is_whole=True) == Usage(0, 0, False)
+
+
+def test_kinds_of_a_translated_reply_are_those_that_the_upstream_told() -> None:
+    meter = Meter(reads_tier=True)
+    meter.begin(ReplyHead.of(200, (JSON,), None), is_sse=False, is_plain=True)
+    text = b'{"usage":{"prompt_tokens":9,"completion_tokens":1},"service_tier":"flex"}'
+    meter.feed(text, True)
+    assert meter.kinds() == TokenUsage(9, 1, tier="flex")
+    meter.note(TokenUsage(9, 1, 4, 3, 2))
+    assert meter.kinds() == TokenUsage(9, 1, 4, 3, 2, tier="flex")
+    assert meter.usage(is_whole=True) == Usage(9, 1, True)

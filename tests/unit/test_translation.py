@@ -81,7 +81,7 @@ class Play:
             self.bugs.append,
             is_stream=is_stream,
             has_limits=has_limits,
-            on_tokens=lambda *tokens: self.tokens.append(tokens),
+            on_tokens=lambda told: self.tokens.append(told[:2]),
         )
         self._verdict = refuses
         self.chain = FilterChain((), is_sse=False, is_plain=True)

@@ -34,6 +34,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import Losses
+from velox.protocol.token_usage import TokenUsage
 from velox.types import Headers
 
 __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
@@ -63,10 +64,9 @@ class Dialogue:
         return self._losses.dropped
 
     @property
-    def tokens(self) -> tuple[int | None, int | None]:
-        """Return those of the prompt and of the answer, as far as the upstream has told."""
-        usage = self._usage if self._stream is None else self._stream.usage
-        return usage.input, usage.output
+    def tokens(self) -> TokenUsage:
+        """Return all kinds of them, as far as the upstream has told."""
+        return _all_kinds(self._usage if self._stream is None else self._stream.usage)
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
@@ -187,10 +187,9 @@ class Invoked:
         return "<Invoked>"
 
     @property
-    def tokens(self) -> tuple[int | None, int | None]:
-        """Return those of the prompt and of the answer, as far as the upstream has told."""
-        usage = self._usage if self._stream is None else self._stream.usage
-        return usage.input, usage.output
+    def tokens(self) -> TokenUsage:
+        """Return all kinds of them, as far as the upstream has told."""
+        return _all_kinds(self._usage if self._stream is None else self._stream.usage)
 
     def answer(self, body: bytes) -> bytes:
         """Return the answer as it came. Raises BrokenReplyError, ReplyError."""
@@ -273,7 +272,7 @@ class Plain:
 
     __slots__ = ("_inner", "answer", "error", "read_error")
 
-    tokens: tuple[int | None, int | None] = (None, None)
+    tokens = TokenUsage()
 
     def __init__(self, inner: PlainCrossing) -> None:
         self._inner: Final = inner
@@ -296,6 +295,11 @@ class Plain:
     def stream(self) -> _DialogueStream:
         """Not called: no client asks for a stream of this."""
         raise AssertionError("there is no stream of this")
+
+
+def _all_kinds(usage: Usage) -> TokenUsage:
+    written = usage.cache_written
+    return TokenUsage(usage.input, usage.output, usage.cached, written, usage.cache_written_1h, usage.reasoning)
 
 
 def _named(headers: Headers) -> dict[str, str]:

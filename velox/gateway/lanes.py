@@ -36,6 +36,7 @@ from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import with_model
+from velox.protocol.token_usage import TokenUsage
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead, Surface
@@ -110,7 +111,7 @@ class Asked(NamedTuple):
     has_limits: bool
     to_be_read: bool
     on_bug: Callable[[Exception], None]
-    on_tokens: Callable[[int | None, int | None], None] | None
+    on_tokens: Callable[[TokenUsage], None] | None
     on_translated: Callable[[Surface, Surface, int], None]
 
 

@@ -52,11 +52,11 @@ class Meter(ReplyFilter):
         self._is_failed = False
         self._reader: BodyUsage | StreamUsage | None = None
         self._lines: DataLines | None = None  # of an event stream
-        self._noted: tuple[int | None, int | None] | None = None
+        self._noted: TokenUsage | None = None
 
-    def note(self, prompt: int | None, answer: int | None) -> None:
+    def note(self, told: TokenUsage) -> None:
         """Take the tokens from who translates the reply, and has read them already."""
-        self._noted = (prompt, answer)
+        self._noted = told
 
     def forget(self) -> None:
         """Another attempt begins, whose reply may need no translation: what the one before told is not of it."""
@@ -88,7 +88,11 @@ class Meter(ReplyFilter):
 
     def kinds(self) -> TokenUsage:
         """Return what the reply tells of each kind of tokens, after its last byte. All None: it tells nothing."""
-        return TokenUsage() if self._reader is None or self._is_failed else self._reader.kinds()
+        if self._reader is None or self._is_failed:
+            return TokenUsage()
+        told = self._reader.kinds()
+        # What a client's API can't say, an hour in the cache, is known from the upstream's own words.
+        return told if self._noted is None else self._noted._replace(tier=told.tier)
 
     def usage(self, *, is_whole: bool) -> Usage:
         """Return what was used. is_whole: the reply came to its end.
@@ -102,7 +106,7 @@ class Meter(ReplyFilter):
             return _NO_EVENT if self._is_stream and not self._has_begun else _NOTHING
         if self._lines is None and not (is_whole or self._has_ended):
             return _NOTHING  # where in a body a usage stands is known at its end
-        prompt, answer = self._reader.tokens() if self._noted is None else self._noted
+        prompt, answer = self._reader.tokens() if self._noted is None else self._noted[:2]
         if self._lines is not None and (answer is None or not is_whole):
             return Usage(prompt, max(answer or 0, self._lines.n), False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)

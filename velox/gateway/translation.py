@@ -20,6 +20,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import plain_body
+from velox.protocol.token_usage import TokenUsage
 from velox.types import Headers, ReplyHead
 
 __all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
@@ -70,7 +71,7 @@ class Crossing(Protocol):
     def dropped(self) -> tuple[str, ...]: ...
 
     @property
-    def tokens(self) -> tuple[int | None, int | None]:
+    def tokens(self) -> TokenUsage:
         """Those of the prompt and of the answer, as far as the upstream has told."""
 
     def answer(self, body: bytes) -> bytes:
@@ -95,7 +96,7 @@ class TranslatedReply(ReplyFilter):
     is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
     attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
-    others get 503. on_tokens: called with those of the prompt and of the answer; None:
+    others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None:
     nobody counts them. secret: the key that went up, which no error may show; None: none.
     """
 
@@ -126,7 +127,7 @@ class TranslatedReply(ReplyFilter):
         is_stream: bool,
         has_limits: bool,
         knows_529: bool = False,
-        on_tokens: Callable[[int | None, int | None], None] | None = None,
+        on_tokens: Callable[[TokenUsage], None] | None = None,
         secret: bytes | None = None,
     ) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class TranslatedReply(ReplyFilter):
             else:
                 written = self._feed_stream(self._stream, data, end)
             if self._on_tokens is not None:
-                self._on_tokens(*self._crossing.tokens)
+                self._on_tokens(self._crossing.tokens)
             return written
         except BrokenReplyError as exc:
             message = f"the upstream's reply can't be translated: {exc}"
