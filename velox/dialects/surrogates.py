@@ -1,7 +1,9 @@
 r"""Texts with half a surrogate pair (`"\ud83d"`), which JSON allows, and the decoder refuses.
 
-JavaScript cuts characters so. A text that can't be decoded is read again with each lone half replaced by the escape of
-a private character, and they are put back in what was read: the upstream, or the client, gets what the other sent.
+JavaScript cuts characters so. On the way in, a text that can't be decoded is read again with each lone half replaced by
+the escape of a private character, and they are put back in what was read: the upstream, or the client, gets what the
+other sent.
+On the way out, for clients whose SDK refuses half a character, halves that meet are joined, and others are replaced.
 
 Knows: RFC 8259 §7 and §8.2. Does not know: any dialect.
 """
@@ -14,9 +16,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from velox.dialects.decoding import decoded_reply
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 
-__all__ = ["keeping_surrogates", "masked", "unmasked"]
+__all__ = ["keeping_surrogates", "masked", "reply_keeping_surrogates", "unmasked", "without_half", "without_halves"]
 
 _T = TypeVar("_T")
 
@@ -28,6 +31,8 @@ _MASK: Final = re.compile(rb"\\(?:(u[eE][0-7][0-9a-fA-F]{2})|.)", re.DOTALL)
 _LOOKS_SO: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 # U+E000 to U+E7FF, escaped and not: where a text has those, nothing could be put back.
 _TAKEN: Final = re.compile(rb"\\u[eE][0-7]|\xee[\x80-\x9f]")
+# A high half at the end of a JSON string: the other one may come with the next piece.
+_OPEN_END: Final = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})"\Z')
 _HALVES: Final = {0xE000 + n: 0xD800 + n for n in range(0x800)}
 
 
@@ -50,7 +55,7 @@ def _to_half(match: re.Match[bytes]) -> bytes:
 
 
 def unmasked(value: _T) -> _T:
-    """Return a struct of the form, or a list of them, with the surrogates of a text that was masked."""
+    """Return a struct, or a list of them, with the surrogates of a text that was masked."""
     found = _unmasked(value)
     assert isinstance(found, type(value)), "no type changes"
     return found
@@ -62,6 +67,10 @@ def _unmasked(value: object) -> object:
             return _MASK.sub(_to_half, value)
         case str():
             return value.translate(_HALVES)
+        case msgspec.Raw():
+            return msgspec.Raw(_MASK.sub(_to_half, bytes(value)))
+        case dict():
+            return {_unmasked(name): _unmasked(each) for name, each in value.items()}
         case list():
             return [_unmasked(each) for each in value]
         case tuple():
@@ -80,3 +89,29 @@ def keeping_surrogates(read: Callable[[bytes], _T], data: bytes) -> _T:
         if text is None:
             raise
     return unmasked(read(text))
+
+
+def reply_keeping_surrogates(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+    """Decode an upstream's reply, or an event of it. Raises BrokenReplyError."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return keeping_surrogates(lambda text: decoded_reply(decoder, text), data)
+
+
+def without_halves(data: bytes) -> bytes:
+    """Return JSON with the mark of a broken character (U+FFFD) in the place of each lone half."""
+    if b"\\u" not in data or _LOOKS_SO.search(data) is None:
+        return data
+    return _ESCAPE.sub(_to_mark, data)
+
+
+def _to_mark(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[1] is None else rb"\ufffd"
+
+
+def without_half(text: bytes, held: bytes) -> tuple[bytes, bytes]:
+    """Return a piece of a text, a JSON string, with what was held of the last one; and what is held of this one."""
+    text = b'"' + held + text[1:]
+    found = _OPEN_END.search(text)
+    return (text, b"") if found is None else (text[: found.start(1)] + b'"', found[1])

@@ -12,7 +12,6 @@ from velox.dialects.converse.meaning import api_error, broken_stop, message_of, 
 from velox.dialects.converse.stream import ConverseStream
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
 from velox.dialects.converse.writer import ANTHROPIC, RequestWriter, is_claude
-from velox.dialects.decoding import decoded_reply
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -28,6 +27,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.surrogates import reply_keeping_surrogates
 from velox.dialects.text import EMPTY, joined, quoted
 
 __all__ = ["ConverseModel"]
@@ -61,7 +61,7 @@ class ConverseModel:
 
     def answer(self, body: bytes) -> Answer:
         """Read a plain answer. Raises BrokenReplyError, and ReplyError where the model wrote what can't be read."""
-        found = decoded_reply(ANSWER, body)
+        found = reply_keeping_surrogates(ANSWER, body)
         if found.output.message is None:
             raise BrokenReplyError("the upstream's reply has no message")
         error = broken_stop(found.stop_reason)

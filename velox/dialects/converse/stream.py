@@ -17,7 +17,6 @@ from typing import Final
 from velox.dialects.converse.frames import Frame, Frames
 from velox.dialects.converse.meaning import api_error, broken_stop, message_of, stop_of, text_of, usage_of
 from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, MESSAGE_STOP, METADATA
-from velox.dialects.decoding import decoded_reply
 from velox.dialects.form import (
     Close,
     Delta,
@@ -36,6 +35,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.surrogates import reply_keeping_surrogates
 from velox.dialects.text import EMPTY
 
 __all__ = ["ConverseStream"]
@@ -119,13 +119,13 @@ class ConverseStream:
             case b"contentBlockStart":
                 self._on_start(frame.payload, events)
             case b"contentBlockStop":
-                self._close(decoded_reply(BLOCK_STOP, frame.payload).content_block_index, events)
+                self._close(reply_keeping_surrogates(BLOCK_STOP, frame.payload).content_block_index, events)
             case b"messageStart":
                 events.append(Start("", ""))
             case b"messageStop":
                 self._on_stop(frame.payload, events)
             case b"metadata":
-                usage = decoded_reply(METADATA, frame.payload).usage
+                usage = reply_keeping_surrogates(METADATA, frame.payload).usage
                 self._has_usage = True
                 events.append(Used(usage_of(usage)))
                 self._end_if_whole(events)
@@ -133,7 +133,7 @@ class ConverseStream:
                 pass  # a newer one
 
     def _on_start(self, payload: bytes, events: list[Event]) -> None:
-        found = decoded_reply(BLOCK_START, payload)
+        found = reply_keeping_surrogates(BLOCK_START, payload)
         index, tool = found.content_block_index, found.start.tool_use
         self._close(index, events)
         if tool is None or tool.type == "server_tool_use":
@@ -145,7 +145,7 @@ class ConverseStream:
             self._begin(index, _TOOL, events, tool.tool_use_id, tool.name)
 
     def _on_delta(self, payload: bytes, events: list[Event]) -> None:
-        found = decoded_reply(BLOCK_DELTA, payload)
+        found = reply_keeping_surrogates(BLOCK_DELTA, payload)
         index, delta = found.content_block_index, found.delta
         block = self._open.get(index)
         if block is not None and block.n is None:
@@ -211,7 +211,7 @@ class ConverseStream:
     def _on_stop(self, payload: bytes, events: list[Event]) -> None:
         if self._has_stopped:
             raise BrokenReplyError("a message stopped twice")
-        found = decoded_reply(MESSAGE_STOP, payload)
+        found = reply_keeping_surrogates(MESSAGE_STOP, payload)
         error = broken_stop(found.stop_reason)
         if error is not None:
             self._has_ended = True

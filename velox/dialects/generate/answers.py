@@ -24,6 +24,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.generate.replies import GOOGLE
 from velox.dialects.signatures import tagged_base64
+from velox.dialects.surrogates import without_halves
 from velox.dialects.text import quoted
 
 __all__ = ["EMPTY_PART", "call_part", "ending", "error_body", "part", "signed", "text_part", "usage_metadata"]
@@ -56,6 +57,8 @@ _TYPE: Final = b'"@type":"type.googleapis.com/google.rpc.'
 
 def text_part(text: JsonText, *, is_thought: bool = False, signature: bytes = b"") -> bytes:
     """Write a text or a thought."""
+    if b"\\u" in text:
+        text = without_halves(text)
     return b'{"text":' + text + (b',"thought":true' if is_thought else b"") + signature + b"}"
 
 
@@ -63,8 +66,8 @@ def call_part(call_id: str, name: str, arguments: bytes, signature: Signature | 
     """Write a call. arguments: an object."""
     return b'{"functionCall":{"id":%b,"name":%b,"args":%b}%b}' % (
         quoted(call_id),
-        quoted(name),
-        arguments,
+        without_halves(quoted(name)),
+        without_halves(arguments),
         signed(signature),
     )
 
@@ -95,7 +98,9 @@ def ending(stop: Stop, refusal: JsonText | None = None) -> bytes:
     """Write why an answer ended. refusal: the model's own words for why it does not answer."""
     explanation = stop.explanation or refusal
     reason = b"SAFETY" if refusal is not None else _FINISHES.get(stop.reason, b"STOP")
-    message = b',"finishMessage":' + explanation if explanation is not None and reason == b"SAFETY" else b""
+    message = (
+        b',"finishMessage":' + without_halves(explanation) if explanation is not None and reason == b"SAFETY" else b""
+    )
     return b'"finishReason":"' + reason + b'"' + message
 
 

@@ -31,6 +31,7 @@ from velox.dialects.form import (
 from velox.dialects.generate.answers import EMPTY_PART, call_part, ending, error_body, signed, text_part, usage_metadata
 from velox.dialects.generate.wire import as_object
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.surrogates import without_half, without_halves
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
 __all__ = ["GenerateStreamWriter", "arguments_of"]
@@ -47,14 +48,15 @@ _BLANK_LINE: Final = b"\r\n\r\n"
 
 
 class _Opened:
-    """A block that is open. texts: of a call's arguments; of others nothing waits."""
+    """A block that is open. texts: of a call's arguments; of others half a character waits, at most."""
 
-    __slots__ = ("begun", "signature", "texts")
+    __slots__ = ("begun", "half", "signature", "texts")
 
     def __init__(self, begun: Open) -> None:
         self.begun: Final = begun
         self.texts: Final[list[JsonText]] = []
         self.signature: Signature | None = None
+        self.half = b""
 
 
 class GenerateStreamWriter:
@@ -118,9 +120,12 @@ class GenerateStreamWriter:
             return b""
         if kind is _REFUSAL:
             self._refuse(event.text)
-        if event.text == EMPTY:
+        text = event.text
+        if opened.half or b"\\u" in text:
+            text, opened.half = without_half(text, opened.half)
+        if text == EMPTY:
             return b""
-        return self._chunk(text_part(event.text, is_thought=kind is _THINKING))
+        return self._chunk(text_part(text, is_thought=kind is _THINKING))
 
     def _refuse(self, text: JsonText) -> None:
         self._refusal.append(text)
@@ -136,11 +141,12 @@ class GenerateStreamWriter:
             # Line ends are between the values only, and would end the event's line.
             arguments = arguments_of(joined(opened.texts, b"")).replace(b"\n", b" ").replace(b"\r", b" ")
             return self._chunk(call_part(call_id, begun.name, arguments, signature))
-        if signature is None:
+        rest = b'"' + opened.half + b'"'
+        if signature is None and rest == EMPTY:
             return b""
         is_redacted = begun.kind is Kind.REDACTED
         field = signed(signature, is_redacted=is_redacted)
-        return self._chunk(text_part(EMPTY, is_thought=is_redacted or begun.kind is _THINKING, signature=field))
+        return self._chunk(text_part(rest, is_thought=is_redacted or begun.kind is _THINKING, signature=field))
 
     def _chunk(self, part: bytes) -> bytes:
         return _BEGIN + part + _MIDDLE + b"}]" + self._end
@@ -155,7 +161,7 @@ class GenerateStreamWriter:
 
 def arguments_of(text: JsonText) -> bytes:
     """Return the arguments of a call as an object, whatever the model wrote."""
-    value = decoded(text)
+    value = without_halves(decoded(text).encode("utf-8", "backslashreplace")).decode()
     if not value.strip():
         return b"{}"
-    return as_object(value) or b'{"_invalid_arguments":' + text + b"}"
+    return as_object(value) or b'{"_invalid_arguments":' + without_halves(text) + b"}"

@@ -7,6 +7,7 @@ Knows: the paths that Vertex writes (names and numbers, RFC 9535 without filters
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -65,7 +66,10 @@ class PartialArgs:
         """Return the arguments."""
         if self._open is not None and self._texts:
             self._put(self._open, "".join(self._texts))
-        return msgspec.json.encode(self._root)
+        try:
+            return msgspec.json.encode(self._root)
+        except UnicodeEncodeError:  # half a character
+            return json.dumps(self._root).encode("ascii")
 
     def _put(self, path: str, value: object) -> None:
         steps = _steps(path)

@@ -15,6 +15,7 @@ from msgspec import Raw
 from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
 from velox.dialects.generate.wire import Candidate, Feedback, Reply, Status, UsageMetadata, is_absent
 from velox.dialects.losses import BrokenReplyError
+from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import raw_text
 
 __all__ = ["GOOGLE", "api_error", "blocked", "first", "read_reply", "status_error", "stop", "tier", "usage"]
@@ -81,7 +82,17 @@ def read_reply(body: bytes) -> Reply:
             body.decode()  # texts stay as they are: nobody else looks
         return _REPLY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise BrokenReplyError("the upstream's answer is no JSON of generateContent") from exc
+        half = masked(body)
+        if half is None:
+            raise _no_reply() from exc
+    try:
+        return unmasked(_REPLY.decode(half))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise _no_reply() from exc
+
+
+def _no_reply() -> BrokenReplyError:
+    return BrokenReplyError("the upstream's answer is no JSON of generateContent")
 
 
 def first(reply: Reply) -> Candidate | None:

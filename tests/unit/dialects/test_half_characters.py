@@ -1,0 +1,182 @@
+r"""Half a character (`\ud83d`) in what Gemini and Bedrock answer: every client's SDK reads what is made of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.genai import types
+
+from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, event, stop
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.events import events_of
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import (
+    Answer,
+    Call,
+    Close,
+    Delta,
+    Event,
+    Kind,
+    Open,
+    Start,
+    StopReason,
+    Text,
+    Thinking,
+    ToolUse,
+)
+from velox.dialects.form import Stop as Stopped
+from velox.dialects.generate.client import GenerateClient
+from velox.dialects.generate.model import GenerateModel
+from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.surrogates import without_half, without_halves
+
+HALF = rb"\ud83d"
+OTHER = rb"\ude00"
+CALL = Call("abc", 1, "m")
+
+
+def gemini(part: bytes) -> bytes:
+    return b'{"candidates":[{"content":{"parts":[%b],"role":"model"},"finishReason":"STOP"}]}' % part
+
+
+def gemini_model() -> GenerateModel:
+    return GenerateModel(ModelFacts(), Losses())
+
+
+def converse_model() -> ConverseModel:
+    return ConverseModel(ModelFacts(), Losses())
+
+
+def texts(events: list[Event]) -> list[bytes]:
+    return [each.text for each in events if isinstance(each, Delta)]
+
+
+def seen(stream: bytes) -> str:
+    """Return the text that google-genai reads in a stream."""
+    chunks = [
+        types.GenerateContentResponse.model_validate(json.loads(line[6:]))
+        for line in stream.splitlines()
+        if line.startswith(b"data: ")
+    ]
+    return "".join(
+        part.text or ""
+        for chunk in chunks
+        for candidate in chunk.candidates or ()
+        for part in (candidate.content.parts if candidate.content else None) or ()
+    )
+
+
+def streamed(*pieces: bytes, kind: Kind = Kind.TEXT) -> bytes:
+    writer = GenerateClient(CALL, Losses()).stream()
+    events: list[Event] = [Start("", ""), Open(0, kind), *(Delta(0, piece) for piece in pieces), Close(0)]
+    return b"".join(writer.write(each) for each in events)
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        (b'{"text":"a\\ud83d"}', Text(b'"a\\ud83d"')),
+        (b'{"text":"a\\ud83d","thought":true}', Thinking(b'"a\\ud83d"')),
+        (b'{"functionCall":{"name":"f","args":{"a":"\\ud83d"}}}', ToolUse("", "f", b'{"a":"\\ud83d"}')),
+    ],
+)
+def test_gemini_answers_keep_a_half(part: bytes, block: Text | Thinking | ToolUse) -> None:
+    assert gemini_model().answer(gemini(part)).blocks == [block]
+
+
+def test_gemini_streams_keep_halves_that_meet_in_the_next_event() -> None:
+    stream = gemini_model().stream()
+    found = stream.feed(b"data: %b\r\n\r\n" % gemini(b'{"text":"a\\ud83d"}'))
+    found += stream.feed(b"data: %b\r\n\r\n" % gemini(b'{"text":"\\ude00b"}'))
+
+    assert texts(found) == [b'"a\\ud83d"', b'"\\ude00b"']
+
+
+def test_partial_arguments_of_gemini_keep_a_half() -> None:
+    args = b'{"functionCall":{"name":"f","partialArgs":[{"jsonPath":"$.a","stringValue":"x\\ud83d"}]}}'
+    (block,) = gemini_model().answer(gemini(args)).blocks
+
+    assert isinstance(block, ToolUse) and json.loads(block.arguments) == {"a": "x\ud83d"}
+
+
+@pytest.mark.parametrize(
+    ("content", "block"),
+    [
+        (b'{"text":"a\\ud83d"}', Text(b'"a\\ud83d"')),
+        (b'{"toolUse":{"toolUseId":"x","name":"f","input":{"a":"\\ud83d"}}}', ToolUse("x", "f", b'{"a":"\\ud83d"}')),
+        (b'{"reasoningContent":{"reasoningText":{"text":"a\\ud83d"}}}', Thinking(b'"a\\ud83d"')),
+    ],
+)
+def test_converse_answers_keep_a_half(content: bytes, block: Text | Thinking | ToolUse) -> None:
+    body = b'{"output":{"message":{"role":"assistant","content":[%b]}},"stopReason":"end_turn"}' % content
+
+    assert converse_model().answer(body).blocks == [block]
+
+
+@pytest.mark.parametrize("delta", [b'{"text":"a%b"}', b'{"reasoningContent":{"text":"a%b"}}'])
+def test_converse_streams_keep_a_half(delta: bytes) -> None:
+    pieces = [
+        event("contentBlockDelta", b'{"contentBlockIndex":0,"delta":%b}' % (delta % half)) for half in (HALF, OTHER)
+    ]
+    found = converse_model().stream().feed(b"".join([BEGIN, *pieces, stop(0), STOP, METADATA]))
+
+    assert texts(found) == [b'"a\\ud83d"', b'"a\\ude00"']
+
+
+def test_what_is_no_json_is_still_refused() -> None:
+    with pytest.raises(BrokenReplyError):
+        gemini_model().answer(gemini(b'{"text":"a\\ud83d'))
+    with pytest.raises(BrokenReplyError):
+        converse_model().answer(b'{"output":"\\ud83d"')
+
+
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.THINKING])
+def test_gemini_clients_get_halves_joined_over_deltas(kind: Kind) -> None:
+    """google-genai raises a ValidationError for half a character."""
+    assert seen(streamed(b'"a%b"' % HALF, b'"%bb"' % OTHER, b'"c"', kind=kind)) == "a\U0001f600bc"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([b'"a%b"' % HALF], "a\ufffd"),
+        ([b'"a%b"' % HALF, b'"b"'], "a\ufffdb"),
+        ([b'"%bb"' % OTHER], "\ufffdb"),
+        ([b'"%b%b"' % (HALF, HALF), b'"%b"' % OTHER], "\ufffd\U0001f600"),
+        ([b'"a\\\\ud83d"', b'"b"'], "a\\ud83db"),  # a backslash, and letters
+        ([b'"a\\\\\\ud83d"', b'"\\ude00"'], "a\\\U0001f600"),
+        ([b'"\\u00fc\\n"'], "ü\n"),
+    ],
+)
+def test_gemini_clients_get_no_half(pieces: list[bytes], text: str) -> None:
+    assert seen(streamed(*pieces)) == text
+
+
+def test_gemini_clients_get_no_half_in_arguments() -> None:
+    arguments = b'{"a":"x\\ud83d"}'
+    for body in (
+        streamed(json.dumps(arguments.decode()).encode(), kind=Kind.TOOL)[6:],
+        GenerateClient(CALL, Losses()).answer(
+            Answer("", "", [ToolUse("i", "f\ud83d", arguments)], Stopped(StopReason.TOOLS))
+        ),
+    ):
+        reply = types.GenerateContentResponse.model_validate(json.loads(body))
+        assert reply.function_calls and reply.function_calls[0].args == {"a": "x\ufffd"}
+
+
+def test_plain_answers_for_gemini_clients_have_no_half() -> None:
+    answer = Answer("", "", [Text(b'"a\\ud83d"'), Thinking(b'"\\ude00"')], Stopped(StopReason.END))
+    client = GenerateClient(CALL, Losses())
+    writer = client.stream()
+
+    reply = types.GenerateContentResponse.model_validate(json.loads(client.answer(answer)))
+    assert reply.text == "a\ufffd"
+    assert seen(b"".join(writer.write(each) for each in events_of(answer))) == "a\ufffd\ufffd"
+
+
+def test_pieces_without_a_half_stay_as_they_were() -> None:
+    assert without_half(b'"a"', b"") == (b'"a"', b"")
+    assert without_half(b'"a\\ud83d"', b"") == (b'"a"', HALF)
+    assert without_half(b'"\\ude00"', HALF) == (b'"\\ud83d\\ude00"', b"")
+    assert without_halves(b'"\\ud83d\\ude00 \\\\ud83d \\u00fc"') == b'"\\ud83d\\ude00 \\\\ud83d \\u00fc"'
