@@ -1,0 +1,352 @@
+"""From a worker's calls to rows and sums: each once, whoever is killed in between."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.ledger.made import NAMES, NOON_S, begin, made_call, write, writer_of
+from velox.ledger.collector import Collector
+from velox.ledger.record import Call, Flag, Tokens
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Batch, Numbered, Question, StoreError, Sums
+from velox.shm.record_ring import RecordRing
+
+DAY_S = 86_400
+ALL = Question(NOON_S - 10 * DAY_S - NOON_S % DAY_S, NOON_S + 10 * DAY_S - NOON_S % DAY_S)
+
+
+def store_of(folder: Path, *, is_reader: bool = False) -> SqliteStore:
+    return SqliteStore(folder, days=30, is_reader=is_reader)
+
+
+def collect(folder: Path, *paths: Path) -> int:
+    """Be the ledger's process once: open everything, keep what is there, leave."""
+    store = store_of(folder)
+    n = Collector([RecordRing(path, 1) for path in paths], store, lambda: NOON_S).collect()
+    store.close()
+    return n
+
+
+def kept(folder: Path) -> list[Call]:
+    return list(store_of(folder, is_reader=True).calls(ALL))
+
+
+def total(folder: Path) -> Sums:
+    totals = store_of(folder, is_reader=True).totals(ALL)
+    return totals[0].sums if totals else Sums()
+
+
+def test_call_is_kept_as_it_was(tmp_path: Path) -> None:
+    """Every field, and names longer than a record."""
+    path = tmp_path / "0.ring"
+    calls = [
+        made_call(1),
+        made_call(2, flags=Flag.STREAM | Flag.CUT, reason="upstream_truncated", status=502, first_byte_us=None),
+        made_call(3, tokens=Tokens(), cost_nano=None, model="m" * 300, key="", route="ü/…"),
+        made_call(2**40, attempt=3, tokens=Tokens(2**32 - 2, 0), duration_us=2**40),
+    ]
+    writer = writer_of(path)
+    for call in calls:
+        write(writer, call)
+
+    assert collect(tmp_path, path) >= len(calls)
+    assert kept(tmp_path) == calls
+    assert total(tmp_path) == Sums(4, 1, 0, 1, 200 + 2**32 - 2, 40, 80, 10, 14, 4_500)
+    assert calls[0].id == "vx-0000abcd-1"
+
+
+def test_name_that_is_too_long_is_cut_with_a_mark(tmp_path: Path) -> None:
+    """A client may make up a model of a megabyte."""
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(1, model="ä" * 1_000_000))
+    collect(tmp_path, path)
+
+    (call,) = kept(tmp_path)
+    assert call.model.startswith("äää") and call.model.endswith("ä…") and len(call.model.encode()) <= 464
+
+
+def test_sums_are_grouped_and_limited(tmp_path: Path) -> None:
+    """By each dimension, with times as text; only of the time that is asked for."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for n in range(4):
+        more = {"key": "00 bob"} if n == 3 else {}
+        write(writer, made_call(n, started_s=NOON_S + n * 3600, upstream=f"u{n % 2}", **more))
+    collect(tmp_path, path)
+    store = store_of(tmp_path, is_reader=True)
+
+    def groups(question: Question) -> dict[tuple[str, ...], int]:
+        return {each.group: each.sums.n for each in store.totals(question)}
+
+    assert groups(Question(ALL.since_s, ALL.until_s, ("upstream",))) == {("u0",): 2, ("u1",): 2}
+    assert groups(Question(ALL.since_s, ALL.until_s, ("day",))) == {("2026-11-23",): 4}
+    by_hour = groups(Question(NOON_S, NOON_S + 7200, ("hour", "key")))
+    assert by_hour == {("2026-11-23T12:00Z", NAMES.key): 1, ("2026-11-23T13:00Z", NAMES.key): 1}
+    where = (("key", "00 bob"), ("upstream", "u1"))
+    assert groups(Question(ALL.since_s, ALL.until_s, ("key",), where)) == {("00 bob",): 1}
+    assert groups(Question(ALL.since_s, ALL.until_s, (), (("model", "x' OR 1=1 --"),))) == {}
+    found = store.calls(Question(NOON_S, NOON_S + 7200, (), (("upstream", "u1"),)))
+    assert [call.number for call in found] == [1]
+
+
+def test_calls_of_two_days_are_in_two_files(tmp_path: Path) -> None:
+    """By when they began. What is older than it is kept goes with its file; its sums stay."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    write(writer, made_call(1, started_s=NOON_S))
+    write(writer, made_call(2, started_s=NOON_S + DAY_S))
+    collect(tmp_path, path)
+    files = sorted(each.name for each in tmp_path.glob("calls-*.db"))
+    assert files == ["calls-2026-11-23.db", "calls-2026-11-24.db"]
+
+    store = store_of(tmp_path)
+    store.prune(NOON_S + 31 * DAY_S)
+    store.close()
+
+    assert sorted(each.name for each in tmp_path.glob("calls-*")) == ["calls-2026-11-24.db"]
+    assert [call.number for call in kept(tmp_path)] == [2]
+    assert total(tmp_path).n == 2
+
+
+@pytest.mark.parametrize("how", ["open", "ended and not closed", "closed"])
+def test_call_of_a_killed_worker_is_kept_once(tmp_path: Path, how: str) -> None:
+    """By its estimate while it was open, as it was once it had ended, also where both are in the ring."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    write(writer, made_call(7))
+    call = made_call(8)
+    if how == "open":
+        begin(writer, call)
+    else:
+        before = path.read_bytes()
+        write(writer, call)
+        if how == "ended and not closed":
+            # The open record as it was before it was closed.
+            after, page = bytearray(path.read_bytes()), slice(4096, 4096 + 4096 * 128)
+            begin(writer_of(tmp_path / "other.ring"), call)
+            other = writer_of(tmp_path / "other2.ring")
+            write(other, made_call(7))
+            begin(other, call)
+            after[page] = (tmp_path / "other2.ring").read_bytes()[page]
+            path.write_bytes(after)
+            assert before != after
+    RecordRing(path, 1).recover()
+    collect(tmp_path, path)
+
+    killed = made_call(
+        8, status=0, flags=Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED, first_byte_us=None, duration_us=0,
+        reason="killed", tokens=Tokens(50, 10), cost_nano=900,
+    )  # fmt: skip
+    assert kept(tmp_path) == [made_call(7), killed if how == "open" else call]
+    assert total(tmp_path).n == 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_crash_between_any_two_commits_loses_and_doubles_nothing(
+    tmp_path_factory: pytest.TempPathFactory, chance: random.Random
+) -> None:
+    """The files are committed one after the other: each may be behind, and the ring is asked again."""
+    folder = tmp_path_factory.mktemp("ledger")
+    path = folder / "0.ring"
+    writer = writer_of(path, 300)
+    number = 0
+    for _ in range(8):
+        for _ in range(chance.randrange(12)):
+            number += 1
+            write(
+                writer, made_call(number, started_s=NOON_S + chance.choice([0, DAY_S]), key=f"k{chance.randrange(9)}")
+            )
+        store = store_of(folder)
+        _crash_after(store, chance.randrange(4))
+        try:
+            Collector([RecordRing(path, 1)], store, lambda: NOON_S).collect()
+        except _CrashError:
+            pass
+        store.close()
+    collect(folder, path)
+
+    assert sorted(call.number for call in kept(folder)) == list(range(1, number + 1))
+    assert total(folder).n == number
+    assert RecordRing(path, 1).tail == RecordRing(path, 1).head
+
+
+class _CrashError(Exception):
+    """The process was killed here."""
+
+
+def _crash_after(store: SqliteStore, n_commits: int) -> None:
+    """Have the store end after so many files were committed."""
+    add_sums: Callable[..., None] = store._add_sums
+    day: Callable[[str], object] = store._day
+    left = n_commits
+
+    def counted_day(name: str) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _CrashError
+        return day(name)
+
+    def counted_sums(*args: object) -> None:
+        if left <= 0:
+            raise _CrashError
+        add_sums(*args)
+
+    store._day = counted_day  # type: ignore[method-assign,assignment]
+    store._add_sums = counted_sums  # type: ignore[method-assign]
+
+
+def test_batch_that_comes_again_is_not_added_again(tmp_path: Path) -> None:
+    """Whole, or with more behind it."""
+    store = store_of(tmp_path)
+    from_first = [made_call(n) for n in range(5)]
+    first = Batch("r", 3, [_numbered(n, from_first[n]) for n in range(3)], {1: "a"}, NOON_S)
+    more = Batch("r", 5, [_numbered(n, from_first[n]) for n in range(5)], {1: "a", 2: "b"}, NOON_S)
+    for batch in (first, first, more, first):
+        store.add(batch)
+
+    assert (store.position("r"), store.names("r")) == (5, {1: "a", 2: "b"})
+    assert [call.number for call in store.calls(ALL)] == list(range(5))
+    assert store.totals(ALL)[0].sums.n == 5
+
+
+def _numbered(n: int, call: Call) -> Numbered:
+    return Numbered(n, call)
+
+
+def test_names_are_known_after_a_restart(tmp_path: Path) -> None:
+    """They were recorded once, at their first use."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    write(writer, made_call(1))
+    collect(tmp_path, path)
+    write(writer, made_call(2))
+    collect(tmp_path, path)
+
+    assert kept(tmp_path) == [made_call(1), made_call(2)]
+
+
+def test_more_names_than_a_writer_remembers(tmp_path: Path) -> None:
+    """A client that makes up models pushes nobody's name out for long."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path, 40_000)
+    for n in range(10_000):
+        write(writer, made_call(n, model=f"made-up-{n}"))
+    write(writer, made_call(10_001))
+    while collect(tmp_path, path):
+        pass
+
+    calls = kept(tmp_path)
+    assert [call.model for call in calls[:10_000]] == [f"made-up-{n}" for n in range(10_000)]
+    assert calls[-1] == made_call(10_001)
+
+
+def test_full_ring_keeps_totals(tmp_path: Path) -> None:
+    """What no record tells stands in the sums, once, under no key."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path, 10)
+    for n in range(20):
+        write(writer, made_call(n))
+    assert writer.is_full
+    collect(tmp_path, path)
+    collect(tmp_path, path)
+    n_rows = len(kept(tmp_path))
+    write(writer, made_call(99))
+    collect(tmp_path, path)
+
+    assert n_rows < 10
+    assert total(tmp_path).n == 21 == n_rows + 1 + (20 - n_rows)
+    assert total(tmp_path).input == 2_100
+    by_key = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("key",)))
+    assert {each.group[0]: each.sums.n for each in by_key} == {"(not recorded)": 20 - n_rows, NAMES.key: n_rows + 1}
+
+
+def test_damaged_record_is_left_out_after_a_while(tmp_path: Path) -> None:
+    """It may be on its way: a second later it is not. Those behind it are kept."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for n in range(3):
+        write(writer, made_call(n))
+    data = bytearray(path.read_bytes())
+    at = 4096 + 4096 * 128 + 9 * 128  # eight names before the calls: this is the second call
+    data[at + 40] ^= 1
+    path.write_bytes(data)
+    now_s = [float(NOON_S)]
+    store = store_of(tmp_path)
+    collector = Collector([RecordRing(path, 1)], store, lambda: now_s[0])
+
+    collector.collect()
+    assert len(list(store.calls(ALL))) == 1
+    assert collector.collect() == 0
+    now_s[0] += 1.5
+    assert collector.collect() == 2
+    assert [call.number for call in store.calls(ALL)] == [0, 2]
+    (damaged,) = sqlite3.connect(tmp_path / "ledger.db").execute("SELECT damaged FROM ring").fetchone()
+    assert damaged == 1
+
+
+def test_ring_made_again_begins_anew(tmp_path: Path) -> None:
+    """Its numbers are below those that the store has seen of the one before."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for n in range(5):
+        write(writer, made_call(n))
+    collect(tmp_path, path)
+    path.unlink()
+    write(writer_of(path), made_call(5))
+    collect(tmp_path, path)
+
+    assert [call.number for call in kept(tmp_path)] == list(range(6))
+
+
+def test_store_that_is_new_takes_what_the_ring_still_has(tmp_path: Path) -> None:
+    """The files were moved away: the ring goes on where it is."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    write(writer, made_call(1))
+    collect(tmp_path, path)
+    for each in tmp_path.glob("*.db*"):
+        each.unlink()
+    write(writer, made_call(2, key="new", route="new", upstream="new", model="new", upstream_model="new"))
+    collect(tmp_path, path)
+
+    assert [call.key for call in kept(tmp_path)] == ["new"]
+
+
+def test_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """And of a file that is none, or can't be written, it is said which."""
+    store_of(tmp_path).close()
+    db = sqlite3.connect(tmp_path / "ledger.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreError, match=r"ledger\.db has schema 99, written by a newer Velox"):
+        store_of(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "ledger.db").write_bytes(b"this is no database, and was never one" * 100)
+    with pytest.raises(StoreError, match=r"ledger\.db: file is not a database"):
+        store_of(other)
+    with pytest.raises(StoreError, match=r"nowhere/ledger\.db: unable to open"):
+        store_of(tmp_path / "nowhere")
+
+
+def test_day_that_can_not_be_written_leaves_the_ring_as_it_is(tmp_path: Path) -> None:
+    """The next attempt finds all of it."""
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(1))
+    (tmp_path / "calls-2026-11-23.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="calls-2026-11-23"):
+        collect(tmp_path, path)
+    assert RecordRing(path, 1).tail == 0
+    (tmp_path / "calls-2026-11-23.db").unlink()
+    collect(tmp_path, path)
+
+    assert kept(tmp_path) == [made_call(1)]

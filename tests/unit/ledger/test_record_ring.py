@@ -1,0 +1,195 @@
+"""The ring of records: what is written is read once, whole, whenever its writer dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from velox.shm.record_ring import BODY_BYTES, RECORD_BYTES, RecordRing, RingError
+
+_OPEN_AT = 4096
+_RING_AT = _OPEN_AT + 4096 * RECORD_BYTES
+
+
+def _body(n: int) -> bytes:
+    return b"\x02" + n.to_bytes(8, "little").ljust(BODY_BYTES - 1, b".")
+
+
+def _writer(path: Path, n_records: int = 8) -> RecordRing:
+    ring = RecordRing(path, n_records)
+    ring.begin()
+    return ring
+
+
+def _read(ring: RecordRing) -> list[bytes | None]:
+    return ring.read(ring.tail, 5000)
+
+
+def test_records_are_read_in_order(tmp_path: Path) -> None:
+    """By another mapping of the file, as the reader's process has it; over the end of the ring, too."""
+    writer, reader = _writer(tmp_path / "0.ring"), RecordRing(tmp_path / "0.ring", 1)
+    for first in range(0, 40, 5):
+        assert all(writer.put(_body(n)) for n in range(first, first + 5))
+        assert reader.read(reader.tail, 100) == [_body(n) for n in range(first, first + 5)]
+        reader.free(reader.tail + 5)
+
+    assert (reader.head, reader.tail, reader.n_dropped) == (40, 40, 0)
+    assert reader.name == writer.name
+
+
+def test_full_ring_drops_and_counts(tmp_path: Path) -> None:
+    """What the reader still needs is never written over; with room again records pass again."""
+    ring = _writer(tmp_path / "0.ring", 4)
+    taken = [ring.put(_body(n)) for n in range(6)]
+    ring.add_dropped((2, 30, 0, 5))
+
+    assert taken == [True] * 4 + [False] * 2
+    assert ring.is_full
+    assert (ring.n_dropped, ring.dropped[:4]) == (2, (2, 30, 0, 5))
+    ring.free(1)
+    assert not ring.is_full
+    assert ring.put(_body(9))
+    assert _read(ring) == [_body(1), _body(2), _body(3), _body(9)]
+
+
+def _write_and_die(path: Path) -> None:
+    ring = RecordRing(path, 2000)
+    ring.begin()
+    done = ring.open(_body(5000))
+    ring.open(_body(6000))
+    for n in range(1000):
+        ring.put(_body(n))
+    ring.close(done)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_writer_leaves_all_that_it_had_put(tmp_path: Path) -> None:
+    """SIGKILL right after the last put: all are there, and its open call is found once."""
+    path = tmp_path / "0.ring"
+    RecordRing(path, 2000)
+    pid = os.fork()
+    if not pid:
+        _write_and_die(path)
+    os.waitpid(pid, 0)
+    ring = RecordRing(path, 2000)
+
+    assert ring.recover() == 1
+    assert _read(ring) == [_body(n) for n in (*range(1000), 6000)]
+    assert ring.recover() == 0
+
+
+def test_record_without_its_count_is_kept(tmp_path: Path) -> None:
+    """Killed between the record and the count of it: the next writer goes on behind it."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path)
+    ring.put(_body(1))
+    ring.put(_body(2))
+    data = bytearray(path.read_bytes())
+    data[16:24] = (1).to_bytes(8, "little")  # the count is one behind
+    path.write_bytes(data)
+
+    _writer(path).put(_body(3))
+
+    assert _read(RecordRing(path, 8)) == [_body(1), _body(2), _body(3)]
+
+
+@pytest.mark.parametrize("at", range(RECORD_BYTES))
+def test_torn_record_is_not_taken(tmp_path: Path, at: int) -> None:
+    """Any byte of it that is not what was written."""
+    path = tmp_path / "0.ring"
+    _writer(path).put(_body(1))
+    data = bytearray(path.read_bytes())
+    data[_RING_AT + at] ^= 1
+    path.write_bytes(data)
+
+    assert _read(RecordRing(path, 8)) == [None]
+
+
+def test_torn_open_call_is_not_recovered(tmp_path: Path) -> None:
+    """Nor one that was closed."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path)
+    ring.close(ring.open(_body(1)))
+    ring.open(_body(2))
+    data = bytearray(path.read_bytes())
+    found = data.index(_body(2))
+    data[found + 3] ^= 1
+    path.write_bytes(data)
+
+    assert RecordRing(path, 8).recover() == 0
+
+
+def test_older_record_at_the_same_place_is_not_taken(tmp_path: Path) -> None:
+    """Its CRC begins with its number."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path, 2)
+    for n in range(2):
+        ring.put(_body(n))
+    data = bytearray(path.read_bytes())
+    data[16:24] = (3).to_bytes(8, "little")  # a count before its record
+    path.write_bytes(data)
+
+    assert RecordRing(path, 2).read(2, 10) == [None]
+
+
+def test_recovery_without_room_goes_on_later(tmp_path: Path) -> None:
+    """What was open stays open until the reader has made room."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path, 2)
+    for n in range(3):
+        ring.open(_body(n))
+    ring = RecordRing(path, 2)
+    assert ring.recover() == 2
+    ring.free(2)
+    assert ring.recover() == 1
+    assert len(set(RecordRing(path, 2).read(1, 10))) == 2
+
+
+def test_too_many_open_calls_are_counted(tmp_path: Path) -> None:
+    """The call goes on without protection."""
+    ring = _writer(tmp_path / "0.ring")
+    places = [ring.open(_body(n)) for n in range(4097)]
+
+    assert places[-1] == -1
+    assert ring.n_unprotected == 1
+    ring.close(places[-1])
+    ring.close(places[0])
+    assert ring.open(_body(1)) == places[0]
+
+
+def test_names_get_numbers_that_no_other_has(tmp_path: Path) -> None:
+    """Nor one of another process before it."""
+    first = [_writer(tmp_path / "0.ring").next_name() for _ in range(3)]
+    assert first == [1, 2, 3]
+
+
+def test_rings_of_one_place_have_names_of_their_own(tmp_path: Path) -> None:
+    """A file that was removed and made again is another ring: its numbers begin anew."""
+    path = tmp_path / "0.ring"
+    before = RecordRing(path, 8).name
+    path.unlink()
+
+    assert RecordRing(path, 8).name != before
+
+
+@pytest.mark.parametrize("content", [b"x", b"\0" * 5000, b"SQLite format 3\0" * 1000])
+def test_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> None:
+    """And stays as it was."""
+    path = tmp_path / "0.ring"
+    path.write_bytes(content)
+
+    with pytest.raises(RingError, match=r"0\.ring.*move it away|0\.ring"):
+        RecordRing(path, 8)
+    assert path.read_bytes() == content
+
+
+def test_ring_that_has_no_disk_says_so(tmp_path: Path) -> None:
+    """No worker may find out later: it would be killed."""
+    with pytest.raises(RingError, match=r"0\.ring: .*bytes are needed"):
+        RecordRing(tmp_path / "0.ring", 1 << 50)
+    assert not (tmp_path / "0.ring").exists()
+    with pytest.raises(RingError, match="No such file"):
+        RecordRing(tmp_path / "nowhere" / "0.ring", 8)

@@ -1,0 +1,127 @@
+"""What `velox usage` prints, and which arguments it takes."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.ledger.made import NOON_S, made_call, write, writer_of
+from velox.cli import main
+from velox.ledger.collector import Collector
+from velox.ledger.record import Flag
+from velox.ledger.report import call_rows, lines, total_rows
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Sums, Total
+from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
+from velox.shm.record_ring import RecordRing
+
+NOW = datetime.datetime.fromtimestamp(NOON_S + 1800, datetime.UTC)
+FORMULA = "=HYPERLINK(1) \x1b[2J"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    """Three calls, an hour apart, the earliest of a key whose name is a formula."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for n, key in enumerate(("00 ada", "00 ada", FORMULA)):
+        write(writer, made_call(n, started_s=NOON_S - 3600 * n, key=key, cost_nano=None if n == 2 else 1_500))
+    found = SqliteStore(tmp_path, days=30)
+    Collector([RecordRing(path, 1)], found, lambda: NOON_S).collect()
+    return found
+
+
+def asked(**more: object) -> UsageArguments:
+    return UsageArguments(**{"since": "30d", "until": None, "by": "key", "form": "table", **more})  # type: ignore[arg-type]
+
+
+def test_table_is_aligned_and_safe_for_a_terminal(store: SqliteStore) -> None:
+    """A cost is shown as far as prices are known, and how many calls have none."""
+    first, *others = usage_lines(store, asked(), NOW)
+
+    assert first.split() == [
+        *("key", "calls", "errors", "estimated", "input_tokens", "output_tokens", "cached_tokens", "unpriced"),
+        "cost_usd",
+    ]
+    assert [line.split() for line in others] == [
+        ["00", "ada", "2", "0", "0", "200", "40", "80", "0", "0.000003000"],
+        ["=HYPERLINK(1)", "?[2J", "1", "0", "0", "100", "20", "40", "1", "-"],
+    ]
+    assert len({len(line) for line in (first, *others)}) == 1
+
+
+def test_csv_holds_no_formula(store: SqliteStore) -> None:
+    """A spreadsheet shows the name, and does not run it."""
+    rows = list(csv.DictReader(usage_lines(store, asked(form="csv"), NOW)))
+
+    assert [row["key"] for row in rows] == ["00 ada", f"'{FORMULA}"]
+    assert [row["cost_usd"] for row in rows] == ["0.000003000", ""]
+
+
+def test_json_lines_of_calls(store: SqliteStore) -> None:
+    """Oldest first, with all that is known of each."""
+    rows = [json.loads(line) for line in usage_lines(store, asked(form="jsonl", calls=True), NOW)]
+
+    assert [row["id"] for row in rows] == ["vx-0000abcd-2", "vx-0000abcd-1", "vx-0000abcd-0"]
+    assert (rows[0]["cost_usd"], rows[1]["cost_usd"]) == (None, "0.000001500")
+    assert (rows[0]["first_byte_ms"], rows[0]["duration_ms"]) == (300, 1200)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "n"),
+    [
+        ("1h", None, 2),
+        ("0d", None, 3),
+        ("2026-11-23", None, 3),
+        ("2026-11-24", None, 0),
+        ("2026-11-23T12:00", None, 1),
+        ("2026-11-23T13:00+01:00", None, 1),
+        ("30d", "2026-11-23T12:00", 2),
+    ],
+)
+def test_times(store: SqliteStore, since: str, until: str | None, n: int) -> None:
+    """A day and a time are UTC unless they say otherwise."""
+    found = list(usage_lines(store, asked(since=since, until=until, by="", form="jsonl"), NOW))
+
+    assert sum(json.loads(line)["calls"] for line in found) == n
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"since": "yesterday"}, "--since yesterday: expected a day"),
+        ({"until": "24"}, "--until 24: expected a day"),
+        ({"by": "key,team"}, "--by key,team: expected some of key, upstream"),
+        ({"by": "key,key"}, "each once"),
+        ({"by": "hour,day"}, "expected one of minute, hour and day"),
+    ],
+)
+def test_wrong_arguments_are_named(store: SqliteStore, more: dict[str, str], message: str) -> None:
+    """Before anything is printed."""
+    with pytest.raises(ArgumentError, match=message):
+        usage_lines(store, asked(**more), NOW)
+
+
+def test_nothing_is_said(store: SqliteStore) -> None:
+    """Where nothing is there a table says so; the others are empty."""
+    assert list(usage_lines(store, asked(model="none"), NOW)) == ["nothing is recorded of this time"]
+    assert list(usage_lines(store, asked(model="none", form="csv"), NOW)) == []
+
+
+def test_flags_and_negative_amounts() -> None:
+    """As words, in the order of their list."""
+    (row,) = call_rows([made_call(1, flags=Flag.STREAM | Flag.LOST | Flag.ESTIMATED)])
+    assert row["flags"] == "stream|estimated|lost"
+    (row,) = total_rows(("model",), [Total(("m",), Sums(2, cost_nano=-1_500_000_000))])
+    assert row["cost_usd"] == "-1.500000000"
+    assert list(lines([], "csv")) == []
+
+
+def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code 1."""
+    assert main(["usage"], {"VELOX_LEDGER": str(tmp_path / "nowhere"), "VELOX_AUTH": "none"}) == 1
+    assert "nowhere/ledger.db: unable to open" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Takes records out of the rings and has them kept: the work of the process `ledger`.
+
+Knows: how far each ring has been read, and what is done about records that can't be. Does not know: files of the store
+(sqlite.py), or when it is its turn (runtime/ledger.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from velox.ledger.record import Call, NamePart, NameParts, read_body
+from velox.ledger.store import NOTHING, Batch, Numbered, Store, Sums
+from velox.shm.record_ring import RecordRing
+
+__all__ = ["Collector"]
+
+# Records of one transaction.
+_MOST: Final = 5000
+# A record that is counted but can't be read is given this long to appear before it is taken for damaged.
+_DAMAGED_AFTER_S: Final = 1.0
+
+
+class Collector:
+    """The reader of all rings of a gateway. clock: Unix time in seconds."""
+
+    def __init__(self, rings: Sequence[RecordRing], store: Store, clock: Callable[[], float]) -> None:
+        self._store: Final = store
+        self._clock: Final = clock
+        self._rings: Final = [_RingReader(ring, store) for ring in rings]
+
+    def collect(self) -> int:
+        """Have what is there kept; return how many records that were. Raises StoreError."""
+        return sum(self._collect(each) for each in self._rings)
+
+    @property
+    def n_waiting(self) -> int:
+        """How many records are not safe yet."""
+        return sum(each.ring.head - each.position for each in self._rings)
+
+    def _collect(self, reader: _RingReader) -> int:
+        batch = reader.read(self._clock())
+        if batch is None:
+            return 0
+        began = reader.position
+        self._store.add(batch)
+        reader.is_safe(batch)
+        return batch.end - began
+
+
+class _RingReader:
+    """One ring, and how far it has been read."""
+
+    def __init__(self, ring: RecordRing, store: Store) -> None:
+        self.ring: Final = ring
+        # A store that is new, or another one than before, knows nothing of what the ring has let go.
+        self.position = max(store.position(ring.name), ring.tail)
+        self._names: Final = NameParts(store.names(ring.name))
+        self._dropped = NOTHING
+        self._waits_since_s = 0.0  # for a record that can't be read
+
+    def read(self, now_s: float) -> Batch | None:
+        """Return what has come; None: nothing."""
+        ring, number = self.ring, self.position
+        calls: list[Numbered] = []
+        names: dict[int, str] = {}
+        n_damaged = 0
+        for body in ring.read(number, _MOST):
+            if body is None:
+                if not self._is_damaged(now_s):
+                    break
+                n_damaged += 1
+            else:
+                found = read_body(body, self._names)
+                if isinstance(found, Call):
+                    calls.append(Numbered(number, found))
+                elif isinstance(found, NamePart):
+                    text = self._names.add(found)
+                    if text is not None:
+                        names[found.number] = text
+            number += 1
+            self._waits_since_s = 0.0
+        dropped = _dropped(ring)
+        if number == self.position and dropped == self._dropped:
+            return None
+        return Batch(ring.name, number, calls, names, int(now_s), dropped, n_damaged)
+
+    def is_safe(self, batch: Batch) -> None:
+        """Note that a batch was kept."""
+        self.position, self._dropped = batch.end, batch.dropped
+        self.ring.free(batch.end)
+
+    def _is_damaged(self, now_s: float) -> bool:
+        if not self._waits_since_s:
+            self._waits_since_s = now_s
+        return abs(now_s - self._waits_since_s) >= _DAMAGED_AFTER_S
+
+
+def _dropped(ring: RecordRing) -> Sums:
+    """Return the sums over calls that the ring had no room for, as CallWriter adds them up."""
+    n, n_input, n_output, cost_nano, n_unpriced = ring.dropped[:5]
+    return Sums(n=n, n_unpriced=n_unpriced, input=n_input, output=n_output, cost_nano=cost_nano)

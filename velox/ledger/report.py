@@ -1,0 +1,130 @@
+"""What `velox usage` prints: sums or single calls, as a table, CSV or JSON lines.
+
+Knows: columns, and how a cell is written safely. Does not know: where the figures are from (store.py), or arguments.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeAlias
+
+from velox.ledger.record import Call
+from velox.ledger.store import Dimension, Sums, Total
+
+__all__ = ["FORMATS", "Format", "call_rows", "lines", "total_rows"]
+
+Format: TypeAlias = Literal["table", "csv", "jsonl"]
+FORMATS: Final[Sequence[Format]] = ("table", "csv", "jsonl")
+Row: TypeAlias = dict[str, str | int | None]
+
+# Programs that open CSV take a cell for a formula if it begins so. A key's or a model's name is a stranger's text.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_NANO: Final = 1_000_000_000
+
+
+def total_rows(by: Sequence[Dimension], totals: Iterable[Total]) -> Iterator[Row]:
+    """Return one row for each group."""
+    for total in totals:
+        sums = total.sums
+        yield {
+            **dict(zip(by, total.group, strict=True)),
+            "calls": sums.n,
+            "errors": sums.n_errors,
+            "estimated": sums.n_estimated,
+            "input_tokens": sums.input,
+            "output_tokens": sums.output,
+            "cached_tokens": sums.cached,
+            "unpriced": sums.n_unpriced,
+            "cost_usd": _cost_of(sums),
+        }
+
+
+def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
+    """Return one row for each call."""
+    for call in calls:
+        tokens = call.tokens
+        yield {
+            "id": call.id,
+            "attempt": call.attempt,
+            "started_us": call.started_us,
+            "key": call.key,
+            "route": call.route,
+            "upstream": call.upstream,
+            "model": call.model,
+            "upstream_model": call.upstream_model,
+            "status": call.status,
+            "reason": call.reason,
+            "flags": "|".join(flag.name.lower() for flag in type(call.flags) if flag in call.flags and flag.name),
+            "first_byte_ms": None if call.first_byte_us is None else call.first_byte_us // 1000,
+            "duration_ms": call.duration_us // 1000,
+            "input_tokens": tokens.input,
+            "output_tokens": tokens.output,
+            "cached_tokens": tokens.cached,
+            "reasoning_tokens": tokens.reasoning,
+            "cost_usd": None if call.cost_nano is None else _usd(call.cost_nano),
+        }
+
+
+def lines(rows: Iterable[Row], form: Format) -> Iterator[str]:
+    """Return what is printed, line by line; a table only when all rows are there."""
+    if form == "jsonl":
+        yield from (json.dumps(row, ensure_ascii=False) for row in rows)
+        return
+    if form == "csv":
+        yield from _csv(rows)
+        return
+    yield from _table(list(rows))
+
+
+def _csv(rows: Iterable[Row]) -> Iterator[str]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="")
+    for n, row in enumerate(rows):
+        head: list[list[str | int | None]] = [] if n else [list(row)]
+        for values in (*head, list(row.values())):
+            text.seek(0)
+            text.truncate()
+            writer.writerow([_safe(value) for value in values])
+            yield text.getvalue()
+
+
+def _safe(value: str | int | None) -> str | int:
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    if not rows:
+        yield "nothing is recorded of this time"
+        return
+    names = list(rows[0])
+    cells = [names, *([_shown(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[n]) for line in cells) for n in range(len(names))]
+    is_number = [isinstance(rows[0][name], int) or name.endswith("usd") for name in names]
+    for line in cells:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_number, strict=True)
+        )
+        yield "  ".join(padded).rstrip()
+
+
+def _shown(value: str | int | None) -> str:
+    """Return a cell of a table, without characters that move a terminal's cursor."""
+    if value is None:
+        return "-"
+    text = f"{value:,}" if isinstance(value, int) else value
+    return "".join(letter if letter.isprintable() else "?" for letter in text) or "-"
+
+
+def _cost_of(sums: Sums) -> str | None:
+    return None if sums.n_unpriced == sums.n else _usd(sums.cost_nano)
+
+
+def _usd(nano: int) -> str:
+    sign, nano = ("-", -nano) if nano < 0 else ("", nano)
+    return f"{sign}{nano // _NANO}.{nano % _NANO:09d}"

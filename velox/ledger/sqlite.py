@@ -1,0 +1,410 @@
+"""The store in SQLite: one file a day for calls, one for sums.
+
+Knows: the files, their tables, and in which order they are written. Does not know: rings (collector.py), or who asks.
+
+    ledger.db               sums by minute, hour and day; up to which record each ring is safe; names of records
+    calls-2026-11-23.db     the calls that began on that day (UTC), and up to which record of each ring it has them
+
+SQLite does not commit several files at once when they have write-ahead logs [1]. So each file keeps its own positions,
+in the transaction of what they cover: the files of days are written first, ledger.db last. What comes again after a
+crash is left out by those that have it. Only then may the ring forget it (`position`): with synchronous=FULL a commit
+is on the disk.
+
+A call whose process was killed may be recorded twice (shm/record_ring.py): the first one counts. Which was first is
+read from its row, so that the same answer is found when the batch comes again.
+
+[1] https://www.sqlite.org/lang_attach.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from velox.ledger.record import KEPT_NAMES, Call, Flag, Tokens
+from velox.ledger.store import NOTHING, PERIODS, Batch, Dimension, Numbered, Question, StoreError, Sums, Total
+
+__all__ = ["SqliteStore"]
+
+_VERSION: Final = 1
+_DAY_S: Final = 86_400
+_US: Final = 1_000_000
+# Sums are kept this long, by period; days for ever.
+_KEPT_S: Final = {"minute": 2 * _DAY_S, "hour": 90 * _DAY_S}
+_OPEN_DAYS: Final = 4
+_BUSY_S: Final = 5.0
+_TEXTS: Final = 4096  # numbers of texts that are remembered, a file
+
+_SUM_SCHEMA: Final = """
+CREATE TABLE ring (name TEXT PRIMARY KEY, position INTEGER NOT NULL, damaged INTEGER NOT NULL,
+    dropped TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE name (ring TEXT NOT NULL, number INTEGER NOT NULL, text TEXT NOT NULL, PRIMARY KEY (ring, number))
+    WITHOUT ROWID;
+CREATE TABLE total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT NULL, upstream TEXT NOT NULL,
+    model TEXT NOT NULL, n INTEGER NOT NULL, n_errors INTEGER NOT NULL, n_estimated INTEGER NOT NULL,
+    n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL, cached INTEGER NOT NULL,
+    cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (period, start, key, upstream, model)) WITHOUT ROWID;
+"""
+_DAY_SCHEMA: Final = """
+CREATE TABLE ring (name TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE text (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL, ring INTEGER NOT NULL,
+    record INTEGER NOT NULL, endpoint INTEGER NOT NULL, status INTEGER NOT NULL, flags INTEGER NOT NULL,
+    started_us INTEGER NOT NULL, first_byte_us INTEGER, duration_us INTEGER NOT NULL, key INTEGER NOT NULL,
+    route INTEGER NOT NULL, upstream INTEGER NOT NULL, model INTEGER NOT NULL, upstream_model INTEGER NOT NULL,
+    reason INTEGER NOT NULL, input INTEGER, output INTEGER, cached INTEGER, cache_written INTEGER,
+    cache_written_1h INTEGER, reasoning INTEGER, cost_nano INTEGER, prices INTEGER NOT NULL,
+    PRIMARY KEY (process, number, attempt)) WITHOUT ROWID;
+CREATE INDEX call_started ON call (started_us);
+"""
+_N_CALL: Final = 25
+# Names of columns are ours in all that is put together here; what others give is a parameter.
+_INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
+_ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 15)}) ON CONFLICT DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in Sums._fields
+)
+_SUMS: Final = ", ".join(f"sum({name})" for name in Sums._fields)
+_COLUMNS: Final[dict[Dimension, str]] = {
+    "key": "key",
+    "upstream": "upstream",
+    "model": "model",
+    "minute": "start",
+    "hour": "start",
+    "day": "start",
+}
+# What no single record tells, because the ring had no room for it.
+_DROPPED: Final = "(not recorded)"
+
+
+class SqliteStore:
+    """The store of one gateway, in one folder.
+
+    days: as long as calls are kept one by one. is_reader: only questions are asked, and nothing is made or changed.
+    """
+
+    def __init__(self, folder: Path, *, days: int, is_reader: bool = False) -> None:
+        self._folder: Final = folder
+        self._days_kept: Final = days
+        self._is_reader: Final = is_reader
+        self._days: dict[str, _DayFile] = {}
+        with _failing(folder / "ledger.db"):
+            self._sums: Final = _connect(folder / "ledger.db", _SUM_SCHEMA, is_reader=is_reader)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._folder}>"
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def position(self, ring: str) -> int:
+        """Return the number of the first record of a ring that is not safe."""
+        with _failing(self._folder / "ledger.db"):
+            row = self._sums.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def names(self, ring: str) -> dict[int, str]:
+        """Return the texts that records of a ring refer to, by number, oldest first."""
+        with _failing(self._folder / "ledger.db"):
+            rows = self._sums.execute("SELECT number, text FROM name WHERE ring = ? ORDER BY number", (ring,))
+            return dict(rows.fetchall())
+
+    def add(self, batch: Batch) -> None:
+        """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
+        by_day: dict[str, list[Numbered]] = {}
+        for numbered in batch.calls:
+            by_day.setdefault(_day(numbered.call.started_us), []).append(numbered)
+        counted: list[Numbered] = []
+        for day, calls in by_day.items():
+            with _failing(self._path(day)):
+                counted += self._day(day).add(batch.ring, batch.end, calls)
+        with _failing(self._folder / "ledger.db"):
+            self._add_sums(batch, counted)
+
+    def _add_sums(self, batch: Batch, calls: Sequence[Numbered]) -> None:
+        sums = self._sums
+        with _transaction(sums):
+            row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
+            position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], _sums(row[2]))
+            rows = _totals(call for number, call in calls if number >= position)
+            more = Sums(*(new - old for new, old in zip(batch.dropped, dropped, strict=True)))
+            if more.n:
+                for period, seconds in PERIODS.items():
+                    rows.append((period, batch.time_s // seconds * seconds, _DROPPED, "", "", *more))
+            sums.executemany(_ADD, rows)
+            if batch.names:
+                names = [(batch.ring, number, text) for number, text in batch.names.items()]
+                sums.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?)", names)
+                oldest = max(batch.names) - KEPT_NAMES
+                sums.execute("DELETE FROM name WHERE ring = ? AND number <= ?", (batch.ring, oldest))
+            told = " ".join(map(str, batch.dropped))
+            values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, told)
+            sums.execute("INSERT OR REPLACE INTO ring VALUES (?, ?, ?, ?)", values)
+
+    def prune(self, now_s: int) -> None:
+        """Drop what is older than it is to be kept: files of days, and sums of short periods."""
+        oldest = _day((now_s - self._days_kept * _DAY_S) * _US)
+        for path in self._paths():
+            day = path.stem.removeprefix("calls-")
+            if day < oldest:
+                found = self._days.pop(day, None)
+                if found is not None:
+                    found.close()
+                for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                    each.unlink(missing_ok=True)
+        with _failing(self._folder / "ledger.db"), _transaction(self._sums):
+            for period, kept_s in _KEPT_S.items():
+                self._sums.execute("DELETE FROM total WHERE period = ? AND start < ?", (period, now_s - kept_s))
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def totals(self, question: Question) -> list[Total]:
+        """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
+        period = _period(question)
+        columns = [_COLUMNS[dimension] for dimension in question.by]
+        where = [f"{_COLUMNS[dimension]} = ?" for dimension, _ in question.where]
+        conditions = " AND ".join(["period = ?", "start >= ?", "start < ?", *where])
+        group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
+        select = "".join(f"{column}, " for column in columns) + _SUMS
+        values = (period, question.since_s, question.until_s, *(value for _, value in question.where))
+        with _failing(self._folder / "ledger.db"):
+            sql = f"SELECT {select} FROM total WHERE {conditions}{group}"
+            rows = self._sums.execute(sql, values).fetchall()
+        n = len(columns)
+        return [
+            Total(_labels(question.by, row[:n]), Sums(*(value or 0 for value in row[n:])))
+            for row in rows
+            if row[n]  # no row at all has sums of null
+        ]
+
+    def calls(self, question: Question) -> Iterator[Call]:
+        """Return calls in the order of their start, as far back as they are kept one by one."""
+        since_us, until_us = question.since_s * _US, question.until_s * _US
+        first, last = _day(since_us), _day(until_us)
+        for path in self._paths():
+            day = path.stem.removeprefix("calls-")
+            if first <= day <= last:
+                with _failing(path):
+                    yield from self._day(day).calls(since_us, until_us, question.where)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for day in self._days.values():
+            day.close()
+        self._days.clear()
+        self._sums.close()
+
+    def _day(self, day: str) -> _DayFile:
+        found = self._days.get(day)
+        if found is None:
+            if len(self._days) >= _OPEN_DAYS:
+                self._days.pop(next(iter(self._days))).close()
+            found = self._days[day] = _DayFile(self._path(day), is_reader=self._is_reader)
+        return found
+
+    def _path(self, day: str) -> Path:
+        return self._folder / f"calls-{day}.db"
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("calls-????-??-??.db"))
+
+
+class _DayFile:
+    """The calls of one day."""
+
+    def __init__(self, path: Path, *, is_reader: bool) -> None:
+        self._db: Final = _connect(path, _DAY_SCHEMA, is_reader=is_reader)
+        self._texts: dict[str, int] = {}
+
+    def add(self, ring: str, end: int, calls: Sequence[Numbered]) -> list[Numbered]:
+        """Keep the calls of a batch that ends before record `end`. Return those that count: no call counts twice."""
+        db = self._db
+        try:
+            with _transaction(db):
+                ring_number = self._number(ring)
+                row = db.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
+                position = 0 if row is None else row[0]
+                rows = [self._row(ring_number, *each) for each in calls if each.number >= position]
+                db.executemany(_INSERT, rows)
+                db.execute("INSERT OR REPLACE INTO ring VALUES (?, ?)", (ring, max(position, end)))
+        except BaseException:
+            self._texts.clear()  # those of the transaction that was rolled back
+            raise
+        return [each for each in calls if not each.call.flags & Flag.RECOVERED or self._has(ring_number, *each)]
+
+    def _has(self, ring: int, record: int, call: Call) -> bool:
+        """Return True if it is this record of the call that was kept."""
+        row = self._db.execute(
+            "SELECT ring, record FROM call WHERE process = ? AND number = ? AND attempt = ?",
+            (call.process, call.number, call.attempt),
+        ).fetchone()
+        return bool(row == (ring, record))
+
+    def _row(self, ring: int, record: int, call: Call) -> tuple[Any, ...]:
+        names = (call.key, call.route, call.upstream, call.model, call.upstream_model, call.reason)
+        return (
+            call.process,
+            call.number,
+            call.attempt,
+            ring,
+            record,
+            call.endpoint,
+            call.status,
+            int(call.flags),
+            call.started_us,
+            call.first_byte_us,
+            call.duration_us,
+            *map(self._number, names),
+            *call.tokens,
+            call.cost_nano,
+            self._number(call.prices),
+        )
+
+    def _number(self, text: str) -> int:
+        """Return the number of a text, which is added where it is new."""
+        number = self._texts.get(text)
+        if number is None:
+            self._db.execute("INSERT OR IGNORE INTO text (text) VALUES (?)", (text,))
+            number = int(self._db.execute("SELECT number FROM text WHERE text = ?", (text,)).fetchone()[0])
+            if len(self._texts) >= _TEXTS:
+                self._texts.clear()
+            self._texts[text] = number
+        return number
+
+    def calls(self, since_us: int, until_us: int, where: Iterable[tuple[Dimension, str]]) -> Iterator[Call]:
+        """Return calls in the order of their start."""
+        texts = dict(self._db.execute("SELECT number, text FROM text").fetchall())
+        numbers = {text: number for number, text in texts.items()}
+        conditions, values = ["started_us >= ?", "started_us < ?"], [since_us, until_us]
+        for dimension, value in where:
+            if dimension in PERIODS:
+                continue
+            conditions.append(f"{dimension} = ?")
+            values.append(numbers.get(value, -1))
+        sql = f"SELECT * FROM call WHERE {' AND '.join(conditions)} ORDER BY started_us"
+        for row in self._db.execute(sql, values):
+            process, number, attempt, _, _, *rest = row
+            endpoint, status, flags, started_us, first_byte_us, duration_us = rest[:6]
+            key, route, upstream, model, upstream_model, reason = (texts[number] for number in rest[6:12])
+            cost_nano, prices = rest[18:20]
+            yield Call(
+                *(process, number, attempt, endpoint, status, Flag(flags), started_us, first_byte_us, duration_us),
+                *(key, route, upstream, model, upstream_model, reason, Tokens(*rest[12:18]), cost_nano, texts[prices]),
+            )
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _connect(path: Path, schema: str, *, is_reader: bool) -> sqlite3.Connection:
+    """Open a file, and make its tables if it is new. Raises sqlite3.Error, StoreError."""
+    if is_reader:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S, isolation_level=None)
+    else:
+        db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    try:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise StoreError(
+                f"{path} has schema {version}, written by a newer Velox; this one knows {_VERSION}: run the newer one,"
+                " or name another folder"
+            )
+        if is_reader and not version:
+            raise StoreError(f"{path} is just being made: try again in a moment")
+        if not is_reader:
+            path.chmod(0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            if not version:
+                db.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {_VERSION}; COMMIT;")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _failing(path: Path) -> Iterator[None]:
+    """Say which file it is that failed."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise StoreError(f"{path}: {exc}") from exc
+    except OSError as exc:
+        raise StoreError(f"{path}: {exc.strerror}") from exc
+
+
+def _day(time_us: int) -> str:
+    return datetime.datetime.fromtimestamp(time_us / _US, datetime.UTC).strftime("%Y-%m-%d")
+
+
+def _totals(calls: Iterable[Call]) -> list[tuple[Any, ...]]:
+    """Return the rows that calls add to the sums."""
+    found: dict[tuple[str, int, str, str, str], Sums] = {}
+    for call in calls:
+        sums = _sums_of(call)
+        started_s = call.started_us // _US
+        for period, seconds in PERIODS.items():
+            group = (period, started_s // seconds * seconds, call.key, call.upstream, call.model)
+            before = found.get(group)
+            found[group] = sums if before is None else before.plus(sums)
+    return [(*group, *sums) for group, sums in found.items()]
+
+
+def _sums_of(call: Call) -> Sums:
+    """Return what one call adds."""
+    tokens = call.tokens
+    return Sums(
+        1,
+        int(call.reason != "ok"),
+        int(bool(call.flags & Flag.ESTIMATED)),
+        int(call.cost_nano is None),
+        tokens.input or 0,
+        tokens.output or 0,
+        tokens.cached or 0,
+        tokens.cache_written or 0,
+        tokens.reasoning or 0,
+        call.cost_nano or 0,
+    )
+
+
+def _sums(text: str) -> Sums:
+    return Sums(*map(int, text.split()))
+
+
+def _period(question: Question) -> str:
+    """Return the period whose sums answer a question: the longest that its times and dimensions allow."""
+    asked = [dimension for dimension in question.by if dimension in PERIODS]
+    if asked:
+        return min(asked, key=lambda dimension: PERIODS[dimension])
+    for period in ("day", "hour"):
+        if not question.since_s % PERIODS[period] and not question.until_s % PERIODS[period]:
+            return period
+    return "minute"
+
+
+def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(
+        _time(value, dimension) if dimension in PERIODS else str(value)
+        for dimension, value in zip(by, values, strict=True)
+    )
+
+
+def _time(start_s: int, period: Dimension) -> str:
+    time = datetime.datetime.fromtimestamp(start_s, datetime.UTC)
+    return time.strftime("%Y-%m-%d" if period == "day" else "%Y-%m-%dT%H:%MZ")

@@ -1,0 +1,125 @@
+"""What a store of records is asked for, whichever database it is.
+
+Knows: the terms. Does not know: SQL (sqlite.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+from velox.ledger.record import Call
+
+__all__ = [
+    "DIMENSIONS",
+    "PERIODS",
+    "Batch",
+    "Dimension",
+    "Numbered",
+    "Question",
+    "Store",
+    "StoreError",
+    "Sums",
+    "Total",
+]
+
+Dimension: TypeAlias = Literal["key", "upstream", "model", "minute", "hour", "day"]
+DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
+# Seconds of each period that sums are kept of.
+PERIODS: Final[Mapping[str, int]] = {"minute": 60, "hour": 3600, "day": 86_400}
+
+
+class StoreError(Exception):
+    """A store can't be used. The message says which, why, and what to do."""
+
+
+class Numbered(NamedTuple):
+    """A call and the number of its record."""
+
+    number: int
+    call: Call
+
+
+class Sums(NamedTuple):
+    """Sums over calls. n_unpriced: calls without a price. n_estimated: calls some of whose tokens are a guess."""
+
+    n: int = 0
+    n_errors: int = 0
+    n_estimated: int = 0
+    n_unpriced: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cache_written: int = 0
+    reasoning: int = 0
+    cost_nano: int = 0
+
+    def plus(self, other: Sums) -> Sums:
+        """Return both together."""
+        return Sums(*map(int.__add__, self, other))
+
+
+NOTHING: Final = Sums()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one ring, one after the other.
+
+    end: the number after the last one. names: texts that came with them, by number. time_s: Unix time at which they
+    were read. dropped: sums over all that the ring ever had no room for. n_damaged: records between that can't be read.
+    """
+
+    ring: str
+    end: int
+    calls: Sequence[Numbered]
+    names: Mapping[int, str]
+    time_s: int
+    dropped: Sums = NOTHING
+    n_damaged: int = 0
+
+
+class Total(NamedTuple):
+    """Sums over the calls that have these values. group: one value for each dimension that was asked for."""
+
+    group: tuple[str, ...]
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which calls are summed up: those from `since_s` until before `until_s` (Unix time), grouped `by` dimensions.
+
+    where: values that dimensions must have.
+    """
+
+    since_s: int
+    until_s: int
+    by: tuple[Dimension, ...] = ()
+    where: tuple[tuple[Dimension, str], ...] = ()
+
+
+class Store(Protocol):
+    """Where records are kept. All raise StoreError."""
+
+    def position(self, ring: str) -> int:
+        """Return the number of the first record of a ring that is not safe."""
+
+    def names(self, ring: str) -> dict[int, str]:
+        """Return the texts that records of a ring refer to, by number, oldest first."""
+
+    def add(self, batch: Batch) -> None:
+        """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
+
+    def totals(self, question: Question) -> list[Total]:
+        """Return sums, in the order of their groups."""
+
+    def calls(self, question: Question) -> Iterator[Call]:
+        """Return calls in the order of their start, as far back as they are kept one by one."""
+
+    def prune(self, now_s: int) -> None:
+        """Drop what is older than it is to be kept."""
+
+    def close(self) -> None:
+        """Let go of all files and connections."""

@@ -1,0 +1,169 @@
+"""Writes the records of one worker's calls.
+
+Knows: when which record is written, and what stays of a call that no record has room for. Does not know: when a call
+begins and ends (gateway/calls.py), or who reads the records (collector.py).
+
+    begin()    the call is noted as open: this is recorded, with the estimate, if the process is killed
+    end()      its record is written, then it is open no more
+    forget()   it did no work: no record
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies
+from velox.shm.record_ring import RecordRing
+
+__all__ = ["CallNames", "CallStart", "CallWriter", "OpenCall"]
+
+_KILLED: Final = int(Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED)
+# Reason and status of a call whose process died.
+_KILLED_REASON: Final = "killed"
+_KILLED_STATUS: Final = 0
+
+
+class CallNames(NamedTuple):
+    """The texts of a call, as in record.Call."""
+
+    key: str
+    route: str
+    upstream: str
+    model: str
+    upstream_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """What is known of a call when it begins; as in record.Call. tokens: estimated."""
+
+    number: int
+    attempt: int
+    endpoint: int
+    is_stream: bool
+    started_us: int
+    names: CallNames
+    tokens: Tokens
+    cost_nano: int | None = None
+    prices: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call that has begun. place: among the open ones of the ring."""
+
+    start: CallStart
+    place: int
+    names: tuple[int, int, int, int, int]
+
+
+class CallWriter:
+    """The writer of one process.
+
+    ring: which this process is the writer of (RecordRing.begin()). process: a random number, the same as in the ids of
+    its requests.
+    """
+
+    def __init__(self, ring: RecordRing, process: int) -> None:
+        self._ring: Final = ring
+        self._process: Final = process
+        self._numbers: Final[dict[str, int]] = {}
+        self._sets: Final[dict[CallNames, tuple[int, int, int, int, int]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<CallWriter {self._ring!r}, {len(self._numbers)} names>"
+
+    @property
+    def is_full(self) -> bool:
+        """True while nothing can be recorded."""
+        return self._ring.is_full
+
+    def begin(self, start: CallStart) -> OpenCall:
+        """Note a call before it is sent."""
+        names = self._sets.get(start.names)
+        if names is None:
+            names = self._find(start.names)
+        body = call_body(
+            process=self._process,
+            number=start.number,
+            attempt=start.attempt,
+            endpoint=start.endpoint,
+            status=_KILLED_STATUS,
+            flags=_KILLED | start.is_stream,
+            started_us=start.started_us,
+            first_byte_us=None,
+            duration_us=0,
+            names=(*names, self._number(_KILLED_REASON)),
+            tokens=start.tokens,
+            cost_nano=start.cost_nano,
+            prices=self._number(start.prices),
+        )
+        return OpenCall(start, self._ring.open(body), names)
+
+    def end(
+        self,
+        call: OpenCall,
+        *,
+        status: int,
+        reason: str,
+        flags: Flag,
+        first_byte_us: int | None,
+        duration_us: int,
+        tokens: Tokens,
+        cost_nano: int | None,
+        prices: str,
+    ) -> None:
+        """Record a call."""
+        start, ring = call.start, self._ring
+        body = call_body(
+            process=self._process,
+            number=start.number,
+            attempt=start.attempt,
+            endpoint=start.endpoint,
+            status=status,
+            flags=flags | start.is_stream,
+            started_us=start.started_us,
+            first_byte_us=first_byte_us,
+            duration_us=duration_us,
+            names=(*call.names, self._number(reason)),
+            tokens=tokens,
+            cost_nano=cost_nano,
+            prices=self._number(prices),
+        )
+        if not ring.put(body):
+            ring.add_dropped((1, tokens.input or 0, tokens.output or 0, cost_nano or 0, cost_nano is None))
+        ring.close(call.place)
+
+    def forget(self, call: OpenCall) -> None:
+        """Record nothing of a call."""
+        self._ring.close(call.place)
+
+    def _find(self, names: CallNames) -> tuple[int, int, int, int, int]:
+        if len(self._numbers) + len(names) >= MOST_NAMES or len(self._sets) >= MOST_NAMES:
+            self._numbers.clear()
+            self._sets.clear()
+        numbers = (
+            self._number(names.key),
+            self._number(names.route),
+            self._number(names.upstream),
+            self._number(names.model),
+            self._number(names.upstream_model),
+        )
+        if all(bool(number) == bool(name) for number, name in zip(numbers, names, strict=True)):
+            self._sets[names] = numbers
+        return numbers
+
+    def _number(self, text: str) -> int:
+        """Return the number of a text, which is recorded at its first use. 0: there is no room for it."""
+        if not text:
+            return 0
+        number = self._numbers.get(text)
+        if number is not None:
+            return number
+        number = self._ring.next_name()
+        for body in name_bodies(number, text):
+            if not self._ring.put(body):
+                return 0
+        self._numbers[text] = number
+        return number

@@ -1,0 +1,225 @@
+"""Records that outlive the process that wrote them: one ring in a file, with one writer at a time and one reader.
+
+Knows: how records lie in the file, which of them are whole, and which calls were open when a writer died. Does not
+know: what a record means (ledger/record.py).
+
+    header     one page: cells of 8 bytes, each with one writer
+    open       a record for each call that is under way, written before it is sent and erased at its end
+    ring       records in the order of their sequence numbers; number n lies at n % n_records
+
+The file is mapped with MAP_SHARED: what a process has written is there when it is killed at the next instruction. A
+record ends in a CRC-32 that begins with its sequence number, so a record that is torn, older, or not there yet is never
+taken for a whole one, whichever order a processor stores its bytes in. After a power failure the kernel may have
+written some pages and not others: what is damaged is counted and left out.
+
+The disk space is taken when the file is made: a page that can't be had later would kill the writer with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["BODY_BYTES", "N_TOTALS", "RECORD_BYTES", "RecordRing", "RingError"]
+
+RECORD_BYTES: Final = 128
+BODY_BYTES: Final = 124  # and a CRC-32
+_OPEN_RECORDS: Final = 4096
+_PAGE: Final = 4096
+_RING_AT: Final = _PAGE + _OPEN_RECORDS * RECORD_BYTES
+_MAGIC: Final = int.from_bytes(b"VELOXRG1", "little")
+_NONE: Final = bytes(RECORD_BYTES)
+_MASK: Final = 0xFFFF_FFFF
+# The CRC of an open record begins with this: it can't be taken for one of the ring.
+_OPEN: Final = 0x4F50_454E
+
+# Cells of the header.
+_IS_RING: Final = 0
+_N_RECORDS: Final = 1
+_HEAD: Final = 2  # the next number; the writer's
+_TAIL: Final = 3  # the first one that the reader still needs; the reader's
+_N_DROPPED: Final = 4  # records that found no room; the writer's
+_N_UNPROTECTED: Final = 5  # calls that found no room among the open ones; the writer's
+_N_NAMES: Final = 6  # numbers that names have got; the writer's
+_IDENTITY: Final = 7  # a random number: no other ring has it
+_TOTALS: Final = 8  # sums over what was dropped, as its writer counts them
+N_TOTALS: Final = 8
+
+
+class RingError(Exception):
+    """A file is no ring, or can't be made one. The message says which and why."""
+
+
+class RecordRing:
+    """One ring, as its writer and as its reader.
+
+    path: its file, which is made if it is not there. n_records: of a new one; one that is there keeps its own. name: of
+    the file, and what makes it another one than any before it.
+    """
+
+    __slots__ = ("_cells", "_free", "_head", "_memory", "n_records", "name")
+
+    def __init__(self, path: Path, n_records: int) -> None:
+        memory = _mapped(path, n_records)
+        self._memory: Final = memory
+        self._cells: Final = memoryview(memory)[:_PAGE].cast("Q")
+        self.name: Final = f"{path.stem}-{self._cells[_IDENTITY]:016x}"
+        self.n_records: Final = self._cells[_N_RECORDS]
+        self._head = self._cells[_HEAD]
+        self._free: list[int] = []  # places of open calls that nobody has
+
+    def __repr__(self) -> str:
+        return f"<RecordRing {self.name} {self.tail}..{self.head}>"
+
+    # -- the writer -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Become its writer; the one before must be dead, and recover() have put what it had open among the records."""
+        cells, head = self._cells, self._cells[_HEAD]
+        if self._record(head) is not None:  # it was killed between the record and its count
+            head += 1
+        self._head = cells[_HEAD] = head
+        self._free = list(range(_OPEN_RECORDS))
+
+    def next_name(self) -> int:
+        """Return a number for a name that no name of this ring has had."""
+        self._cells[_N_NAMES] += 1
+        return self._cells[_N_NAMES]
+
+    def put(self, body: bytes) -> bool:
+        """Write one record of BODY_BYTES, whose first byte is not 0. False: it is dropped, for there is no room."""
+        head = self._head
+        if head - self._cells[_TAIL] >= self.n_records:
+            self._cells[_N_DROPPED] += 1
+            return False
+        at = _RING_AT + head % self.n_records * RECORD_BYTES
+        self._memory[at : at + RECORD_BYTES] = body + zlib.crc32(body, head & _MASK).to_bytes(4, "little")
+        self._head = self._cells[_HEAD] = head + 1
+        return True
+
+    def add_dropped(self, totals: Sequence[int]) -> None:
+        """Add what a dropped record would have told to the sums that are kept of them: at most N_TOTALS."""
+        for at, n in enumerate(totals, _TOTALS):
+            self._cells[at] += n
+
+    @property
+    def is_full(self) -> bool:
+        """True while the next record would be dropped."""
+        return self._head - self._cells[_TAIL] >= self.n_records
+
+    def open(self, body: bytes) -> int:
+        """Keep what is to be recorded of a call if this process dies now. Return its place; -1: there is none."""
+        if not self._free:
+            self._cells[_N_UNPROTECTED] += 1
+            return -1
+        place = self._free.pop()
+        at = _PAGE + place * RECORD_BYTES
+        self._memory[at : at + RECORD_BYTES] = body + zlib.crc32(body, _OPEN).to_bytes(4, "little")
+        return place
+
+    def close(self, place: int) -> None:
+        """Forget an open call: it was recorded, or is nothing to record. place: as open() gave it."""
+        if place >= 0:
+            at = _PAGE + place * RECORD_BYTES
+            self._memory[at : at + RECORD_BYTES] = _NONE
+            self._free.append(place)
+
+    def recover(self) -> int:
+        """Put what a dead writer had open among the records; return how many.
+
+        A writer that died between a record and its close() has both. So has this one, if it is killed here. The reader
+        takes the first of two with the same id. Without room they stay open.
+        """
+        self.begin()
+        memory, n = self._memory, 0
+        for at in range(_PAGE, _RING_AT, RECORD_BYTES):
+            body = memory[at : at + BODY_BYTES]
+            if body[0] and zlib.crc32(body, _OPEN).to_bytes(4, "little") == memory[at + BODY_BYTES : at + RECORD_BYTES]:
+                if self.is_full:
+                    return n
+                self.put(body)
+                n += 1
+            if body[0]:
+                memory[at : at + RECORD_BYTES] = _NONE
+        return n
+
+    # -- the reader -----------------------------------------------------------------------------
+
+    @property
+    def head(self) -> int:
+        """The number that the next record gets."""
+        return self._cells[_HEAD]
+
+    @property
+    def tail(self) -> int:
+        """The number of the first record that is kept for the reader."""
+        return self._cells[_TAIL]
+
+    @property
+    def n_dropped(self) -> int:
+        """Records that found no room."""
+        return self._cells[_N_DROPPED]
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The sums over what was dropped."""
+        return tuple(self._cells[_TOTALS : _TOTALS + N_TOTALS])
+
+    @property
+    def n_unprotected(self) -> int:
+        """Calls that would be lost if their process were killed, because too many were open."""
+        return self._cells[_N_UNPROTECTED]
+
+    def read(self, number: int, most: int) -> list[bytes | None]:
+        """Return the records from `number` on, at most so many. None: it is damaged, or not there yet."""
+        end = min(self.head, number + most)
+        return [self._record(n) for n in range(number, end)]
+
+    def free(self, number: int) -> None:
+        """Give the room of all records before `number` back to the writer: they are safe."""
+        self._cells[_TAIL] = number
+
+    def _record(self, number: int) -> bytes | None:
+        at = _RING_AT + number % self.n_records * RECORD_BYTES
+        body = self._memory[at : at + BODY_BYTES]
+        crc = self._memory[at + BODY_BYTES : at + RECORD_BYTES]
+        is_whole = body[0] and zlib.crc32(body, number & _MASK).to_bytes(4, "little") == crc
+        return body if is_whole else None
+
+
+def _mapped(path: Path, n_records: int) -> mmap.mmap:
+    """Map the file of a ring, which is made if it is not there. Raises RingError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise RingError(f"{path}: {exc.strerror}") from exc
+    is_new = False
+    try:
+        size = os.fstat(fd).st_size
+        is_new = not size
+        if is_new:
+            size = _RING_AT + n_records * RECORD_BYTES
+            os.posix_fallocate(fd, 0, size)
+        memory = mmap.mmap(fd, size)
+    except (OSError, ValueError) as exc:
+        if is_new:
+            path.unlink(missing_ok=True)  # the next start would find half of it
+        why = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise RingError(f"{path}: {why}; {size} bytes are needed") from exc
+    finally:
+        os.close(fd)
+    if size < _RING_AT:
+        raise RingError(f"{path}: it is no ring of records; move it away")
+    cells = memoryview(memory)[:_PAGE].cast("Q")
+    if not cells[_IS_RING] and size == _RING_AT + n_records * RECORD_BYTES:
+        cells[_N_RECORDS] = n_records
+        cells[_IDENTITY] = secrets.randbits(64)
+        cells[_IS_RING] = _MAGIC
+    if cells[_IS_RING] != _MAGIC or not cells[_N_RECORDS] or size != _RING_AT + cells[_N_RECORDS] * RECORD_BYTES:
+        raise RingError(f"{path}: it is no ring of records, or one of another version; move it away")
+    return memory
