@@ -118,14 +118,16 @@ def _limiter(case: Case) -> _Work:
             limits = limiter.limits(_CALLER, _HEAD, _PEEK.model)
             tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
             grant = limiter.admit(limits, tokens, time.monotonic_ns())
+            usage = None
             if tokens is not NO_TOKENS:
-                grant.meter, _, _ = metered(_BODY, _PEEK, Endpoint.CHAT)
-                grant.meter.begin(_REPLY_HEAD, is_sse=False, is_plain=True)
-                grant.meter.feed(CHAT_REPLY, True)
+                meter, _, _ = metered(_BODY, _PEEK, Endpoint.CHAT)
+                meter.begin(_REPLY_HEAD, is_sse=False, is_plain=True)
+                meter.feed(CHAT_REPLY, True)
+                usage = meter.usage(is_whole=True)
             if limits.headers is not None:
                 limits.headers.lines(time.monotonic_ns())
             if not limits.is_kept:
-                grant.settle(sent=True, pays=True, is_whole=True)
+                grant.settle(usage, sent=True, pays=True)
 
     return work
 

@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, prices, reload, sim, key, import.
+"""The `velox` command: serve, check, prices, reload, usage, sim, key, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed while running, 2 not started because of arguments o
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import secrets
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return 2
     if arguments.command == "prices":
         return _prices(settings, arguments)
+    if arguments.command == "usage":
+        return _usage(settings, arguments)
     if arguments.command == "check" and arguments.explain is not None:
         return _explain_losses(settings, *arguments.explain)
     if arguments.command == "check":
@@ -258,6 +261,31 @@ def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Print what was recorded. Exit code 1: it can't be read. 2: an argument can't be used."""
+    # Here, not above: a gateway that records nothing loads no database.
+    from velox.ledger.store import StoreError
+    from velox.runtime.ledger import stored
+    from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
+
+    names = UsageArguments._fields
+    asked = UsageArguments(**{name: getattr(arguments, name) for name in names})
+    try:
+        store = stored(settings)
+        try:
+            for line in usage_lines(store, asked, datetime.datetime.now(datetime.UTC)):
+                print(line)
+        finally:
+            store.close()
+    except (StoreError, ArgumentError) as exc:
+        print(f"velox usage: {exc}", file=sys.stderr)
+        return 1 if isinstance(exc, StoreError) else 2
+    except BrokenPipeError:
+        # `velox usage --calls | head`: what is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="velox",
@@ -299,6 +327,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--explain", nargs=2, metavar=("ROUTE", "DIALECT"), help="what requests of a dialect would lose on a route"
     )
+    _add_usage(commands)
     key = commands.add_parser("key", help="create a client key, or hash one", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
@@ -310,3 +339,16 @@ def _parser() -> argparse.ArgumentParser:
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
     sim_options.add_arguments(sim)
     return parser
+
+
+def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    usage = commands.add_parser("usage", help="print what calls of upstreams took", allow_abbrev=False)
+    usage.add_argument("--config", metavar="FILE", help="read the settings from this file, before VELOX_CONFIG")
+    usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")
+    usage.add_argument("--until", metavar="TIME", help="before this time (default: now)")
+    usage.add_argument("--by", default="day", metavar="NAMES", help="key, upstream, model, minute, hour, day")
+    usage.add_argument("--key", metavar="KEY", help="only of this key, as `--by key` names it")
+    usage.add_argument("--upstream", metavar="NAME", help="only of this upstream")
+    usage.add_argument("--model", metavar="NAME", help="only of this model, as clients name it")
+    usage.add_argument("--calls", action="store_true", help="each call instead of sums, for as long as they are kept")
+    usage.add_argument("--format", dest="form", default="table", choices=("table", "csv", "jsonl"))

@@ -122,6 +122,7 @@ class Rig:
             notify=self._pipe[1],
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
+            records=None,
             upstreams=table,
             objects=ObjectMemory(1024, 1, segment.blocks),
             leases=None,

@@ -50,6 +50,7 @@ FLEET = "tests/e2e/test_docs_fleet.py::test_fleet_of_the_page_answers_by_its_nam
 MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_commands_write"
 
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
+LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
@@ -99,6 +100,10 @@ RUN_BY = {
     ),
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
+    "VELOX_LEDGER=/var/lib/velox velox serve": LEDGER,
+    "velox usage": LEDGER,
+    "velox usage --by key,model --since 2026-11-01 --format csv": LEDGER,
+    "velox usage --calls --since 1h --format jsonl # each call": LEDGER,
     "velox prices claude-sonnet-4-5": PRICES,
     "velox import litellm-prices model_prices_and_context_window.json -o prices.yaml": (
         "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"

@@ -225,7 +225,7 @@ def test_other_rules_hold_at_once_and_what_was_taken_is_given_back() -> None:
     house.admit(model="n")
     (slots,) = house.table.slots_of.values()
     assert slots.n == 1
-    running.settle(sent=True, pays=True, is_whole=True)
+    running.settle(None, sent=True, pays=True)
     assert slots.n == 0
 
 
@@ -372,8 +372,7 @@ def test_estimate_above_a_full_quota_takes_all_of_it_and_is_settled(
     grant = house.admit(tokens=estimate)
     assert house.remaining()[tokens] == 0
     assert house.refuses(tokens=estimate).should_retry is not False, "the next one waits for its turn"
-    grant.meter = Measured(5, 7)  # type: ignore[assignment]
-    grant.settle(sent=True, pays=True, is_whole=True)
+    grant.settle(Usage(5, 7, True), sent=True, pays=True)
 
     assert house.remaining()[tokens] == 988
 
@@ -387,9 +386,8 @@ def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
     """What was taken stays taken; only what is known can be charged above it."""
     house = House(rule(Scope.KEY, tpm=1000))
     grant = house.admit(tokens=Estimate(5000, 100_000))
-    grant.meter = Measured(given, made)  # type: ignore[assignment]
 
-    grant.settle(sent=True, pays=True, is_whole=True)
+    grant.settle(Usage(given, made, True), sent=True, pays=True)
 
     quota = house.table.quotas["tpm/limits[0]/a/"]
     assert (quota.tat - NOW) / quota.rate.interval_ns == pytest.approx(1000 - left)
@@ -399,7 +397,7 @@ def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_
     """What was taken goes back, and not what was estimated."""
     house = House(rule(Scope.KEY, tpm=1000), rule(tpm=5000, name="limits[1]"))
 
-    house.admit(tokens=Estimate(100, 1024)).settle(sent=False, pays=False, is_whole=False)
+    house.admit(tokens=Estimate(100, 1024)).settle(None, sent=False, pays=False)
 
     assert house.remaining() == {"tpm/limits[0]/a/": 1000, "tpm/limits[1]//": 5000}
 
@@ -417,16 +415,6 @@ def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
 # -- how it is settled --------------------------------------------------------------------------------
 
 
-class Measured:
-    """A meter that has seen a reply."""
-
-    def __init__(self, given: int | None, made: int | None) -> None:
-        self._usage = Usage(given, made, True)
-
-    def usage(self, *, is_whole: bool) -> Usage:
-        return self._usage
-
-
 @pytest.mark.parametrize(
     ("given", "made", "left"),
     [(90, 300, 610), (100, 400, 500), (200, 900, 0), (None, 50, 850), (90, None, 510), (None, None, 500), (0, 0, 1000)],
@@ -435,9 +423,8 @@ def test_grant_is_settled_by_what_was_really_used(given: int | None, made: int |
     """More than estimated is charged, less goes back; what is not known stays as it was estimated."""
     house = House(rule(Scope.KEY, tpm=1000))
     grant = house.admit(tokens=Estimate(100, 400))
-    grant.meter = Measured(given, made)  # type: ignore[assignment]
 
-    spent = grant.settle(sent=True, pays=True, is_whole=True)
+    spent = grant.settle(Usage(given, made, True), sent=True, pays=True)
 
     wanted = (100 if given is None else given, 400 if made is None else made)
     assert spent == (500, *wanted)
@@ -448,8 +435,7 @@ def test_usage_above_what_is_left_is_a_debt_that_time_pays() -> None:
     """2,100 of 1,000 tokens were used: the next ones wait until the debt is paid."""
     house = House(rule(Scope.KEY, tpm=1000))
     grant = house.admit(tokens=Estimate(100, 0))
-    grant.meter = Measured(100, 2000)  # type: ignore[assignment]
-    grant.settle(sent=True, pays=True, is_whole=True)
+    grant.settle(Usage(100, 2000, True), sent=True, pays=True)
 
     assert house.refuses(tokens=Estimate(100, 0)).retry_after_s == pytest.approx(1.2 * 60, abs=1e-3)
 
@@ -459,8 +445,7 @@ def test_nonsense_of_an_upstream_locks_nobody_out_for_good() -> None:
     house = House(rule(Scope.KEY, tpm=1000))
     grants = [house.admit(tokens=Estimate(100, 0), now_ns=time.monotonic_ns()) for _ in range(3)]
     for grant in grants:
-        grant.meter = Measured(100, 10**9)  # type: ignore[assignment]
-        grant.settle(sent=True, pays=True, is_whole=True)
+        grant.settle(Usage(100, 10**9, True), sent=True, pays=True)
 
     (quota,) = house.table.quotas.values()
     assert LONGEST_DEBT_NS < quota.full_in_ns(time.monotonic_ns()) <= LONGEST_DEBT_NS + MINUTE_NS
@@ -477,7 +462,7 @@ def test_request_that_never_went_out_gives_everything_back(waits: bool) -> None:
 
     grant = house.admit(tokens=Estimate(100, 400))
     assert (grant.wait_ns > 0) == waits
-    grant.settle(sent=False, pays=True, is_whole=False)
+    grant.settle(None, sent=False, pays=True)
 
     assert house.state() == before
     assert house.remaining() == {name: 0 if waits else quota.rate.burst for name, quota in house.table.quotas.items()}
@@ -490,7 +475,7 @@ def test_request_that_was_not_answered_costs_its_permit_and_no_tokens() -> None:
     house = House(*FOUR)
     grant = house.admit(tokens=Estimate(100, 400))
 
-    assert grant.settle(sent=True, pays=False, is_whole=False) == (500, 0, 0)
+    assert grant.settle(None, sent=True, pays=False) == (500, 0, 0)
 
     assert house.remaining() == dict(zip(NAMES, (8, 9000, 7, 8000, 6, 7000), strict=True))
     assert {slots.n for slots in house.table.slots_of.values()} == {0}
@@ -501,11 +486,11 @@ def test_grant_is_settled_once(sent: bool, pays: bool) -> None:
     """A second end changes nothing, whatever it says."""
     house = House(*FOUR)
     grant = house.admit(tokens=Estimate(100, 400))
-    grant.settle(sent=sent, pays=pays, is_whole=True)
+    grant.settle(None, sent=sent, pays=pays)
     before = house.state()
 
-    assert grant.settle(sent=False, pays=False, is_whole=False) is None
-    assert grant.settle(sent=True, pays=True, is_whole=True) is None
+    assert grant.settle(None, sent=False, pays=False) is None
+    assert grant.settle(None, sent=True, pays=True) is None
 
     assert house.state() == before
 
@@ -513,7 +498,7 @@ def test_grant_is_settled_once(sent: bool, pays: bool) -> None:
 def test_no_grant_can_be_settled_by_all() -> None:
     """Exchanges that never came to the gate share it."""
     for _ in range(2):
-        assert NO_GRANT.settle(sent=False, pays=False, is_whole=False) is None
+        assert NO_GRANT.settle(None, sent=False, pays=False) is None
 
 
 # -- headers ------------------------------------------------------------------------------------------
@@ -607,7 +592,7 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
         except VeloxError as error:
             told.append((re.sub(r"\d+ ms", "", error.message), error.retry_after_s))
         if n % 5 == 4:
-            grants.pop().settle(sent=n == 4, pays=False, is_whole=False)
+            grants.pop().settle(None, sent=n == 4, pays=False)
         assert limits.headers is not None
         told.append(limits.headers.headers(now_ns + n * 30_000_000))
     assert _STORIES.setdefault("story", told) == told

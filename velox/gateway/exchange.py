@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, RetryDecision
@@ -32,7 +33,7 @@ from velox.gateway.hedged import HedgedAttempts, hedged
 from velox.gateway.lanes import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import wait_for_permits
 from velox.gateway.member import Member
-from velox.gateway.metering import metered
+from velox.gateway.metering import Meter, Usage, metered
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.plan import RequestPlan
@@ -96,7 +97,8 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_attempting", "_before", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant", "_retries"),
+        *("_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant"),
+        *("_meter", "_retries"),
         *(
             "_routing",
             "_running",
@@ -153,6 +155,8 @@ class Exchange:
         self._failed: VeloxError | None = None  # what it was ended for from outside
         self._before: VeloxError | None = None  # how the last attempt ended that another one followed
         self._grant: Grant = NO_GRANT
+        self._meter: Meter | None = None  # where its tokens are counted
+        self._calls: RequestCalls | None = None  # where its calls are recorded
         self._filters: Sequence[ReplyFilter] = ()
         self._way: Way | None = None  # its route, once it is forwarded
         self._cursor: RouteCursor | None = None  # most requests need none: they have one upstream, which answers
@@ -332,8 +336,12 @@ class Exchange:
         way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
         routing.n_open += 1
         self._routing = routing
-        if self._grant.estimate is not NO_TOKENS:
-            self._grant.meter, filters, self.body = metered(self.body, self.fields, self.plan.endpoint)
+        if parts.calls is not None and self.plan.names_model:
+            self._calls = self._record_calls(parts.calls, way)
+        if self._grant.estimate is not NO_TOKENS or self._calls is not None:
+            self._meter, filters, self.body = metered(
+                self.body, self.fields, self.plan.endpoint, reads_tier=self._calls is not None
+            )
             self._filters = (*filters, *self._filters)
         if way.only is None:
             cursor = self._cursor = self._make_cursor(way)
@@ -412,10 +420,12 @@ class Exchange:
         member = attempt.member
         self.n_attempts += 1
         self.upstream = member.name
+        if self._calls is not None:
+            self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         if self.n_attempts == 1 and not self.tried:
             return member.first_fields
-        if self._grant.meter is not None:
-            self._grant.meter.forget()
+        if self._meter is not None:
+            self._meter.forget()
         return self.attempt_fields()
 
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
@@ -463,7 +473,7 @@ class Exchange:
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
             on_translated=self.recorder.translated,
-            on_tokens=None if self._grant.meter is None else self._grant.meter.note,
+            on_tokens=None if self._meter is None else self._meter.note,
         )
 
     async def lease(self, member: Member) -> UpstreamConnection:
@@ -536,7 +546,8 @@ class Exchange:
         if self._timer is not None:
             self._stop_timer()
         # Most often there is nothing to settle.
-        tokens = self.cost if error is None and self._grant.limits.is_kept else self._settle(error)
+        is_kept = error is None and self._grant.limits.is_kept and self._calls is None
+        tokens = self.cost if is_kept else self._settle(error)
         if error is None:
             assert reply is not None, "an exchange without error has replied"
             self.gateway.account(self, None, reply.status, tokens)
@@ -566,7 +577,12 @@ class Exchange:
             failed = self._failed
             pays = self._gone is not None or (failed is not None and failed.reason is Reason.UPSTREAM_TTFB_TIMEOUT)
         try:
-            spent = self._grant.settle(sent=self.was_sent, pays=pays, is_whole=error is None)
+            usage = None if self._meter is None else self._meter.usage(is_whole=error is None)
+            if self._calls is not None:
+                self._end_calls(self._calls, error, usage, pays=pays)
+            if error is None and self._grant.limits.is_kept:
+                return self.cost
+            spent = self._grant.settle(usage, sent=self.was_sent, pays=pays)
         except Exception as exc:  # a bug: the slot is freed and the client told all the same
             self.recorder.crashed(exc)
             spent = None
@@ -574,6 +590,21 @@ class Exchange:
             return self.cost if self.was_sent else 0
         self.recorder.tokens(spent)
         return spent.input + spent.output
+
+    def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
+        plan, estimate = self.plan, self._grant.estimate
+        if estimate is NO_TOKENS:
+            n_bytes = 0 if self.body is None else len(self.body)
+            estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, self.fields)
+        return log.request(self.id, plan.caller, plan.endpoint, way.parts.entry.name, self.fields, estimate)
+
+    def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
+        reply = self.reply
+        status = error.status if error is not None else 0 if reply is None else reply.status
+        started, first_ns = (False, 0) if reply is None else (reply.started, reply.first_byte_ns)
+        reason = None if error is None else error.reason
+        kinds = NO_KINDS if self._meter is None else self._meter.kinds()
+        calls.end(Answered(self.upstream, status, reason, pays, started, first_ns, usage, kinds))
 
     @property
     def rates(self) -> RateHeaders | None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from velox.gateway.metering import Meter
+from velox.gateway.metering import Usage
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED
 from velox.outcomes import Unit
@@ -131,7 +131,7 @@ class Grant:
     is_shared: by requests that each have taken the same, and settle it once.
     """
 
-    __slots__ = ("_is_settled", "_is_shared", "_waits", "estimate", "limits", "meter", "wait_ns")
+    __slots__ = ("_is_settled", "_is_shared", "_waits", "estimate", "limits", "wait_ns")
 
     def __init__(
         self,
@@ -147,7 +147,6 @@ class Grant:
         self._waits = waits
         self._is_settled = False
         self._is_shared: Final = is_shared
-        self.meter: Meter | None = None
         self.wait_ns: Final = max(waits) if waits else 0
 
     def __repr__(self) -> str:
@@ -160,11 +159,11 @@ class Grant:
             if wait_ns:
                 bound.quota.used_wait(bound.needed(self.estimate))
 
-    def settle(self, *, sent: bool, pays: bool, is_whole: bool) -> Spent | None:
+    def settle(self, usage: Usage | None, *, sent: bool, pays: bool) -> Spent | None:
         """Free the slots, and make good what was taken in advance. Only the first call counts.
 
         sent: an upstream has got the request. pays: False: it was not answered, and not by the client's doing; then it
-        costs no tokens. is_whole: the reply came to its end. Returns the tokens, where they were counted.
+        costs no tokens. usage: as its reply tells; None: nobody has read it. Returns the tokens where they are counted.
         """
         limits = self.limits
         if self._is_settled or (sent and limits.is_kept):
@@ -174,7 +173,7 @@ class Grant:
             held.slots.release()
         if sent and self.estimate is NO_TOKENS:
             return None
-        given, made, known = self._used(is_whole=is_whole) if sent and pays else (0, 0, 0)
+        given, made, known = self._used(usage) if sent and pays else (0, 0, 0)
         for index, bound in enumerate(limits.bounds):
             waiting = self._waits is not None and self._waits[index] > 0
             if not bound.is_tokens:
@@ -190,12 +189,11 @@ class Grant:
                 bound.quota.give_back(-more, waiting=waiting)
         return None if self.estimate is NO_TOKENS else Spent(self.estimate.total, given, made)
 
-    def _used(self, *, is_whole: bool) -> tuple[int, int, int]:
+    def _used(self, usage: Usage | None) -> tuple[int, int, int]:
         """Return the tokens of the prompt and of the answer, estimated where nothing is known; and those known."""
         given, made, _ = self.estimate
-        if self.meter is None:
+        if usage is None:
             return given, made, 0
-        usage = self.meter.usage(is_whole=is_whole)
         given = given if usage.input is None else usage.input
         made = made if usage.output is None else usage.output
         return given, made, (usage.input or 0) + (usage.output or 0)

@@ -327,12 +327,14 @@ class Attempt:
 
     observer: who follows it beside others; None for most. late_s: of a probe: when its silence says that the member is
     not back. is_sent: as far as it is known; it may have failed as it was.
+    may_have_worked: it ended without an answer, and nothing says that the upstream did not take it.
     """
 
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
-        *("forwarder", "is_sent", "key", "keys", "late_s", "member", "n", "observer", "secret", "translation"),
+        *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
+        *("secret", "translation"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -348,6 +350,7 @@ class Attempt:
         self.observer: AttemptObserver | None = None
         self.translation: ReplyFilter | None = None  # puts the reply into the client's dialect, if that is another one
         self.is_sent = False
+        self.may_have_worked = False
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
         self._sent_s = 0.0
@@ -426,6 +429,7 @@ class Attempt:
             self.gave_up(loop.time())
             host.was_sent |= self.is_sent
             host.may_have_begun |= self.is_sent
+            self.may_have_worked = self.is_sent
             if self._retry is not None:
                 self._retry.give_up(loop.time())
             raise
@@ -447,7 +451,8 @@ class Attempt:
         retry = self._retry
         host.was_sent |= failure.unprocessed is None
         # What it answered, even with an error, it does not work on any more.
-        host.may_have_begun |= failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+        self.may_have_worked = failure.unprocessed is None and failure.reason is not Reason.UPSTREAM_STATUS
+        host.may_have_begun |= self.may_have_worked
         if retry is None and not reply.started and (self.observer is None or self.observer.may_retry(failure)):
             retry = host.retry_after_failure(failure, self, self._began_s, now_s)
         if retry is not None:

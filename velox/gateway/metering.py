@@ -137,15 +137,15 @@ class UsageFilter(ReplyFilter):
 
 
 def metered(
-    body: bytes | bytearray | None, fields: BodyFields, endpoint: Endpoint
+    body: bytes | bytearray | None, fields: BodyFields, endpoint: Endpoint, *, reads_tier: bool = False
 ) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
     """Return the meter of an exchange, the filters of its reply, and the body to send: one that asks for the usage.
 
-    Once for an exchange, before its first attempt: a bytearray is changed in place.
+    Once for an exchange, before its first attempt: a bytearray is changed in place. reads_tier: as in Meter.
     """
     if endpoint is Endpoint.GENERATE:
-        meter = Meter(is_stream=fields.stream, key=GOOGLE_KEY)
+        meter = Meter(is_stream=fields.stream, key=GOOGLE_KEY, reads_tier=reads_tier)
         return meter, (meter,), body
-    meter = Meter(is_stream=fields.stream)
+    meter = Meter(is_stream=fields.stream, reads_tier=reads_tier)
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

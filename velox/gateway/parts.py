@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
+from velox.gateway.calls import CallLog
 from velox.gateway.endpoints import Routes
 from velox.gateway.lease_wait import LeaseWait
 from velox.gateway.limiter import Limiter
@@ -56,4 +57,5 @@ class Parts:
     tunnels: Tunnels = field(default_factory=Tunnels)
     reply_fields: ReplyFields = field(default_factory=ReplyFields)
     leases: LeaseWait | None = None  # none: limits are this gateway's alone
+    calls: CallLog | None = None  # none: calls of upstreams are not recorded
     models: ModelsPage | None = None  # none: questions for models go up like any request

@@ -98,6 +98,11 @@ class Recorder:
         # What the steps of a request took that has passed the gate.
         self.admitted: Final = metrics.record_admission
 
+    @property
+    def process(self) -> int:
+        """Return the number of this process in the ids of its exchanges."""
+        return int(self._id_prefix, 16)
+
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
         self._n_ids += 1

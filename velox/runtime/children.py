@@ -1,4 +1,4 @@
-"""The child processes: worker, admin, simulator and lease keeper. What each does in its process before it runs.
+"""The child processes: worker, admin, simulator, lease keeper and ledger. What each does in its process before it runs.
 
 Knows: what a child inherits and must close. Does not know: when one is started (supervisor.py).
 """
@@ -22,6 +22,7 @@ from velox.admin.pprof import ProfilePage
 from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.profiling.remote import collect
 from velox.runtime.leases import LeasePipes
+from velox.runtime.ledger import LedgerFolder, run_ledger
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import WorkerContext, run_worker
@@ -34,7 +35,7 @@ from velox.sim import server as simulator
 from velox.sim.options import SimOptions
 from velox.types import Address
 
-__all__ = ["AdminProcess", "LeaseProcess", "admin", "start_simulator", "worker"]
+__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "admin", "start_simulator", "worker"]
 
 _RESTART_S: Final = 0.1
 
@@ -71,6 +72,43 @@ class AdminProcess:
         self._start_at_s = now_s + _RESTART_S
         self._status.admin_restarts += 1
         return "stuck" if self.aborted else "died"
+
+
+class LedgerProcess:
+    """The process that keeps records, whichever it is. pid: 0: none runs."""
+
+    def __init__(self, settings: Settings, folder: LedgerFolder, logger: logging.Logger) -> None:
+        self._settings: Final = settings
+        self._logger: Final = logger
+        self._start_at_s = 0.0
+        self.folder: Final = folder
+        self.pid = 0
+
+    def __repr__(self) -> str:
+        return f"<LedgerProcess pid={self.pid}>"
+
+    @classmethod
+    def of(cls, settings: Settings, blocks: int, logger: logging.Logger) -> Self | None:
+        """Return that of a gateway; None: it records nothing. Raises RingError."""
+        folder = LedgerFolder.of(settings, blocks)
+        return None if folder is None else cls(settings, folder, logger)
+
+    def is_due(self, now_s: float) -> bool:
+        """True if one is to be started."""
+        return not self.pid and now_s >= self._start_at_s
+
+    def run(self, listeners: Listeners) -> int:
+        """Keep records, in a process of its own, until SIGTERM."""
+        listeners.close_others(None)
+        return run_ledger(self._settings, self.folder)
+
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
+        """Note that it was reaped; the next one may start. told: where it stood."""
+        self.pid = 0
+        self._start_at_s = now_s + _RESTART_S
+        if not expected:
+            message = "the process that keeps records died (%s); the next one starts in %g s"
+            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
 
 
 class LeaseProcess:

@@ -1,4 +1,4 @@
-"""`velox prices`, and what `velox check` says of prices.
+"""`velox prices`, what `velox check` says of prices, and those of calls.
 
 Knows: which price a call to a model would have now, where it stands, and which configured models have none. Does not
 know: who prints it.
@@ -6,7 +6,7 @@ know: who prints it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from velox.policy.patterns import is_exact
@@ -16,7 +16,7 @@ from velox.prices.price import Band, Price
 from velox.prices.table import Table, shipped_table
 from velox.settings import Settings
 
-__all__ = ["check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]
+__all__ = ["call_prices", "check_price_lines", "price_answers", "price_book", "price_lines", "seller_of"]
 
 _MOST_NAMED: Final = 5
 _PICO_PER_MILLION: Final = 10**6
@@ -34,6 +34,18 @@ def seller_of(entry: UpstreamEntry, table: Table) -> Seller:
     if table.knows(entry.provider):
         return Seller(entry.name, entry.provider)
     return Seller(entry.name, table.provider_of(str(entry.origins[0])) or "")
+
+
+def call_prices(settings: Settings) -> Callable[[str, str, str, int], Price | None]:
+    """Return what finds the price of a call, by its upstream's name, model, tier and Unix time in seconds."""
+    book = price_book(settings)
+    sellers = {entry.name: seller_of(entry, book.table) for entry in settings.upstreams}
+
+    def find(upstream: str, model: str, tier: str, now_s: int) -> Price | None:
+        seller = sellers.get(upstream)
+        return None if seller is None else book.find(seller, model, "", tier, now_s)
+
+    return find
 
 
 def price_answers(settings: Settings, model: str, upstream: str | None, tier: str, now_s: int) -> list[dict[str, Any]]:

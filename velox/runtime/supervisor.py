@@ -10,6 +10,7 @@ a client does can reach it and a fork is always safe.
     keys         the file of keys is read again when it changes (credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
+    records      what a dead worker had open is put among them (velox.shm.record_ring)
     quotas       what a dead worker held is taken back; unused rows are freed (velox.shm.quota_table)
     upstreams    each member gets a row before a worker looks for it; unused rows are freed (velox.shm.upstream_table)
 """
@@ -37,7 +38,7 @@ from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
-from velox.runtime.children import AdminProcess, LeaseProcess
+from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.listeners import BindError, Listeners
@@ -50,6 +51,7 @@ from velox.settings import Settings
 from velox.settings.certificates import CertificateError
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
+from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamTable
@@ -131,7 +133,7 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
     logger = operations_logger(stream)
     try:
         return Supervisor(settings, source, logger, with_simulator=sim).run()
-    except (BindError, CertificateError) as exc:
+    except (BindError, CertificateError, RingError) as exc:
         logger.error("%s", exc)
         return 1
 
@@ -171,6 +173,7 @@ class Supervisor:
         self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, logger)
+        self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
         self._sim_pid = 0
@@ -196,6 +199,7 @@ class Supervisor:
         gc.freeze()
         self._start_admin()
         self._keep_leases(time.monotonic())
+        self._keep_records(time.monotonic())
         for slot in self._slots:
             self._start_worker(slot, slot.serving)
         with selectors.DefaultSelector() as selector:
@@ -243,6 +247,7 @@ class Supervisor:
         self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
         self._upstreams.sweep()
         self._keep_leases(now_s)
+        self._keep_records(now_s)
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
         if self._gateway.draining:
@@ -284,6 +289,8 @@ class Supervisor:
             elif self._leases is not None and pid == self._leases.pid:
                 self._sweeper.reclaim(self._quotas.keeper_block)
                 self._leases.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
+            elif self._ledger is not None and pid == self._ledger.pid:
+                self._ledger.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
@@ -306,6 +313,8 @@ class Supervisor:
         process.status.vacate()
         self._sweeper.reclaim(process.block)
         self._upstreams.reclaim(process.block)
+        if self._ledger is not None:
+            self._ledger.folder[process.block].recover()
         WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
         if self._gateway.draining:
             return
@@ -375,6 +384,7 @@ class Supervisor:
             upstreams=self._upstreams,
             objects=self._objects,
             leases=None if self._leases is None else self._leases.pipes,
+            records=None if self._ledger is None else self._ledger.folder[process.block],
             keys=self._keys,
             configuration=self._reload.snapshot,
             certificates=self._certificates,
@@ -403,6 +413,10 @@ class Supervisor:
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
             self._leases.started(self._fork(partial(self._leases.run, self._listeners)), now_s)
+
+    def _keep_records(self, now_s: float) -> None:
+        if self._ledger is not None and self._ledger.is_due(now_s):
+            self._ledger.pid = self._fork(partial(self._ledger.run, self._listeners))
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -439,7 +453,8 @@ class Supervisor:
         self._listeners.close()
         if self._leases is not None:
             self._leases.kill_if_idle()
-        for pid in (self._admin_process.pid, self._sim_pid, 0 if self._leases is None else self._leases.pid):
+        others = [each.pid for each in (self._leases, self._ledger) if each is not None]
+        for pid in (self._admin_process.pid, self._sim_pid, *others):
             if pid:
                 end(pid, _LEAVE_LAST_S)
         if self._admin is not None:

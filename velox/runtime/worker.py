@@ -24,6 +24,7 @@ import uvloop
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
+from velox.gateway.calls import CallLog
 from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
@@ -35,6 +36,7 @@ from velox.gateway.models import ModelsPage
 from velox.gateway.parts import GatewayLimits, Parts
 from velox.gateway.recorder import Recorder
 from velox.gateway.tunnels import Tunnels
+from velox.ledger.writer import CallWriter
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
@@ -61,12 +63,14 @@ from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
+from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.leased import LeasedTable
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
+from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
@@ -85,6 +89,7 @@ def gateway_parts(
     max_tunnels: int,
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
+    records: RecordRing | None = None,
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
@@ -105,6 +110,7 @@ def gateway_parts(
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
         tunnels=_tunnels(settings, slot, max_tunnels),
         leases=leases,
+        calls=None if records is None else _call_log(settings, records, recorder),
         models=_models(settings, recorder, logger, loop),
     )
 
@@ -118,6 +124,11 @@ def queue_of(settings: Settings, slot: int) -> FairQueue[Exchange]:
         round(settings.queue_timeout_s * 1e9),
         settings.queue_floor_percent / 100,
     )
+
+
+def _call_log(settings: Settings, records: RecordRing, recorder: Recorder) -> CallLog:
+    records.begin()
+    return CallLog(CallWriter(records, recorder.process), call_prices(settings))
 
 
 def _limits(settings: Settings, slot: int) -> GatewayLimits:
@@ -190,6 +201,7 @@ class WorkerContext:
     upstreams: UpstreamTable
     objects: ObjectMemory
     leases: LeasePipes | None
+    records: RecordRing | None
     keys: KeyWatch
     configuration: ConfigSnapshot
     certificates: Certificates | None
@@ -269,6 +281,7 @@ class Worker:
             max_tunnels=self._descriptors.upstream,
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
+            records=context.records,
             log=self._log,
             logger=self._logger,
         )
@@ -390,6 +403,8 @@ class Worker:
         self._gateway.routing = routing
         self._upkeep.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
+        if self._gateway.parts.calls is not None:
+            self._gateway.parts.calls.prices = call_prices(settings)
         self._log.level = settings.access_log
         self._on_pool_change()
 

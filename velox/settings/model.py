@@ -236,6 +236,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "objects whose owner is remembered, in a table that all workers share; 24 bytes each once used",
         parse.integer(1024, 67_108_864),
     )
+    # None: calls are not recorded
+    ledger: str | None = setting(
+        "", "folder for [records](docs/ledger.md) of what calls of upstreams took; nothing is recorded without it"
+    )
+    ledger_ring_bytes: int = setting(
+        "16MiB",
+        "records that may wait for the disk, for each of two processes a worker; on the disk, 128 bytes a record",
+        parse.size(1 << 20, 1 << 30),
+    )
+    ledger_days: int = setting(
+        "30", "days for which each call is kept; sums by day are kept for ever", parse.integer(1, 3650)
+    )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
         "*", "allowed path prefixes, separated by commas; others get 404 `unknown_route`", parse.prefixes

@@ -1,0 +1,153 @@
+"""The ledger's process, and the folder that it shares with the workers.
+
+Knows: which files there are, who opens them when, and what is done when the store can't be used. Does not know: what a
+record is (velox.ledger), or when a process is started (supervisor.py).
+
+    supervisor    makes the rings before it forks; puts what a dead worker had open among its records
+    workers       each writes into the ring of its block
+    ledger        five times a second: takes what is there, and has it kept; at its end until the rings are empty
+
+While the store can't be used, nothing is lost until a ring is full: then only sums are kept, and counted. Requests
+never wait for any of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from velox.ledger.collector import Collector
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import StoreError
+from velox.observe.oplog import operations_logger
+from velox.settings import Settings
+from velox.shm.record_ring import RECORD_BYTES, RecordRing, RingError
+
+__all__ = ["LedgerFolder", "run_ledger", "stored"]
+
+_TURN_S: Final = 0.2
+_RETRY_S: Final = 1.0
+_PRUNE_S: Final = 3600.0
+
+
+class LedgerFolder:
+    """The rings of one gateway, in its folder. Raises RingError where they can't be had."""
+
+    def __init__(self, path: Path, blocks: int, n_records: int) -> None:
+        self.path: Final = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise RingError(f"{path}: {exc.strerror}") from exc
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise RingError(f"{path}: another gateway uses it; each needs a folder of its own") from exc
+        self._rings: Final = [RecordRing(path / f"{block}.ring", n_records) for block in range(blocks)]
+        # Of a time with more workers: what is in them is not lost.
+        names = {f"{block}.ring" for block in range(blocks)}
+        self._others: Final = [RecordRing(each, 1) for each in sorted(path.glob("*.ring")) if each.name not in names]
+        for ring in self.all:
+            ring.recover()
+
+    def __repr__(self) -> str:
+        return f"<LedgerFolder {self.path}, {len(self.all)} rings>"
+
+    @classmethod
+    def of(cls, settings: Settings, blocks: int) -> Self | None:
+        """Return the folder of a gateway; None: it records nothing."""
+        if settings.ledger is None:
+            return None
+        return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES)
+
+    @property
+    def all(self) -> list[RecordRing]:
+        """Return all rings, those that nobody writes any more among them."""
+        return [*self._rings, *self._others]
+
+    def __getitem__(self, block: int) -> RecordRing:
+        return self._rings[block]
+
+    def release(self) -> None:
+        """Let another gateway have the folder, as soon as all processes that were forked are gone, too."""
+        os.close(self._lock)
+
+
+def stored(settings: Settings) -> SqliteStore:
+    """Return the store of a gateway, to read from. Raises StoreError: there is none, or it can't be read."""
+    if settings.ledger is None:
+        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder")
+    return SqliteStore(Path(settings.ledger), days=settings.ledger_days, is_reader=True)
+
+
+def run_ledger(settings: Settings, folder: LedgerFolder) -> int:
+    """Keep what is recorded until SIGTERM, and then what is left; return the exit code."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
+    # A signal between the look and the sleep would be slept over.
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write)
+    LedgerLoop(settings, folder, operations_logger(sys.stderr), wake_read).run(stopped)
+    return 0
+
+
+class LedgerLoop:
+    """The work of the ledger's process. wake: a descriptor that can be read when a signal has come."""
+
+    def __init__(self, settings: Settings, folder: LedgerFolder, logger: logging.Logger, wake: int) -> None:
+        self._settings: Final = settings
+        self._folder: Final = folder
+        self._logger: Final = logger
+        self._wake: Final = wake
+        self._store: SqliteStore | None = None
+        self._collector: Collector | None = None
+        self._problem = ""  # as logged last; "": all is well
+        self._prune_at_s = 0.0
+
+    def run(self, stopped: list[int]) -> None:
+        """Work until `stopped` holds a signal, and then until nothing is left, or the store fails."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while not stopped:
+            is_well = self._turn()
+            poll.poll((_TURN_S if is_well else _RETRY_S) * 1000)
+        while self._turn() and self._collector is not None and self._collector.n_waiting:
+            pass
+        self._close()
+
+    def _turn(self) -> bool:
+        """Take what is there. False: the store can't be used now."""
+        try:
+            if self._store is None or self._collector is None:
+                self._store = SqliteStore(self._folder.path, days=self._settings.ledger_days)
+                self._collector = Collector(self._folder.all, self._store, time.time)
+            while self._collector.collect():
+                pass
+            if time.monotonic() >= self._prune_at_s:
+                self._prune_at_s = time.monotonic() + _PRUNE_S
+                self._store.prune(int(time.time()))
+        except StoreError as exc:
+            self._close()
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                self._logger.error("records can't be kept: %s; they wait in the files of rings", exc)
+            return False
+        if self._problem:
+            self._problem = ""
+            self._logger.warning("records can be kept again")
+        return True
+
+    def _close(self) -> None:
+        store, self._store, self._collector = self._store, None, None
+        if store is not None:
+            with contextlib.suppress(Exception):
+                store.close()
