@@ -19,6 +19,8 @@ __all__ = [
     "NO_RATES",
     "Address",
     "BodyFields",
+    "Budget",
+    "BudgetPeriod",
     "Caller",
     "Dialect",
     "Endpoint",
@@ -332,6 +334,41 @@ class Rates:
 
 
 NO_RATES: Final = Rates()
+
+# Of a budget; of a number: so many seconds.
+BudgetPeriod: TypeAlias = int | Literal["minute", "hour", "day", "week", "month", "year", "total"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be spent in each window. One of limit_nano (nano-dollars) and limit_tokens is not None.
+
+    window: seconds, or a period of the calendar. zone: of the calendar, as the IANA database names it. start_s: Unix
+    time at which a window of so many seconds begins. soft: percent of the limit at which an alert is sent, in order.
+    strict: a request holds the most that it could cost. refuses_unpriced: a request whose cost can't be known is
+    refused.
+    """
+
+    limit_nano: int | None
+    limit_tokens: int | None
+    window: BudgetPeriod
+    zone: str = "UTC"
+    soft: tuple[int, ...] = ()
+    strict: bool = False
+    refuses_unpriced: bool = True
+    start_s: int = 0
+
+    @property
+    def is_tokens(self) -> bool:
+        """True if it counts tokens, False if money."""
+        return self.limit_nano is None
+
+    @property
+    def limit(self) -> int:
+        """Return how much may be spent: tokens or nano-dollars."""
+        found = self.limit_tokens if self.limit_nano is None else self.limit_nano
+        assert found is not None, "parse_budget() gives one of them"
+        return found
 
 
 @dataclass(frozen=True, slots=True)

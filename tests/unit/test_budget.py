@@ -17,7 +17,9 @@ from velox.policy.budget import (
     BudgetError,
     BudgetWindow,
     parse_budget,
+    parse_budget_text,
     period_text,
+    same_windows,
     usd_text,
     window_at,
 )
@@ -129,6 +131,15 @@ def test_amounts_and_periods_are_written_as_people_do() -> None:
     assert {each: period_text(budget(each)) for each in periods} == periods
 
 
+def test_short_text_is_a_budget() -> None:
+    assert parse_budget_text("20 usd/month") == parse_budget({"usd": 20, "window": "month"})
+    assert parse_budget_text("0.5usd / 24h") == parse_budget({"usd": "0.5", "window": "24h"})
+    assert parse_budget_text("2M tokens/day") == parse_budget({"tokens": "2M", "window": "day"})
+    for wrong in ("", "20/month", "20 eur/month", "-1 usd/day", "1..2 usd/day", "5 usd/1mo", "20 usd", "5k usd/day"):
+        with pytest.raises(BudgetError):
+            parse_budget_text(wrong)
+
+
 # -- windows ------------------------------------------------------------------------------------------
 
 
@@ -203,8 +214,8 @@ def test_windows_of_two_years_leave_no_gap() -> None:
 def test_changed_limit_keeps_the_window_and_a_changed_period_does_not() -> None:
     """What decides a budget's windows is its period, zone and start: a new limit counts for what is spent already."""
     one, other = parse_budget({"usd": 1, "window": "day"}), parse_budget({"usd": 9, "window": "day", "soft": 80})
-    assert one.period == other.period
-    assert one.period != parse_budget({"usd": 1, "window": "month"}).period
-    assert one.period != parse_budget({"tokens": 1, "window": "day"}).period
+    assert same_windows(one) == same_windows(other)
+    assert same_windows(one) != same_windows(parse_budget({"usd": 1, "window": "month"}))
+    assert same_windows(one) != same_windows(parse_budget({"tokens": 1, "window": "day"}))
     now = at("2026-11-23T12:00")
     assert window_at(budget("day"), now)[0] >= window_at(budget("month"), now)[0]

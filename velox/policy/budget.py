@@ -20,10 +20,11 @@ import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
+
+from velox.types import Budget, BudgetPeriod
 
 __all__ = [
     "BUDGET_FIELDS",
@@ -36,14 +37,14 @@ __all__ = [
     "BudgetPeriod",
     "BudgetWindow",
     "parse_budget",
+    "parse_budget_text",
     "period_text",
+    "same_windows",
     "usd_text",
     "window_at",
 ]
 
 CalendarPeriod: TypeAlias = Literal["minute", "hour", "day", "week", "month", "year", "total"]
-# Of a number: so many seconds.
-BudgetPeriod: TypeAlias = int | CalendarPeriod
 TOTAL: Final = "total"
 
 NANO_PER_USD: Final = 10**9
@@ -75,6 +76,7 @@ _LENGTH: Final = re.compile(r"([0-9]{1,9})([smhdw])")
 _USD: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?")
 _COUNT: Final = re.compile(r"([0-9]{1,16})([kM]?)")
 _TIMES: Final = {"": 1, "k": 10**3, "M": 10**6}
+_SHORT: Final = re.compile(r"([0-9.]{1,24}[kM]?) ?(usd|tokens) ?/ ?([a-z0-9]{1,16})")
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%?")
 
 
@@ -85,50 +87,6 @@ class BudgetError(ValueError):
         super().__init__(f"{field}: {expected}")
         self.field: Final = field
         self.expected: Final = expected
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much may be spent in each window. One of limit_nano (nano-dollars) and limit_tokens is not None.
-
-    window: seconds, or a period of the calendar. zone: of the calendar, as the IANA database names it. start_s: Unix
-    time at which a window of so many seconds begins. soft: percent of the limit at which an alert is sent, in order.
-    strict: a request holds the most that it could cost. refuses_unpriced: a request whose cost can't be known is
-    refused.
-    """
-
-    limit_nano: int | None
-    limit_tokens: int | None
-    window: BudgetPeriod
-    zone: str = "UTC"
-    soft: tuple[int, ...] = ()
-    strict: bool = False
-    refuses_unpriced: bool = True
-    start_s: int = 0
-
-    @property
-    def is_tokens(self) -> bool:
-        """True if it counts tokens, False if money."""
-        return self.limit_nano is None
-
-    @property
-    def limit(self) -> int:
-        """Return how much may be spent: tokens or nano-dollars."""
-        found = self.limit_tokens if self.limit_nano is None else self.limit_nano
-        assert found is not None, "parse_budget() gives one of them"
-        return found
-
-    @property
-    def period(self) -> Budget:
-        """Return the budget with everything taken off that does not decide its windows: equal for equal windows."""
-        return replace(
-            self,
-            limit_nano=None if self.is_tokens else 0,
-            limit_tokens=0 if self.is_tokens else None,
-            soft=(),
-            strict=False,
-            refuses_unpriced=True,
-        )
 
 
 class BudgetWindow(NamedTuple):
@@ -182,6 +140,11 @@ def _days(day: datetime.date, period: CalendarPeriod) -> tuple[datetime.date, da
 def _midnight_s(day: datetime.date, zone: ZoneInfo) -> int:
     """Return when a day begins. Where clocks skip midnight, that is when they do so."""
     return int(datetime.datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
+
+
+def same_windows(budget: Budget) -> tuple[str, BudgetPeriod, str, int]:
+    """Return what decides the windows of a budget and what is counted in them; its limit may change meanwhile."""
+    return "tokens" if budget.is_tokens else "usd", budget.window, budget.zone, budget.start_s
 
 
 def period_text(budget: Budget) -> str:
@@ -239,6 +202,14 @@ def parse_budget(fields: Mapping[str, object]) -> Budget:
         _refuses(given["unpriced"]) if "unpriced" in given else True,
         _starts(given["starts"], period) if "starts" in given else 0,
     )
+
+
+def parse_budget_text(text: str) -> Budget:
+    """Return the budget of a short text: `20 usd/month`, `2M tokens/24h`. Raises BudgetError."""
+    match = _SHORT.fullmatch(text)
+    if match is None:
+        raise BudgetError("budgets", "expected texts such as `20 usd/month` or `2M tokens/24h`")
+    return parse_budget({match[2]: match[1], "window": match[3]})
 
 
 _WINDOWS: Final = "a length such as 24h or 30d, or minute, hour, day, week, month, year or total"
