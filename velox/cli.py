@@ -128,7 +128,7 @@ def _check(settings: Settings, *, shows_all: bool) -> int:
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
         return 2
-    print("\n".join(check_lines(settings, shows_all=shows_all, now_s=int(time.time()))))
+    print("\n".join(check_lines(settings, os.environ, shows_all=shows_all, now_s=int(time.time()))))
     return 0
 
 

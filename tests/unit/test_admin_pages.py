@@ -10,6 +10,7 @@ from velox.admin.health import STUCK_AFTER_S, WorkerHealth, readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.profiling.samples import Profile
+from velox.shm.problems import CredentialProblem
 from velox.shm.status import WorkerState
 
 GOOD = WorkerHealth(WorkerState.READY, upstream_ready=True, heartbeat_age_s=0.1)
@@ -250,3 +251,11 @@ def test_index_page_shows_commands_for_the_host_that_was_asked() -> None:
 
     assert page is not None
     assert b"go tool pprof -top 'http://127.0.0.1:6061/debug/pprof/profile?seconds=10'" in page
+
+
+def test_credentials_that_fail_are_told_and_stop_nothing() -> None:
+    state = readiness([GOOD], draining=False, credentials=[CredentialProblem("aws", "no <role>", 1)])
+
+    assert state.ready and state.reasons == ("the credentials of the upstream aws can't be renewed: no <role>",)
+    page = index_page(AdminRequest("GET", "/", "", "localhost", {}), with_profiles=False, problems=state.reasons)
+    assert b"can&#x27;t be renewed: no &lt;role&gt;" in page.body

@@ -7,7 +7,14 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from velox.providers.authority import Authority, BearerAuthority, NoCredentialsError, SigV4Authority, StaticHeader
+from velox.providers.authority import (
+    NO_PROOF,
+    Authority,
+    BearerAuthority,
+    NoCredentialsError,
+    SigV4Authority,
+    StaticHeader,
+)
 from velox.providers.sigv4 import AwsCredentials, Signer
 from velox.types import Headers
 
@@ -22,6 +29,12 @@ class _Held(Generic[T]):
         self.value = value
         self.problem: str | None = None
         self.n_runs = 0
+        self.version = 3
+        self.refused: list[int] = []
+
+    def renewed(self, version: int) -> asyncio.Future[None] | None:
+        self.refused.append(version)
+        return None
 
     def current(self, now_s: float) -> T:
         if self.value is None:
@@ -77,3 +90,45 @@ def test_without_credentials_the_reason_is_raised_and_the_problem_told(is_aws: b
     assert authority.problem == source.problem
     asyncio.run(authority.run())
     assert source.n_runs == 1
+
+
+# -- what is refused, what may not be shown ------------------------------------------------------------------
+
+
+def test_proof_is_what_goes_up_and_no_reply_may_show() -> None:
+    bearer, aws = BearerAuthority(_Held("one")), _Held(AwsCredentials("A", "s", "token"))
+
+    assert StaticHeader(b"api-key", b"k").proof(0.0) == NO_PROOF
+    assert bearer.proof(0.0) == (b"one", 3)
+    assert SigV4Authority(aws, "us-east-1", "bedrock").proof(0.0) == (b"token", 3)
+    aws.value = AwsCredentials("A", "s")
+    assert SigV4Authority(aws, "us-east-1", "bedrock").proof(0.0) == (None, 3)
+    assert BearerAuthority(_Held[str](None)).proof(0.0) == NO_PROOF
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "is_renewed"),
+    [
+        (403, b"ExpiredTokenException:http://internal.amazon.com/coral/", True),
+        (403, b"UnrecognizedClientException", True),
+        (401, b"ExpiredToken", True),
+        (400, b"ExpiredToken", False),
+        (403, b"AccessDeniedException", False),
+        (403, b"", False),
+        (500, b"ExpiredTokenException", False),
+    ],
+)
+def test_aws_says_by_a_name_that_credentials_are_refused(status: int, said: bytes, is_renewed: bool) -> None:
+    source = _Held(AwsCredentials("A", "s"))
+    authority = SigV4Authority(source, "us-east-1", "bedrock")
+
+    assert authority.refused(3, status, [(b"x-amzn-errortype", said)] if said else []) is None
+    assert source.refused == ([3] if is_renewed else [])
+
+
+@pytest.mark.parametrize(("status", "is_renewed"), [(401, True), (403, False), (429, False), (500, False)])
+def test_a_token_is_refused_by_401(status: int, is_renewed: bool) -> None:
+    source = _Held("one")
+    assert BearerAuthority(source).refused(3, status, []) is None
+    assert source.refused == ([3] if is_renewed else [])
+    assert StaticHeader(b"api-key", b"k").refused(0, status, []) is None

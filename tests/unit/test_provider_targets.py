@@ -201,7 +201,7 @@ def test_row_is_whole(row: Provider) -> None:
     if row.origin:
         assert not missing(row, GIVEN, has_origin=False)
         assert str(parse_origin(origin_of(row, GIVEN))) == origin_of(row, GIVEN)
-        assert set(missing(row, (), has_origin=False)) == parameters_of(row) - {"api_version"}
+        assert set(missing(row, (), has_origin=False)) == parameters_of(row) - {"api_version", "profile"}
 
 
 def test_origin_of_vertex_depends_on_the_location() -> None:

@@ -155,3 +155,58 @@ def test_secrets_are_in_no_repr() -> None:
 
 def test_reason_is_one_short_line() -> None:
     assert one_line("a\n b\r\n\tc" + "x" * 999) == "a b c" + "x" * 295
+
+
+# -- ahead of time ------------------------------------------------------------------------------------------
+
+
+def test_what_is_refused_is_fetched_at_once_but_not_again_and_again() -> None:
+    renewal = _renewal()
+    assert not Renewal[str]().hurries(0.0)  # the clock of a machine that has just started
+    renewal.took(Fetched("a", _NOW + 3600.0), _NOW)
+
+    assert renewal.hurries(_NOW)
+    assert not renewal.hurries(_NOW + 29.0)
+    assert renewal.hurries(_NOW + 30.0)
+    renewal.failed("no route", _NOW + 60.0)  # it is tried anyway
+    assert not renewal.hurries(_NOW + 100.0)
+
+
+def test_what_never_changes_is_not_fetched_because_it_is_refused() -> None:
+    renewal = _renewal()
+    renewal.took(Fetched("a"), _NOW)
+    assert not renewal.hurries(_NOW)
+
+
+def test_versions_count_what_is_new() -> None:
+    renewal = _renewal()
+    renewal.took(Fetched("a", None, 60.0), _NOW)
+    assert renewal.version == 1
+    renewal.took(Fetched("a", None, 60.0), _NOW)
+    assert renewal.version == 1
+    renewal.took(Fetched("b", None, 60.0), _NOW)
+    assert renewal.version == 2
+
+
+def test_all_that_are_refused_at_once_wait_for_one_fetch() -> None:
+    async def main() -> None:
+        n_fetches = 0
+
+        async def fetch() -> Fetched[str]:
+            nonlocal n_fetches
+            n_fetches += 1
+            await asyncio.sleep(0)
+            return Fetched(f"token {n_fetches}", _NOW + 3600.0)
+
+        source = RenewedSource("a token", fetch, clock=lambda: _NOW)
+        await source.fetch()
+        first, second = source.renewed(1), source.renewed(1)
+        assert first is not None and first is second
+        await first
+        assert (n_fetches, source.current(_NOW), source.version) == (2, "token 2", 2)
+
+        late = source.renewed(1)  # of a request that was sent before
+        assert late is not None and late.done()
+        assert source.renewed(2) is None and n_fetches == 2
+
+    asyncio.run(main())

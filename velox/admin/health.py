@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from velox.shm.problems import CredentialProblem
 from velox.shm.status import WorkerState
 
 __all__ = ["STUCK_AFTER_S", "Readiness", "WorkerHealth", "readiness"]
@@ -45,15 +46,20 @@ def readiness(
     draining: bool,
     requires_upstream: bool = True,
     configuration_is_bad: bool = False,
+    credentials: Sequence[CredentialProblem] = (),
 ) -> Readiness:
     """Judge the gateway. draining: it was asked to stop. requires_upstream: a worker without upstream is not ready.
 
     configuration_is_bad: what was last read of it can't be used. The gateway serves with the one before.
+    credentials: what is wrong with those of upstreams. Others may do without them.
     """
     problems = [_problem(worker) or _upstream_problem(worker) for worker in workers]
     reasons = ["the gateway is draining"] if draining else []
     reasons += ["the configuration can't be used, the one before it holds"] if configuration_is_bad else []
     reasons += [f"worker {slot} {problem}" for slot, problem in enumerate(problems) if problem]
+    reasons += [
+        f"the credentials of the upstream {each.upstream} can't be renewed: {each.text}" for each in credentials
+    ]
     fit = (not _problem(worker) and not (requires_upstream and _upstream_problem(worker)) for worker in workers)
     return Readiness(
         alive=any(worker.state is not WorkerState.STOPPED for worker in workers),

@@ -27,6 +27,7 @@ from velox.observe import series
 from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
 from velox.policy.health.member import State
+from velox.shm.problems import CredentialProblem
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus, serving
@@ -112,6 +113,7 @@ class _GatewayCollector:
         for family in series.FAMILIES:
             yield _family(family, cells)
         yield from upstream_families([] if self._upstreams is None else self._upstreams.totals())
+        yield _credentials([] if self._upstreams is None else self._upstreams.credentials.all())
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
         yield from _limit_rows(self._quotas)
@@ -238,6 +240,15 @@ def upstream_families(members: Sequence[RowTotals]) -> Iterator[Metric]:
         ["upstream"],
         FIRST_BYTE_NS,
         (((name,), cells) for name, cells in times if any(cells[:-1])),
+    )
+
+
+def _credentials(problems: Iterable[CredentialProblem]) -> Metric:
+    return _gauge(
+        "velox_upstream_credentials_failing",
+        "Workers that can't renew the credentials of an upstream. What was fetched before may still hold.",
+        ["upstream"],
+        (((each.upstream,), each.n_workers) for each in problems),
     )
 
 

@@ -12,7 +12,7 @@ import math
 import re
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -141,8 +141,10 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
     return "pprof" if from_go or "accept" not in request.headers else "svg"
 
 
-def index_page(request: AdminRequest, *, with_profiles: bool) -> Reply:
-    """Return the page that says what there is. The Host header in it passed the server's check."""
+def index_page(request: AdminRequest, *, with_profiles: bool, problems: Sequence[str] = ()) -> Reply:
+    """Return the page that says what there is, and what is wrong. The Host header in it passed the server's check."""
     host = escape(request.host or "127.0.0.1:6060")
     page = (_PROFILES if with_profiles else _INDEX).replace("{host}", host)
+    lines = "".join(f"<li>{escape(problem)}" for problem in problems)
+    page = page.replace("{problems}", f"<h2>Not as it should be</h2>\n<ul>{lines}</ul>" if lines else "")
     return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))

@@ -100,7 +100,7 @@ class AdminApp:
         self._token.check(request)
         match request.path:
             case "/":
-                return index_page(request, with_profiles=self._profiles is not None)
+                return index_page(request, with_profiles=self._profiles is not None, problems=self._ready().reasons)
             case "/metrics":
                 return Reply(200, self._metrics(), metrics_page.CONTENT_TYPE.decode())
             case "/healthz" | "/livez":
@@ -110,7 +110,7 @@ class AdminApp:
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
-                return index_page(request, with_profiles=True)
+                return index_page(request, with_profiles=True, problems=self._ready().reasons)
             case "/debug/pprof/profile" if self._profiles is not None:
                 return await self._profiles.reply(request)
             case _:

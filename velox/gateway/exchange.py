@@ -527,7 +527,10 @@ class Exchange:
         try:
             if self._failed is not None:
                 raise self._failed  # it came after the attempt's own end, and nobody has looked since
-            if decision.wait_s:
+            if decision.renewal is not None:
+                self.phase = "renewal"
+                await asyncio.wait((decision.renewal,), timeout=decision.wait_s)
+            elif decision.wait_s:
                 self.phase = "backoff"
                 await self.gateway.sleep(decision.wait_s)
         except BaseException:

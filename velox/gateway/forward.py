@@ -81,14 +81,14 @@ class Forwarder:
         self._base_path: Final = base_path.encode("ascii")
         self._passed_path: Final = self._base_path + provider.before  # of paths that go up as they came
         self._root_path: Final = root_path.encode("ascii")
-        # What no reply may show; None where the client's own key passes.
+        # What no reply may show; None where the client's own key passes, or `authority` knows it.
         self.secret: Final = None if key is None else key.encode("latin-1")
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
         self._added: Final = added
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
         dropped = _NEVER | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
-        self._authority: Final = authority
+        self.authority: Final = authority
         self._host: Final = host
         if key is not None or client_keys_are_ours or authority is not None:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
@@ -129,7 +129,7 @@ class Forwarder:
             body = b""
         up = usual if target is None else self._base_path + target
         request = UpstreamRequest(shape.method, up, fields, values, body)
-        return request if self._authority is None else self._signed(request, self._authority)
+        return request if self.authority is None else self._signed(request, self.authority)
 
     def _signed(self, request: UpstreamRequest, authority: Authority) -> UpstreamRequest:
         """Sign a request in. Raises UpstreamFailure: there is nothing to do that with."""
@@ -160,7 +160,7 @@ class Forwarder:
         fields += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
         fields += self._credential
         request = UpstreamRequest(b"POST", self._base_path + target, PlainFields(fields), (), body)
-        return request if self._authority is None else self._signed(request, self._authority)
+        return request if self.authority is None else self._signed(request, self.authority)
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
@@ -174,7 +174,8 @@ class Forwarder:
         if model is not None and head.query:
             path, _, query = target.partition(b"?")
             target = path + b"?" + with_query_model(query, model)
-        return UpstreamRequest.of(head.method, target, headers, None, offer)
+        request = UpstreamRequest.of(head.method, target, headers, None, offer)
+        return request if self.authority is None else self._signed(request, self.authority)
 
     def _template(self, shape: HeadShape, rules: HeaderRules, *, is_plain: bool) -> _Built:
         chosen = self._chosen(shape.fields, rules, is_plain=is_plain)

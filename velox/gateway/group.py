@@ -38,6 +38,7 @@ from velox.policy.health.member import State, Verdict, of_failure, of_giving_up,
 from velox.policy.retry import retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
+from velox.providers.authority import NO_PROOF
 from velox.types import BodyFields, Headers, ReplyHead, RequestHead
 
 __all__ = ["Attempt", "AttemptHost", "AttemptObserver", "AttemptReply", "Group", "RetryDecision", "Stage", "stage_of"]
@@ -308,11 +309,15 @@ class AttemptObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """One more attempt. attempt: it has begun, unless there is a wait before it."""
+    """One more attempt. attempt: it has begun, unless there is a wait before it.
+
+    renewal: what to wait for, in place of a time, but no longer than wait_s; None: nothing.
+    """
 
     attempt: Attempt
     wait_s: float
     cause: Retry
+    renewal: asyncio.Future[None] | None = None
 
     def give_up(self, now_s: float) -> None:
         """It will not be made: another request may be the probe that this one would have been."""
@@ -334,7 +339,7 @@ class Attempt:
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
-        *("secret", "translation"),
+        *("proof", "secret", "translation"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
@@ -345,7 +350,8 @@ class Attempt:
         self.keys: Final = member.health.keys  # what is known of them
         self.member: Final = member
         self.forwarder: Final = member.forwarders[key]
-        self.secret: Final = self.forwarder.secret  # what no error may show; None where the client's own key goes up
+        self.secret = self.forwarder.secret  # what no error may show; None where the client's own key goes up
+        self.proof = NO_PROOF  # what it signs in with, where its upstream has no keys
         self.late_s = math.inf
         self.observer: AttemptObserver | None = None
         self.translation: ReplyFilter | None = None  # puts the reply into the client's dialect, if that is another one
@@ -394,6 +400,9 @@ class Attempt:
         concurrency = member.concurrency
         concurrency.begin(began_s, lasts=lasts)
         try:
+            if self.forwarder.authority is not None:
+                self.proof = self.forwarder.authority.proof(time.time())
+                self.secret = self.proof.secret
             request = host.build(self)
             request.may_run_ahead = host.client.may_run_ahead
             # A tunnel has a connection of its own.
@@ -474,6 +483,11 @@ class Attempt:
             return False
         self._retry = host.retry_after_status(head, self, now_s)
         return self._retry is not None
+
+    def renewal(self, head: ReplyHead) -> asyncio.Future[None] | None:
+        """Look whether an error is about what it signed in with. Return what is done once something newer may hold."""
+        authority = self.forwarder.authority
+        return None if authority is None else authority.refused(self.proof.version, head.status, head.headers)
 
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that was not refused is read before it is passed on."""

@@ -11,6 +11,8 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
                                          these are used up, each fallback that is left is asked once, within the budget
     429 with a short Retry-After,    ->  counted: the same once more where the next one is a fallback with another
     a single 500                         model, which is a worse answer
+    what it signed in with was       ->  free: at the same member, once, when that is renewed
+      refused before its time
     the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
     404: it does not have the model  ->  free: at the next member, ten at most
     its model can't take the request ->  free: at the fallbacks that are for this, each once
@@ -49,6 +51,8 @@ _OF_CONNECTIONS: Final = frozenset({Retry.STALE, Retry.GOAWAY})
 # From the third on not at once: a server that refuses streams may be short of something.
 _N_AT_ONCE: Final = 2
 _PAUSE_FIRST_S: Final = 0.005
+_OF_CREDENTIALS: Final = (401, 403)
+_RENEWAL_S: Final = 5.0  # a token comes within a round trip or two
 # A connection that failed so late ran into a time-out; a refusal comes within a round trip.
 _HOPELESS_S: Final = 1.0
 _CAUSES: Final = {
@@ -65,7 +69,10 @@ class RetryPolicy:
     have been made.
     """
 
-    __slots__ = ("_budget", "_cursor", "_deadline_s", "_n_counted", "_n_free", "_on_denied", "_rules", "_terms")
+    __slots__ = (
+        *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_on_denied", "_rules"),
+        "_terms",
+    )
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class RetryPolicy:
         self._deadline_s: Final = deadline_s
         self._n_free = 0
         self._n_counted = 0
+        self._has_renewed = False
 
     def after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
@@ -102,6 +110,10 @@ class RetryPolicy:
 
         What it says of the key has been told already (Attempt.refuses).
         """
+        if head.status in _OF_CREDENTIALS:
+            again = self._renewed(head, attempt, now_s)
+            if again is not None:
+                return again
         if head.status == 401:
             # Of one key of ours; where there is no other, it is the client's to know.
             return self._with_other_key(Retry.STATUS, attempt, now_s)
@@ -146,6 +158,18 @@ class RetryPolicy:
             return None
         self._n_free += 1
         return self._again(other, 0.0, Retry.STATUS, now_s)
+
+    def _renewed(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
+        """Return the same attempt once more, where it was refused for credentials that are being renewed."""
+        wait_s = min(_RENEWAL_S, self._deadline_s - now_s)
+        if self._has_renewed or wait_s <= 0.0:
+            return None
+        renewal = attempt.renewal(head)
+        if renewal is None:
+            return None
+        self._has_renewed = True
+        self._cursor.tried(attempt)
+        return RetryDecision(self._cursor.same(attempt, now_s), wait_s, Retry.STATUS, renewal)
 
     def _with_other_key(self, cause: Retry, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Return another attempt at the same member with another key, if there is one."""

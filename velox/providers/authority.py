@@ -6,20 +6,43 @@
 
 headers() is called in the request's way: it waits for nothing. run() renews what the fields are made of; who owns the
 authority runs it as a task beside. Without something that holds, headers() raises NoCredentialsError with the reason.
+Where an upstream refuses what holds, refused() fetches anew ahead of time.
 
 Knows: which fields. Does not know: where tokens and credentials come from (renewal.py, aws.py, google.py, entra.py).
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeVar
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from velox.providers.sigv4 import AwsCredentials, Signer
 from velox.types import Headers
 
-__all__ = ["Authority", "BearerAuthority", "NoCredentialsError", "SigV4Authority", "Source", "StaticHeader"]
+__all__ = [
+    "NO_PROOF",
+    "Authority",
+    "BearerAuthority",
+    "NoCredentialsError",
+    "Proof",
+    "SigV4Authority",
+    "Source",
+    "StaticHeader",
+]
 
 T_co = TypeVar("T_co", covariant=True)
+
+_UNAUTHORIZED: Final = 401
+_FORBIDDEN: Final = 403
+# What AWS calls its errors about credentials that were right and are not any more.
+_AWS_ERROR: Final = b"x-amzn-errortype"
+_AWS_REFUSALS: Final = frozenset(
+    {
+        *(b"ExpiredTokenException", b"ExpiredToken", b"TokenRefreshRequired"),
+        *(b"UnrecognizedClientException", b"InvalidClientTokenId"),
+    }
+)
 
 
 class NoCredentialsError(Exception):
@@ -28,6 +51,19 @@ class NoCredentialsError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason: Final = reason
+
+
+class Proof(NamedTuple):
+    """What a request signs in with. secret: that goes up, and no reply may show; None: none does.
+
+    version: another number after each renewal that brought something new.
+    """
+
+    secret: bytes | None
+    version: int
+
+
+NO_PROOF: Final = Proof(None, 0)
 
 
 class Authority(Protocol):
@@ -42,6 +78,16 @@ class Authority(Protocol):
         client brought to sign in with; names in lower case. now_s: Unix time.
         """
 
+    def proof(self, now_s: float) -> Proof:
+        """Return what headers() signs in with now; NO_PROOF: there is nothing. now_s: Unix time."""
+
+    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+        """Look at an error of the upstream: is it about what a request signed in with?
+
+        version: of that. Return what is done once something newer holds, or could not be had; None: another error, or
+        nothing newer is to be had.
+        """
+
     @property
     def problem(self) -> str | None:
         """Return why the last renewal failed, also while the one before holds; None: it did not."""
@@ -51,14 +97,20 @@ class Authority(Protocol):
 
 
 class Source(Protocol[T_co]):
-    """Where what is renewed comes from (renewal.py)."""
+    """Where what is renewed comes from (renewal.py). version: as in Proof."""
 
     def current(self, now_s: float) -> T_co:
         """Return what holds now. Raises NoCredentialsError. now_s: Unix time."""
 
     @property
+    def version(self) -> int: ...
+
+    @property
     def problem(self) -> str | None:
         """Why the last renewal failed; None: it did not."""
+
+    def renewed(self, version: int) -> asyncio.Future[None] | None:
+        """Renew it ahead of time: `version` was refused. Returns as Authority.refused()."""
 
     async def run(self) -> None:
         """Renew it, for as long as this runs."""
@@ -79,6 +131,12 @@ class StaticHeader:
         self, method: bytes, host: bytes, target: bytes, headers: Headers, body: bytes | bytearray, now_s: float
     ) -> Headers:
         return list(self._fields)
+
+    def proof(self, now_s: float) -> Proof:
+        return NO_PROOF
+
+    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+        return None
 
     @property
     def problem(self) -> str | None:
@@ -110,6 +168,12 @@ class BearerAuthority:
             self._known, self._field = token, (b"authorization", b"Bearer " + token.encode("latin-1"))
         return [self._field, *self._more]
 
+    def proof(self, now_s: float) -> Proof:
+        return _proof(self._source, now_s, lambda token: token)
+
+    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+        return self._source.renewed(version) if status == _UNAUTHORIZED else None
+
     @property
     def problem(self) -> str | None:
         return self._source.problem
@@ -135,9 +199,32 @@ class SigV4Authority:
     ) -> Headers:
         return self._signer.sign(self._source.current(now_s), method, host, target, headers, body, now_s=now_s)
 
+    def proof(self, now_s: float) -> Proof:
+        # The secret key itself goes nowhere. An error about a signature shows the fields that were signed.
+        return _proof(self._source, now_s, lambda credentials: credentials.session_token)
+
+    def refused(self, version: int, status: int, headers: Headers) -> asyncio.Future[None] | None:
+        if status not in (_UNAUTHORIZED, _FORBIDDEN):
+            return None
+        said = next((value for name, value in headers if name == _AWS_ERROR), b"")
+        if said.partition(b":")[0].strip() not in _AWS_REFUSALS:
+            return None
+        return self._source.renewed(version)
+
     @property
     def problem(self) -> str | None:
         return self._source.problem
 
     async def run(self) -> None:
         await self._source.run()
+
+
+T = TypeVar("T")
+
+
+def _proof(source: Source[T], now_s: float, secret_of: Callable[[T], str | None]) -> Proof:
+    try:
+        secret = secret_of(source.current(now_s))
+    except NoCredentialsError:
+        return NO_PROOF
+    return Proof(None if secret is None else secret.encode("latin-1"), source.version)

@@ -4,7 +4,8 @@
     RenewedSource  one coroutine that waits, fetches, and tells a Renewal
 
 A fetch is made half a lifetime, but at most ten minutes, before the expiry. When it fails, what was fetched before
-stays in use until it expires, the next tries wait longer and longer, and the reason is told.
+stays in use until it expires, the next tries wait longer and longer, and the reason is told. What an upstream refuses
+before its time is fetched anew at once, but not more often than twice a minute.
 
 A fetch asks through `Outside`, which the composition root implements: so what is asked and how an answer is read has no
 socket in it. No error, repr or log has a secret: replies and bodies stay out of them.
@@ -47,6 +48,8 @@ _LAST_PAUSE_S: Final = 60.0
 _LEAST_WAIT_S: Final = 1.0
 # The system's clock may be set, and machines sleep: how long one sleep is at most.
 _MOST_SLEEP_S: Final = 60.0
+# Who refuses what was fetched ahead of time will refuse the next one, too.
+_EARLY_S: Final = 30.0
 _MOST_REASON: Final = 300  # characters of what a server said
 
 
@@ -113,15 +116,17 @@ Fetch: TypeAlias = Callable[[], Awaitable[Fetched[T]]]
 class Renewal(Generic[T]):
     """What was fetched, and when to fetch again. All times are Unix time. random: in [0, 1)."""
 
-    __slots__ = ("_expires_at_s", "_next_s", "_pause_s", "_random", "_value", "problem")
+    __slots__ = ("_early_s", "_expires_at_s", "_next_s", "_pause_s", "_random", "_value", "problem", "version")
 
     def __init__(self, random: Callable[[], float] = random.random) -> None:
         self._random: Final = random
         self._value: T | None = None
         self._expires_at_s: float | None = None
         self._next_s: float | None = 0.0  # None: never
+        self._early_s = 0.0  # the last fetch ahead of time
         self._pause_s = 0.0
         self.problem: str | None = None  # why the last fetch failed
+        self.version = 0  # of what was fetched: one more with each that is another
 
     def __repr__(self) -> str:
         state = "none" if self._value is None else f"until {self._expires_at_s}"
@@ -134,6 +139,8 @@ class Renewal(Generic[T]):
 
     def took(self, fetched: Fetched[T], now_s: float) -> None:
         """A fetch has succeeded."""
+        if fetched.value != self._value:
+            self.version += 1
         self._value, self._expires_at_s = fetched.value, fetched.expires_at_s
         self._pause_s, self.problem = 0.0, None
         waits = [] if fetched.again_s is None else [fetched.again_s]
@@ -151,6 +158,13 @@ class Renewal(Generic[T]):
         self.problem = reason
         self._pause_s = min(max(2.0 * self._pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
         self._next_s = now_s + self._pause_s * (1.0 + _JITTER * self._random())
+
+    def hurries(self, now_s: float) -> bool:
+        """What holds was refused. Say whether it is fetched ahead of time: not if that was done a moment ago."""
+        if self._next_s is None or self.problem is not None or now_s - self._early_s < _EARLY_S:
+            return False
+        self._early_s = now_s
+        return True
 
     def current(self, now_s: float) -> T:
         """Return what holds. Raises NoCredentialsError."""
@@ -184,6 +198,7 @@ class RenewedSource(Generic[T]):
         self._on_problem: Final = on_problem
         self._sleep: Final = sleep
         self._renewal: Final[Renewal[T]] = Renewal(random)
+        self._early: asyncio.Task[None] | None = None  # a fetch ahead of time, while it runs
         self.current: Final = self._renewal.current  # without a frame: asked for each request
 
     def __repr__(self) -> str:
@@ -193,6 +208,27 @@ class RenewedSource(Generic[T]):
     def problem(self) -> str | None:
         """Why the last fetch failed; None: it did not."""
         return self._renewal.problem
+
+    @property
+    def version(self) -> int:
+        """Another number after each fetch that brought something new."""
+        return self._renewal.version
+
+    def renewed(self, version: int) -> asyncio.Future[None] | None:
+        """Fetch ahead of time, because `version` was refused: once for all that ask meanwhile.
+
+        Return what is done once something newer holds, or could not be had; None: it is not fetched.
+        """
+        loop = asyncio.get_running_loop()
+        if version != self._renewal.version:
+            done = loop.create_future()
+            done.set_result(None)
+            return done
+        if self._early is None or self._early.done():
+            if not self._renewal.hurries(self._clock()):
+                return None
+            self._early = loop.create_task(self.fetch(), name=f"refused: {self._name}")
+        return self._early
 
     async def run(self) -> None:
         """Fetch as often as it takes, for as long as this runs; return where it is never needed again."""
@@ -222,10 +258,11 @@ class RenewedSource(Generic[T]):
 class FixedSource(Generic[T]):
     """What stays: keys of the environment or the settings."""
 
-    __slots__ = ("_value", "problem")
+    __slots__ = ("_value", "problem", "version")
 
     def __init__(self, value: T) -> None:
         self._value: Final = value
+        self.version = 1
         self.problem: str | None = None
 
     def __repr__(self) -> str:
@@ -233,6 +270,9 @@ class FixedSource(Generic[T]):
 
     def current(self, now_s: float) -> T:
         return self._value
+
+    def renewed(self, version: int) -> asyncio.Future[None] | None:
+        return None
 
     async def run(self) -> None:
         return

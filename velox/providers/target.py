@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from velox.policy.patterns import matches
-from velox.providers.provider import CallPath, Envelope, Family, Provider
+from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
 from velox.types import Header, Surface
 
 __all__ = [
@@ -78,6 +78,8 @@ def parameters_of(row: Provider) -> frozenset[str]:
     paths = [path for family in row.families for path in family.native.values()]
     texts = [row.origin, *(text for path in paths for _, text in path.query), *(path.path for path in paths)]
     named = {name for text in texts for name in _NAME.findall(text)}
+    if row.keyless is Keyless.AWS:
+        named.add("profile")
     return frozenset(named | set(row.needs)) - {"model"}
 
 

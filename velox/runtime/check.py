@@ -6,7 +6,9 @@ in, which limits hold, how much memory it can need, and what may be a mistake. D
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from velox.policy.api_table import Group
 from velox.runtime.buckets import bucket_lines
@@ -19,6 +21,7 @@ from velox.runtime.capacity import (
     share,
 )
 from velox.runtime.priced import check_price_lines
+from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.show import effective, is_keyless, limit_lines, route_lines, upstream_lines
@@ -26,8 +29,17 @@ from velox.settings.show import effective, is_keyless, limit_lines, route_lines,
 __all__ = ["check_lines"]
 
 
-def check_lines(settings: Settings, *, shows_all: bool, now_s: int | None = None) -> list[str]:
-    """Return the lines. shows_all: with the settings that are as by default. now_s: for the prices; None: not these."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def check_lines(
+    settings: Settings, environment: Mapping[str, str] = _NOTHING, *, shows_all: bool, now_s: int | None = None
+) -> list[str]:
+    """Return the lines.
+
+    environment: where clouds' own variables stand. shows_all: with the settings that are as by default. now_s: for the
+    prices; None: not these.
+    """
     return [
         *_setting_lines(settings, shows_all=shows_all),
         "",
@@ -35,6 +47,7 @@ def check_lines(settings: Settings, *, shows_all: bool, now_s: int | None = None
         *_capacity(settings),
         *_tls(settings),
         *upstream_lines(settings),
+        *sign_in_lines(settings, environment),
         *route_lines(settings),
         *limit_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),

@@ -203,7 +203,7 @@ def admin(
 
     app = admin_server.AdminApp(
         metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
-        ready=partial(_readiness, segment, requires_upstream=settings.ready_requires_upstream),
+        ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
@@ -228,7 +228,7 @@ def _simulate(listeners: Listeners, sock: socket, port: int) -> int:
     return 0
 
 
-def _readiness(segment: Segment, *, requires_upstream: bool) -> Readiness:
+def _readiness(segment: Segment, upstreams: UpstreamTable, *, requires_upstream: bool) -> Readiness:
     now_ns = time.monotonic_ns()
     workers = []
     for slot in range(segment.workers):
@@ -241,4 +241,5 @@ def _readiness(segment: Segment, *, requires_upstream: bool) -> Readiness:
         draining=gateway.draining,
         requires_upstream=requires_upstream,
         configuration_is_bad=gateway.configuration_is_bad,
+        credentials=upstreams.credentials.all(),
     )

@@ -251,6 +251,7 @@ class Worker:
 
     def _make_fleet(self) -> Fleet:
         context = self._context
+        tell = context.upstreams.credentials.tell
         maker = MemberMaker(
             context.slot,
             UpstreamCells(context.upstreams, context.block),
@@ -259,7 +260,7 @@ class Worker:
             self._loop,
             max_connections=self._descriptors.upstream,
             on_change=self._on_pool_change,
-            authorities=Authorities(os.environ, self._loop, self._logger),
+            authorities=Authorities(os.environ, self._loop, self._logger, partial(tell, context.block)),
             sim_origin=context.sim_origin,
         )
         return Fleet(self._settings, maker, context.upstreams, self._loop)

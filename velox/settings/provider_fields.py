@@ -46,6 +46,9 @@ PARAMETERS: Final[Mapping[str, _Parameter]] = MappingProxyType(
             *(re.compile(_LABEL), "the name of an AWS region, such as eu-central-1", "eu-central-1"),
             ("AWS_REGION", "AWS_DEFAULT_REGION"),
         ),
+        "profile": _Parameter(
+            *(re.compile(r"[^\x00-\x1f\x7f\[\]]{1,128}"), "the name of a profile of AWS's files, such as work", "work")
+        ),
         "resource": _Parameter(
             re.compile(_LABEL, re.IGNORECASE),
             "the name of an Azure resource: my-resource of https://my-resource.openai.azure.com",

@@ -201,6 +201,8 @@ def _keys(section: Section, chosen: Chosen, environ: Mapping[str, str]) -> tuple
         return section.one("key", lambda text: () if text == _NO_KEY else (read(text),), (), shown=False)
     if "keys" in section or "provider" not in section:
         return section.many("keys", read, shown=False)
+    if "profile" in chosen.parameters:
+        return ()  # named in the file: it comes before a key in a variable
     name = first_set(chosen.row.key_variables, environ)
     try:
         return (read(f"env:{name}"),) if name else ()

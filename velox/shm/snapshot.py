@@ -45,6 +45,11 @@ class SharedSnapshot(Generic[T]):
         """True while there is a value that this process has not read: read_new() returns it, or will in a moment."""
         return self._number() != self._seen
 
+    @property
+    def is_used(self) -> bool:
+        """True once there was a value."""
+        return bool(self._number())
+
     def publish(self, value: T) -> None:
         """Replace the value; it is not new to this process. Only one process may publish."""
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)

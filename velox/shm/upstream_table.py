@@ -40,6 +40,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, overload
 
 from velox.policy.balance.prefix import CELLS as PREFIX_CELLS
+from velox.shm.problems import CredentialProblems
 from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.shm.snapshot import SharedSnapshot
 
@@ -236,12 +237,14 @@ class UpstreamTable:
     """Made by the supervisor before it forks; children inherit it, and see what is enrolled later.
 
     blocks: how many processes may count, Segment.blocks. now_s: monotonic; only the supervisor asks for it.
+    credentials: what is wrong with theirs.
     """
 
-    __slots__ = ("_groups", "_labels", "_leaving", "_now_s", "_rows", "memory")
+    __slots__ = ("_groups", "_labels", "_leaving", "_now_s", "_rows", "credentials", "memory")
 
     def __init__(self, blocks: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.memory: Final = UpstreamMemory(blocks)
+        self.credentials: Final = CredentialProblems(blocks)
         self._labels: Final[SharedSnapshot[tuple[dict[Label, int], dict[str, int]]]] = SharedSnapshot(_LABELS_BYTES)
         self._now_s: Final = now_s
         self._rows: dict[Label, int] = {}
@@ -286,6 +289,7 @@ class UpstreamTable:
 
         After it was reaped, and before the next process starts in that block.
         """
+        self.credentials.forget(block)
         if not self.memory.is_used(block):
             return 0
         self._look()
