@@ -301,6 +301,8 @@ class Scope(enum.IntEnum):
     KEY = 1
     MODEL = 2
     KEY_MODEL = 3
+    TEAM = 4
+    USER = 5
 
 
 class Priority(enum.IntEnum):
@@ -381,6 +383,8 @@ class Caller:
     rates: of this key; they stand over those that all keys have (`Rates.over`).
     priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
     endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
+    team, user: their ids; "" for none. team_rates, user_rates: what all keys of the team, or of the user, have
+    together. tags: what spend is also counted by.
     """
 
     name: str
@@ -389,6 +393,11 @@ class Caller:
     rates: Rates = NO_RATES
     priority: Priority | None = None
     endpoints: tuple[str, ...] = ()
+    team: str = ""
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    team_rates: Rates = NO_RATES
+    user_rates: Rates = NO_RATES
 
 
 # The caller of a gateway that asks for no key.
@@ -420,6 +429,7 @@ class KeyEntry:
     """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
 
     rates: of this key alone, bursts filled in. priority: None: not said. endpoints: none: the default.
+    team, user, tags, team_rates, user_rates: as a Caller's. expires_s: Unix time from which on it is no key.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
     """
 
@@ -429,6 +439,12 @@ class KeyEntry:
     rates: Rates = NO_RATES
     priority: Priority | None = None
     endpoints: tuple[str, ...] = ()
+    team: str = ""
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    team_rates: Rates = NO_RATES
+    user_rates: Rates = NO_RATES
+    expires_s: int | None = None
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)
 

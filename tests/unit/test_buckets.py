@@ -53,6 +53,14 @@ def test_buckets_are_those_of_each_key_and_limit(rule: LimitRule, n_keys: int, w
     assert buckets_needed([rule], keys(n_keys, rates)) == wanted
 
 
+def test_buckets_of_teams_and_users_are_counted_once_each() -> None:
+    """By rules for them, and by rates of their own."""
+    own = Rates(rpm=60, burst=1)
+    some = [replace(key, team=f"t{n % 3}", user=f"u{n}", team_rates=own) for n, key in enumerate(keys(12, NO_RATES))]
+    rules = [LimitRule("limits[0]", Scope.TEAM, BOTH), LimitRule("limits[1]", Scope.USER, own)]
+    assert buckets_needed(rules, some) == (3 + 2 * 3 + 12, 0)
+
+
 def test_table_is_made_for_what_is_configured() -> None:
     """As large as needed and able to grow, or as VELOX_LIMIT_BUCKETS says."""
     settings = load({**ENVIRON, "VELOX_API_KEYS": "a,b", "VELOX_KEY_RPM": "60"}, cores=1)

@@ -35,7 +35,7 @@ WRONG = """limits:
     rpm: -600
 
 # wrong
-  - per: team
+  - per: group
     tpm: 5
   - {per: model, tpm: 6, burst: 60}
   - per: key
@@ -61,9 +61,11 @@ def test_example_is_accepted_and_means_what_its_comments_say(
 
     assert main(["check"], environ) == 0
 
-    assert capsys.readouterr().out.count("limit: ") == 6
+    assert capsys.readouterr().out.count("limit: ") == 7
     settings = load(environ, cores=2)
-    assert [rule.scope for rule in settings.limits] == [Scope.KEY_MODEL, Scope.KEY, Scope.GATEWAY, Scope.MODEL]
+    assert [rule.scope for rule in settings.limits] == [
+        *(Scope.KEY_MODEL, Scope.KEY, Scope.TEAM, Scope.GATEWAY, Scope.MODEL)
+    ]
     assert [key.priority for key in settings.api_keys] == [Priority.HIGH, None, Priority.LOW]
 
 
@@ -82,7 +84,7 @@ def test_lines_of_check_are_those_shown(tmp_path: Path, capsys: pytest.CaptureFi
 def test_wrong_limits_are_told_as_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All but the last at once; a name is looked up once all else is right."""
     (shown,) = (block.splitlines() for block in blocks(PAGE, "text") if block.startswith("velox.yaml:"))
-    right = WRONG.replace("-600", "600").replace("per: team", "per: model").replace(", burst: 60", "")
+    right = WRONG.replace("-600", "600").replace("per: group", "per: model").replace(", burst: 60", "")
     told = []
     for content in (WRONG, right):
         assert main(["check"], placed(tmp_path, content)) == 2

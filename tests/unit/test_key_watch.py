@@ -32,10 +32,12 @@ class Watched:
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
         logger.addHandler(handler)
-        settings = load({"VELOX_API_KEYS_FILE": str(self.file), **environ}, cores=1)
+        self.logger = logger
+        self.settings = settings = load({"VELOX_API_KEYS_FILE": str(self.file), **environ}, cores=1)
         self.status = GatewayStatus(Segment(1, CELLS))
-        self.watch = KeyWatch(settings, self.status, logger)
         self.now_s = 1000.0
+        self.wall_s = 1_800_000_000.0
+        self.watch = KeyWatch(settings, self.status, logger, lambda: self.wall_s)
 
     def turns(self, n: int) -> None:
         for _ in range(n):
@@ -220,3 +222,28 @@ def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
 
     assert not watched.watch.take_over(), "the supervisor has its own"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_key_expires_by_itself(tmp_path: Path) -> None:
+    """Without a change of the file, also when nobody else has a key; written again with more time, it holds again."""
+    (tmp_path / "keys").write_text("- {key: one, expires: '2027-01-15T08:00:01Z'}\n- two\n")
+    watched = Watched(tmp_path)
+    assert len(watched.watch.keys) == 2
+
+    watched.wall_s += 1
+    assert watched.settle() == parse_entries("two")
+
+    watched.file.write_text("- {key: one, expires: 2027-02-01}\n- two\n")
+    assert len(watched.settle() or ()) == 2
+
+
+def test_gateway_whose_keys_have_all_expired_lets_nobody_in(tmp_path: Path) -> None:
+    """To have no key left is not to need none, at the start and later."""
+    (tmp_path / "keys").write_text("- {key: one, expires: 2027-01-31}\n")
+    early, late = Watched(tmp_path), Watched(tmp_path)
+    assert early.watch.auth.asks and early.watch.keys
+    early.wall_s += 30 * 86_400
+    assert early.settle() == () and early.watch.auth.asks
+
+    late.watch = KeyWatch(late.settings, late.status, late.logger, lambda: early.wall_s)
+    assert late.watch.keys == () and late.watch.auth.asks

@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -108,6 +109,23 @@ def test_limit_counts_together_what_its_scope_says(scope: Scope, alone: tuple[st
             house.refuses(who, model)
         else:
             house.admit(who, model)
+
+
+def test_keys_of_a_team_or_user_share_their_limits_and_others_have_none() -> None:
+    """By a rule for each of them, and by the rates that a team or user has itself."""
+    ann, ben, cat = (replace(ALICE, id=name, team=team) for name, team in ((b"1", "red"), (b"2", "red"), (b"3", "")))
+    house = House(rule(Scope.TEAM, rpm=1))
+    house.admit(ann)
+    house.refuses(ben)
+    house.admit(replace(ben, team="blue"))
+    for _ in range(3):
+        house.admit(cat)
+
+    own = House()
+    users = [replace(ALICE, id=name, user="u1", user_rates=Rates(rpm=60, burst=1)) for name in (b"1", b"2")]
+    own.admit(users[0])
+    refusal = own.refuses(users[1])
+    assert "this user's request limit is reached (user.rpm)" in refusal.message
 
 
 def test_limit_for_some_keys_and_models_counts_no_others() -> None:
@@ -404,10 +422,12 @@ def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_
 
 def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
     """A key's name is for the operator."""
-    for scope, whose in zip(Scope, ("the gateway's", "this key's", "this model's", "this key's"), strict=True):
+    whose_limits = ("the gateway's", "this key's", "this model's", "this key's", "this team's", "this user's")
+    caller = replace(ALICE, team="red", user="ann")
+    for scope, whose in zip(Scope, whose_limits, strict=True):
         house = House(rule(scope, "VELOX_KEY", rpm=60))
-        house.admit()
-        message = house.refuses().message
+        house.admit(caller)
+        message = house.refuses(caller).message
         assert message.startswith(whose) and "(VELOX_KEY_RPM)" in message
         assert "1000 ms" in message and "alice" not in message
 

@@ -121,6 +121,20 @@ def test_yaml_list_says_more_of_a_key() -> None:
     assert [entry.where for entry in found] == ["keys:2", "keys:5", "keys:6", "keys:7"]
 
 
+def test_key_belongs_to_a_team_and_a_user_has_tags_and_an_end() -> None:
+    """Each is checked; a date begins at midnight UTC."""
+    content = b"- {key: one, team: red, user: ann@example.com, tags: [batch, eu], expires: 2027-01-31}\n- two\n"
+    (one, two), problems = parse_key_file(content, "keys")
+    assert not problems and two.expires_s is None
+    assert (one.team, one.user, one.tags, one.expires_s) == ("red", "ann@example.com", ("batch", "eu"), 1_801_353_600)
+
+    (exact,), _ = parse_key_file(b"- {key: one, expires: '2027-01-31T18:00:00.5+01:00'}\n", "keys")
+    assert exact.expires_s == 1_801_353_600 + 17 * 3600 + 1
+    for wrong in ("team: ''", "user: [a, b]", "tags: ['a b']", "expires: soon", "expires: 2027-02-30", "team: a b"):
+        _, problems = parse_key_file(b"- {key: one, %b}\n" % wrong.encode(), "keys")
+        assert [problem.name for problem in problems] == [wrong.partition(":")[0]], (wrong, problems)
+
+
 def test_key_has_limits_and_a_class_of_its_own() -> None:
     """Thousands and millions may be written as k and M; bursts that are not given follow from their rates."""
     found = entries(

@@ -516,8 +516,8 @@ VARIABLES: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "VELOX_LIMITS": (
-        "[{per: team, rpm: 5}]",
-        ["VELOX_LIMITS is '[{per: team, rpm: 5}]': per: expected gateway, key, model or key+model"],
+        "[{per: group, rpm: 5}]",
+        ["VELOX_LIMITS is '[{per: group, rpm: 5}]': per: expected gateway, team, user, key, model or key+model"],
     ),
     "VELOX_TLS_KEY": (
         "/absent",

@@ -32,10 +32,13 @@ _ID_BYTES: Final = 8
 
 
 class Authenticator:
-    """Checks the key of a request. keys: none means that anyone may call, and that stays so."""
+    """Checks the key of a request. keys: none means that anyone may call, and that stays so.
 
-    def __init__(self, keys: tuple[KeyEntry, ...]) -> None:
-        self._asks: Final = bool(keys)
+    asks: a key is asked for though there is none now.
+    """
+
+    def __init__(self, keys: tuple[KeyEntry, ...], *, asks: bool = False) -> None:
+        self._asks: Final = asks or bool(keys)
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: dict[bytes, tuple[bytes, Caller]] = {}
         self.has_several = False  # callers of different names
@@ -89,7 +92,19 @@ class Authenticator:
 
 def caller_of(key: KeyEntry) -> Caller:
     """Return who calls with a key."""
-    return Caller(key.caller_name, key.models, key.digest[:_ID_BYTES], key.rates, key.priority, key.endpoints)
+    return Caller(
+        key.caller_name,
+        key.models,
+        key.digest[:_ID_BYTES],
+        key.rates,
+        key.priority,
+        key.endpoints,
+        key.team,
+        key.user,
+        key.tags,
+        key.team_rates,
+        key.user_rates,
+    )
 
 
 def _presented(head: RequestHead) -> bytes:

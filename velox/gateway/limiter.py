@@ -39,11 +39,14 @@ _NS_PER_MS: Final = 1_000_000
 _SLOT_RETRY_S: Final = 1.0
 _OF_KEY: Final = frozenset({Scope.KEY, Scope.KEY_MODEL})
 _OF_MODEL: Final = frozenset({Scope.MODEL, Scope.KEY_MODEL})
+_OF_SEVERAL: Final = frozenset({Scope.TEAM, Scope.USER})
 _WHOSE: Final = {
     Scope.GATEWAY: "the gateway's",
     Scope.KEY: "this key's",
     Scope.MODEL: "this model's",
     Scope.KEY_MODEL: "this key's, for this model:",
+    Scope.TEAM: "this team's",
+    Scope.USER: "this user's",
 }
 
 # Names of ours, because the attribute of an enumeration takes 50 ns.
@@ -266,6 +269,8 @@ class Limiter:
     def _tag(self, rule: LimitRule, rate: str, caller: Caller, model: str | None) -> int:
         """Return the name of a row. Without the rate itself: a key whose rate changes keeps what it has used."""
         who = caller.id if rule.scope in _OF_KEY else b""
+        if rule.scope in _OF_SEVERAL:
+            who = (caller.team if rule.scope is Scope.TEAM else caller.user).encode()
         # A surrogate that JSON let through: it has no UTF-8, but must have a quota.
         what = (model or "").encode("utf-8", "surrogatepass") if rule.scope in _OF_MODEL else b""
         return self._table.tag(rate.encode(), rule.name.encode(), who, what)

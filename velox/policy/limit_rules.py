@@ -16,7 +16,14 @@ from velox.types import NO_RATES, Caller, KeyEntry, Rates, Scope
 __all__ = ["SCOPES", "Buckets", "LimitRule", "buckets_needed", "called", "rules_of"]
 
 # As `per` has them.
-SCOPES: Final = {"gateway": Scope.GATEWAY, "key": Scope.KEY, "model": Scope.MODEL, "key+model": Scope.KEY_MODEL}
+SCOPES: Final = {
+    "gateway": Scope.GATEWAY,
+    "team": Scope.TEAM,
+    "user": Scope.USER,
+    "key": Scope.KEY,
+    "model": Scope.MODEL,
+    "key+model": Scope.KEY_MODEL,
+}
 _OF_MODEL: Final = frozenset({Scope.MODEL, Scope.KEY_MODEL})
 _WORDS: Final = {scope: word for word, scope in SCOPES.items()}
 
@@ -57,14 +64,23 @@ def called(rule: LimitRule, rate: str) -> str:
 
 
 def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...]:
-    """Return the rules that count a caller's requests, with its own key's rates in the one for every key."""
-    found = []
+    """Return the rules that count a caller's requests, with its own key's rates in the one for every key.
+
+    Those that its team and its user have are among them.
+    """
+    found = [LimitRule(name, scope, rates) for name, scope, rates in _own(caller) if rates != NO_RATES]
     for rule in rules:
         if rule.of_key:
             rule = replace(rule, rates=caller.rates.over(rule.rates))
+        if (rule.scope is Scope.TEAM and not caller.team) or (rule.scope is Scope.USER and not caller.user):
+            continue
         if rule.rates != NO_RATES and (not rule.keys or caller.name in rule.keys):
             found.append(rule)
     return tuple(found)
+
+
+def _own(caller: Caller) -> tuple[tuple[str, Scope, Rates], ...]:
+    return ("team", Scope.TEAM, caller.team_rates), ("user", Scope.USER, caller.user_rates)
 
 
 # Where a rule does not name its models: so many of a key, and of all. What is needed above that comes as it is used.
@@ -87,7 +103,10 @@ def buckets_needed(rules: Iterable[LimitRule], keys: Iterable[KeyEntry]) -> Buck
     rates = Counter(key.rates for key in found) or Counter([NO_RATES])
     names = Counter(key.caller_name for key in found)
     n_callers = max(1, len(found))
-    named = open_ended = 0
+    teams = {key.team: key.team_rates for key in found if key.team}
+    users = {key.user: key.user_rates for key in found if key.user}
+    named = sum(_n_limits(own) for own in (*teams.values(), *users.values()))
+    open_ended = 0
     for rule in rules:
         if rule.of_key:
             named += sum(n * _n_limits(own.over(rule.rates)) for own, n in rates.items())
@@ -96,6 +115,8 @@ def buckets_needed(rules: Iterable[LimitRule], keys: Iterable[KeyEntry]) -> Buck
         n = _n_limits(rule.rates)
         if rule.scope in (Scope.KEY, Scope.KEY_MODEL):
             n *= n_keys
+        elif rule.scope in (Scope.TEAM, Scope.USER):
+            n *= len(teams if rule.scope is Scope.TEAM else users)
         if rule.is_open_ended:
             open_ended += n * (_MODELS if rule.scope is Scope.MODEL else _MODELS_OF_KEY)
         else:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import pickle
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -106,12 +107,18 @@ class KeyWatch:
     """Of one gateway; a worker has the copy that it was forked with.
 
     keys: those that hold, in the supervisor; in a worker those of its start. auth: who has which of them.
+    wall: Unix time in seconds, by which keys expire.
     """
 
-    def __init__(self, settings: Settings, status: GatewayStatus, logger: logging.Logger) -> None:
-        self.keys = settings.api_keys
+    def __init__(
+        self, settings: Settings, status: GatewayStatus, logger: logging.Logger, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._wall: Final = wall
+        self._all = settings.api_keys  # also those that have expired
+        self.keys = _in_force(self._all, wall())
+        self._expires_s = _next_expiry(self.keys)
         # Made once: processes that are forked share it until they change it.
-        self.auth: Final = Authenticator(self.keys)
+        self.auth: Final = Authenticator(self.keys, asks=bool(self._all))
         self._number = 0  # of changes that this process knows of
         self._log: list[KeyChange] = []
         self._snapshot: Final[SharedSnapshot[tuple[KeyChange, ...]]] = SharedSnapshot(_KEYS_BYTES)
@@ -130,6 +137,10 @@ class KeyWatch:
 
     def look(self, now_s: float) -> None:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
+        if self._wall() >= self._expires_s:
+            n_before = len(self.keys)
+            self._publish(_in_force(self._all, self._wall()))
+            self._logger.info("keys that have expired: %d", n_before - len(self.keys))
         if self._path is None or not self._content.is_due(now_s):
             return
         state, now_ns = file_state(self._path), time.time_ns()
@@ -148,8 +159,9 @@ class KeyWatch:
 
         For the supervisor, when the configuration has changed.
         """
-        of_file = (key for key in self.keys if key.in_file)
-        keys, _ = merged((*(key for key in entries if not key.in_file), *of_file))
+        of_file = (key for key in self._all if key.in_file)
+        self._all, _ = merged((*(key for key in entries if not key.in_file), *of_file))
+        keys = _in_force(self._all, self._wall())
         if keys != self.keys:
             self._publish(keys)
 
@@ -170,12 +182,12 @@ class KeyWatch:
             why = _looks_cut_off(self._end, end)
         if why is None:
             found, problems = self._file.read(content)
-            keys, doubtful = merged((*(key for key in self.keys if not key.in_file), *found))
+            keys, doubtful = merged((*(key for key in self._all if not key.in_file), *found))
             problems = problems or doubtful
             why = str(problems[0]) if problems else None
         if why is None:
-            self._end = end
-            self._take(keys)
+            self._end, self._all = end, keys
+            self._take(_in_force(keys, self._wall()))
             return
         self._status.key_file_is_bad = True
         self._status.count_key_file(taken=False)
@@ -201,6 +213,7 @@ class KeyWatch:
         gone = before.keys() - {key.digest for key in keys}
         come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
         self.keys = keys
+        self._expires_s = _next_expiry(keys)
         self.auth.change(gone, come)
         self._number += 1
         chunks = tuple(pickle.dumps(come[at : at + _CHUNK], _PROTOCOL) for at in range(0, len(come), _CHUNK))
@@ -211,6 +224,17 @@ class KeyWatch:
             del self._log[0]
         self._snapshot.publish(tuple(self._log))
         self._status.n_keys = len(keys)
+
+
+def _in_force(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:
+    """Return the keys that have not expired."""
+    if all(key.expires_s is None or key.expires_s > now_s for key in keys):
+        return keys
+    return tuple(key for key in keys if key.expires_s is None or key.expires_s > now_s)
+
+
+def _next_expiry(keys: Iterable[KeyEntry]) -> float:
+    return min((key.expires_s for key in keys if key.expires_s is not None), default=math.inf)
 
 
 def _looks_cut_off(before: FileEnd, now: FileEnd) -> str | None:

@@ -30,7 +30,7 @@ _RATE_OF: Final = {
     "VELOX_KEY_BURST": "VELOX_KEY_RPM",
     "VELOX_KEY_TPM_BURST": "VELOX_KEY_TPM",
 }
-_PER_KEY: Final = frozenset({Scope.KEY, Scope.KEY_MODEL})
+_PER_KEY: Final = frozenset({Scope.KEY, Scope.KEY_MODEL, Scope.TEAM, Scope.USER})
 _OF_KEYS: Final = ("key_rpm", "key_tpm", "key_concurrency")
 _WITHOUT_KEYS: Final = "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE with it: without keys all callers are one"
 

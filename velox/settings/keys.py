@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import FileEnd, Tree, compose, fields_of, list_items, read_regular_file
+from velox.settings.tree import Entry, FileEnd, Tree, compose, fields_of, list_items, read_regular_file
 from velox.types import KeyEntry, Priority
 
 __all__ = [
@@ -39,6 +39,8 @@ __all__ = [
     "parse_plain_items",
     "read_key_file",
 ]
+
+T = TypeVar("T")
 
 _FILE: Final = "VELOX_API_KEYS_FILE"
 _VISIBLE: Final = re.compile(r"[!-~]+")
@@ -57,7 +59,8 @@ _YAML_BYTES: Final = 2**20
 _MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
-_FIELDS: Final = ("key", "name", "models", "endpoints", "priority", *RATE_FIELDS)
+_FIELDS: Final = ("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", *RATE_FIELDS)
+_MOST_TAGS: Final = 8
 _ENDPOINTS: Final = frozenset({ALL_ENDPOINTS, *GROUPS})
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.:@~/*-]*")
 _ENDPOINT_CHARS: Final = 256
@@ -274,10 +277,39 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     priority = _PRIORITIES.get(texts.get("priority") or "")
     if "priority" in given and priority is None:
         problems.append(Problem("priority", "", "expected high, normal or low", where=given["priority"].where))
+    tags = parse_names(given["tags"], parse.tag, problems) if "tags" in given else ()
+    if len(tags) > _MOST_TAGS:
+        problems.append(Problem("tags", "", f"expected at most {_MOST_TAGS} tags", where=given["tags"].where))
     key = texts.get("key")
     if key is None:
         raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
-    return KeyEntry(_digest(key, spaced=True), name or "", models, rates, priority, endpoints, item.where)
+    return KeyEntry(
+        _digest(key, spaced=True),
+        name or "",
+        models,
+        rates,
+        priority,
+        endpoints,
+        team=_said(given, "team", parse.owner, problems) or "",
+        user=_said(given, "user", parse.owner, problems) or "",
+        tags=tags,
+        expires_s=_said(given, "expires", parse.moment, problems),
+        where=item.where,
+    )
+
+
+def _said(given: Mapping[str, Entry], name: str, read: Callable[[str], T], problems: list[Problem]) -> T | None:
+    """Return what a field of one text says; None: it is not given, or wrong, which is added to `problems`."""
+    if name not in given:
+        return None
+    text = given[name].value.text
+    try:
+        if text is None:
+            raise ValueError("expected one text, not a list")
+        return read(text)
+    except ValueError as exc:
+        problems.append(Problem(name, "", str(exc), where=given[name].where))
+        return None
 
 
 def _endpoint(text: str) -> str:

@@ -155,7 +155,7 @@ def _rule(n: int, item: Tree, problems: list[Problem]) -> LimitRule:
 
 
 def _scope(item: Tree, given: dict[str, Entry], problems: list[Problem]) -> Scope:
-    words = "gateway, key, model or key+model"
+    words = "gateway, team, user, key, model or key+model"
     if "per" not in given:
         expected = f"expected `per`, which is {words}: what has the limit for itself"
         problems.append(Problem("a limit", "", expected, where=item.where))

@@ -6,8 +6,10 @@ Messages never contain the given text: it may be a secret.
 
 from __future__ import annotations
 
+import datetime
 import grp
 import ipaddress
+import math
 import pwd
 import re
 from collections.abc import Callable, Mapping
@@ -39,10 +41,12 @@ __all__ = [
     "key_name",
     "model_name",
     "model_pattern",
+    "moment",
     "name",
     "one_of",
     "origin",
     "origins",
+    "owner",
     "path",
     "percent",
     "prefixes",
@@ -76,6 +80,9 @@ _PERCENT: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%?")
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,2})?)")
 # RFC 9110 §5.6.2.
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_MOMENT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2}))?"
+)
 # The name of a caller's key.
 KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ADDRESS_FORMS: Final = "expected IP:PORT, [IPV6]:PORT, localhost:PORT or unix:PATH"
@@ -442,6 +449,21 @@ model_name: Final = _matching(
 # No comma: the header has them between tags.
 tag: Final = _matching(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII characters each, without commas")
 key_name: Final = _matching(KEY_NAME, "names of keys, and never a key itself")
+owner: Final = _matching(
+    r"[A-Za-z0-9][A-Za-z0-9@._+:-]{0,127}", "1 to 128 letters, digits and any of `@._+:-`, a letter or digit first"
+)
+
+
+def moment(text: str) -> int:
+    """Parse a date, or a date and time with its zone (RFC 3339), to Unix seconds. A date begins at midnight UTC."""
+    match = _MOMENT.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        found = datetime.datetime.fromisoformat(text.upper() if match[1] else f"{text}T00:00:00Z")
+    except ValueError:
+        raise ValueError("expected a date such as 2027-01-31, or 2027-01-31T12:00:00Z") from None
+    return math.ceil(found.timestamp())
 
 
 def _port_of(parts: SplitResult) -> int | None:

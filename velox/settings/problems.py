@@ -67,6 +67,9 @@ def quoted(text: str, *, secret: bool = False) -> str:
     return repr(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "...")
 
 
+_CLOSE: Final = 0.65
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return what a problem says of a name that is none of `known`, with the nearest one."""
     by_rest = {_compared(other): other for other in known}
@@ -75,8 +78,9 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def is_close(name: str, known: Iterable[str]) -> bool:
-    """Say whether a name is nearly one of `known`, so that unknown() would ask for that."""
-    return bool(difflib.get_close_matches(_compared(name), [_compared(other) for other in known], n=1))
+    """Say whether a name is surely meant to be one of `known`: nearer than unknown() asks for."""
+    others = [_compared(other) for other in known]
+    return bool(difflib.get_close_matches(_compared(name), others, n=1, cutoff=_CLOSE))
 
 
 def _compared(name: str) -> str:
