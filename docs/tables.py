@@ -1,4 +1,4 @@
-"""Writes the generated tables of settings.md, errors.md and metrics.md: `python -m docs.tables`.
+"""Writes the generated tables of settings.md, errors.md, metrics.md and others: `python -m docs.tables`.
 
 Knows: what each reason means in words, and the markers that a table stands between. The rest comes from
 velox/errors.py and velox/settings; a test compares the pages with what this makes.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from docs import matrix
 from velox.admin import metrics_page
 from velox.admin.metrics_page import upstream_families
 from velox.errors import Reason, error_type
@@ -276,6 +277,9 @@ TABLES: Final = (
     ("docs/metrics.md", "series", most_series),
     ("docs/providers.md", "providers", providers),
     ("docs/dialects.md", "losses", losses),
+    ("docs/matrix.md", "overview", matrix.overview),
+    ("docs/matrix.md", "matrix", matrix.matrix),
+    ("docs/provider-pages.md", "sections", matrix.sections),
 )
 
 
