@@ -270,8 +270,8 @@ def _of_kind(kind: _Kind) -> Iterator[str]:
             f"**Left out, because it answers them with 400:** {', '.join(f'`{name}`' for name in own.refused)}."
         )
     if own.renamed:
-        names = ", ".join(f"`{ours}` as `{theirs}`" for ours, theirs in own.renamed)
-        yield _bullet(f"**Renamed in translations:** {names}.")
+        renamed = ", ".join(f"`{ours}` as `{theirs}`" for ours, theirs in own.renamed)
+        yield _bullet(f"**Renamed in translations:** {renamed}.")
 
 
 def _bullet(text: str) -> str:

@@ -213,6 +213,23 @@ def test_parallel_calls_may_overlap() -> None:
     ]
 
 
+def test_pitfall_13_item_of_a_signature_stands_behind_the_signed_one_not_inside() -> None:
+    """OpenAI's items follow one another: LangChain splits a call in two where another item begins inside."""
+    events: list[Event] = [
+        *(Open(0, Kind.TOOL, "call_1", "f"), Sign(0, Signature("google", "x")), Delta(0, b'"{}"'), Close(0)),
+        *(Open(1, Kind.TEXT), Delta(1, b'"a"'), Sign(1, Signature("google", "y")), Close(1)),
+        *(Finish(Stop(StopReason.END)), End()),
+    ]
+    written = _written(events)
+
+    marks = [
+        (event["type"].rpartition(".")[2], event["output_index"]) for event in written if "output_item" in event["type"]
+    ]
+    assert marks == [(mark, n) for n in range(4) for mark in ("added", "done")]
+    kinds = [item["type"] for item in written[-1]["response"]["output"]]
+    assert kinds == ["function_call", "reasoning", "message", "reasoning"]
+
+
 def test_pitfall_03_a_call_without_arguments_is_an_empty_object() -> None:
     """In the deltas, too."""
     seen = _written([Open(0, Kind.TOOL, "a", "f"), Close(0), Finish(Stop(StopReason.TOOLS)), End()])

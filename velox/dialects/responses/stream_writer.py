@@ -219,10 +219,8 @@ class EventWriter:
         block = self._blocks.get(event.n)
         if block is None:
             return []
-        if block.kind in (Kind.THINKING, Kind.REDACTED):
-            block.signature = event.signature
-            return []
-        return self._own_item(event.signature, block.call_id or None)
+        block.signature = event.signature  # one of a call or a text has an item of its own, behind theirs
+        return []
 
     def _own_item(self, signature: Signature, call_id: str | None) -> list[bytes]:
         """Write an item for the signature of a call or a text."""
@@ -263,6 +261,8 @@ class EventWriter:
         self._items[block.index] = item
         fields = b'"output_index":%d,"item":%b' % (block.index, item)
         events.append(self._event(b"response.output_item.done", fields))
+        if block.signature is not None and block.kind not in (Kind.THINKING, Kind.REDACTED):
+            events += self._own_item(block.signature, block.call_id or None)
         return events
 
     def _close_call(self, block: _Block, text: JsonText, events: list[bytes]) -> bytes:
