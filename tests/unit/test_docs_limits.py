@@ -10,8 +10,9 @@ import pytest
 
 from tests.markdown import ROOT, blocks, commands
 from velox.cli import main
+from velox.policy.spellings import filled
 from velox.settings import load
-from velox.settings.limits import RATE_FIELDS, filled
+from velox.settings.limits import RATE_FIELDS
 from velox.types import Priority, Rates, Scope
 
 PAGE = ROOT / "docs/limits.md"

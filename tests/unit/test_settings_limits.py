@@ -8,9 +8,9 @@ import pytest
 
 from velox.cli import main
 from velox.policy.limit_rules import LimitRule, called, rules_of
+from velox.policy.spellings import filled
 from velox.settings import Settings, SettingsError, load
 from velox.settings.checks import redis_problem
-from velox.settings.limits import filled
 from velox.settings.parse import concurrency, redis_prefix, redis_url
 from velox.settings.show import limit_lines
 from velox.types import ANYONE, Caller, Rates, Scope

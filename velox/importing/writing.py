@@ -14,6 +14,7 @@ from typing import Final
 from velox.importing.deployments import Destination
 from velox.importing.groups import Limit, Route, Target
 from velox.importing.notes import Notes
+from velox.policy.spellings import MOST_RPM, MOST_TPM
 from velox.providers.rows import PROVIDERS as ROWS
 from velox.settings.problems import on_one_line
 
@@ -24,8 +25,6 @@ _PLAIN: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9._/+-]*|[0-9]{1,10}(?:\.[0-9]+)?s?|(?:env:|https?://)[A-Za-z0-9._/:\[\]-]+"
 )
 _WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-_MOST_RPM: Final = 60_000_000
-_MOST_TPM: Final = 100_000_000
 _NAME_CHARS: Final = 56
 _LINE_CHARS: Final = 120
 
@@ -153,9 +152,9 @@ def _limits(limits: Iterable[Limit]) -> Iterator[str]:
         yield f"  - per: {'model' if alone else 'gateway'}"
         yield f"    models: [{', '.join(map(_scalar, limit.models))}]"
         if limit.rpm:
-            yield f"    rpm: {min(limit.rpm, _MOST_RPM)}"
+            yield f"    rpm: {min(limit.rpm, MOST_RPM)}"
         if limit.tpm:
-            yield f"    tpm: {min(limit.tpm, _MOST_TPM)}"
+            yield f"    tpm: {min(limit.tpm, MOST_TPM)}"
 
 
 def _scalar(text: str) -> str:

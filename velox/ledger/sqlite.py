@@ -18,28 +18,26 @@ read from its row, so that the same answer is found when the batch comes again.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from velox.ledger.record import KEPT_NAMES, Call, Flag, Tokens
-from velox.ledger.store import NOTHING, PERIODS, Batch, Dimension, Numbered, Question, StoreError, Sums, Total
+from velox.ledger.sqlite_file import connect, failing, transaction
+from velox.ledger.store import NOTHING, PERIODS, Batch, Dimension, Numbered, Question, Sums, Total
 
 __all__ = ["SqliteStore"]
 
-_VERSION: Final = 1
 _DAY_S: Final = 86_400
 _US: Final = 1_000_000
 # Sums are kept this long, by period; days for ever.
 _KEPT_S: Final = {"minute": 2 * _DAY_S, "hour": 90 * _DAY_S}
 _OPEN_DAYS: Final = 4
-_BUSY_S: Final = 5.0
 _TEXTS: Final = 4096  # numbers of texts that are remembered, a file
 
-_SUM_SCHEMA: Final = """
+_SUM_MIGRATIONS: Final = (
+    """
 CREATE TABLE ring (name TEXT PRIMARY KEY, position INTEGER NOT NULL, damaged INTEGER NOT NULL,
     dropped TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE name (ring TEXT NOT NULL, number INTEGER NOT NULL, text TEXT NOT NULL, PRIMARY KEY (ring, number))
@@ -48,9 +46,11 @@ CREATE TABLE total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT N
     model TEXT NOT NULL, n INTEGER NOT NULL, n_errors INTEGER NOT NULL, n_estimated INTEGER NOT NULL,
     n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL, cached INTEGER NOT NULL,
     cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
-    PRIMARY KEY (period, start, key, upstream, model)) WITHOUT ROWID;
-"""
-_DAY_SCHEMA: Final = """
+    PRIMARY KEY (period, start, key, upstream, model)) WITHOUT ROWID
+""",
+)
+_DAY_MIGRATIONS: Final = (
+    """
 CREATE TABLE ring (name TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE text (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL, ring INTEGER NOT NULL,
@@ -60,8 +60,9 @@ CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt IN
     reason INTEGER NOT NULL, input INTEGER, output INTEGER, cached INTEGER, cache_written INTEGER,
     cache_written_1h INTEGER, reasoning INTEGER, cost_nano INTEGER, prices INTEGER NOT NULL,
     PRIMARY KEY (process, number, attempt)) WITHOUT ROWID;
-CREATE INDEX call_started ON call (started_us);
-"""
+CREATE INDEX call_started ON call (started_us)
+""",
+)
 _N_CALL: Final = 25
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
@@ -92,8 +93,8 @@ class SqliteStore:
         self._days_kept: Final = days
         self._is_reader: Final = is_reader
         self._days: dict[str, _DayFile] = {}
-        with _failing(folder / "ledger.db"):
-            self._sums: Final = _connect(folder / "ledger.db", _SUM_SCHEMA, is_reader=is_reader)
+        with failing(folder / "ledger.db"):
+            self._sums: Final = connect(folder / "ledger.db", _SUM_MIGRATIONS, is_reader=is_reader)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._folder}>"
@@ -102,13 +103,13 @@ class SqliteStore:
 
     def position(self, ring: str) -> int:
         """Return the number of the first record of a ring that is not safe."""
-        with _failing(self._folder / "ledger.db"):
+        with failing(self._folder / "ledger.db"):
             row = self._sums.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
         return 0 if row is None else int(row[0])
 
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
-        with _failing(self._folder / "ledger.db"):
+        with failing(self._folder / "ledger.db"):
             rows = self._sums.execute("SELECT number, text FROM name WHERE ring = ? ORDER BY number", (ring,))
             return dict(rows.fetchall())
 
@@ -119,14 +120,14 @@ class SqliteStore:
             by_day.setdefault(_day(numbered.call.started_us), []).append(numbered)
         counted: list[Numbered] = []
         for day, calls in by_day.items():
-            with _failing(self._path(day)):
+            with failing(self._path(day)):
                 counted += self._day(day).add(batch.ring, batch.end, calls)
-        with _failing(self._folder / "ledger.db"):
+        with failing(self._folder / "ledger.db"):
             self._add_sums(batch, counted)
 
     def _add_sums(self, batch: Batch, calls: Sequence[Numbered]) -> None:
         sums = self._sums
-        with _transaction(sums):
+        with transaction(sums):
             row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
             position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], _sums(row[2]))
             rows = _totals(call for number, call in calls if number >= position)
@@ -155,7 +156,7 @@ class SqliteStore:
                     found.close()
                 for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                     each.unlink(missing_ok=True)
-        with _failing(self._folder / "ledger.db"), _transaction(self._sums):
+        with failing(self._folder / "ledger.db"), transaction(self._sums):
             for period, kept_s in _KEPT_S.items():
                 self._sums.execute("DELETE FROM total WHERE period = ? AND start < ?", (period, now_s - kept_s))
 
@@ -170,7 +171,7 @@ class SqliteStore:
         group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
         select = "".join(f"{column}, " for column in columns) + _SUMS
         values = (period, question.since_s, question.until_s, *(value for _, value in question.where))
-        with _failing(self._folder / "ledger.db"):
+        with failing(self._folder / "ledger.db"):
             sql = f"SELECT {select} FROM total WHERE {conditions}{group}"
             rows = self._sums.execute(sql, values).fetchall()
         n = len(columns)
@@ -187,7 +188,7 @@ class SqliteStore:
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if first <= day <= last:
-                with _failing(path):
+                with failing(path):
                     yield from self._day(day).calls(since_us, until_us, question.where)
 
     def close(self) -> None:
@@ -216,14 +217,14 @@ class _DayFile:
     """The calls of one day."""
 
     def __init__(self, path: Path, *, is_reader: bool) -> None:
-        self._db: Final = _connect(path, _DAY_SCHEMA, is_reader=is_reader)
+        self._db: Final = connect(path, _DAY_MIGRATIONS, is_reader=is_reader)
         self._texts: dict[str, int] = {}
 
     def add(self, ring: str, end: int, calls: Sequence[Numbered]) -> list[Numbered]:
         """Keep the calls of a batch that ends before record `end`. Return those that count: no call counts twice."""
         db = self._db
         try:
-            with _transaction(db):
+            with transaction(db):
                 ring_number = self._number(ring)
                 row = db.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
                 position = 0 if row is None else row[0]
@@ -297,56 +298,6 @@ class _DayFile:
 
     def close(self) -> None:
         self._db.close()
-
-
-def _connect(path: Path, schema: str, *, is_reader: bool) -> sqlite3.Connection:
-    """Open a file, and make its tables if it is new. Raises sqlite3.Error, StoreError."""
-    if is_reader:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S, isolation_level=None)
-    else:
-        db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-    try:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > _VERSION:
-            raise StoreError(
-                f"{path} has schema {version}, written by a newer Velox; this one knows {_VERSION}: run the newer one,"
-                " or name another folder"
-            )
-        if is_reader and not version:
-            raise StoreError(f"{path} is just being made: try again in a moment")
-        if not is_reader:
-            path.chmod(0o600)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            if not version:
-                db.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {_VERSION}; COMMIT;")
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-@contextlib.contextmanager
-def _failing(path: Path) -> Iterator[None]:
-    """Say which file it is that failed."""
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise StoreError(f"{path}: {exc}") from exc
-    except OSError as exc:
-        raise StoreError(f"{path}: {exc.strerror}") from exc
 
 
 def _day(time_us: int) -> str:

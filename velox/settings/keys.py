@@ -22,6 +22,7 @@ from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
+from velox.policy.spellings import KEY_NAME, MOST_KEY_CHARS, MOST_TAGS, is_endpoint
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
@@ -48,7 +49,6 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 # quotes, a space is more often a mistake.
 _SPACED: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
-_KEY_CHARS: Final = 512
 _FILE_BYTES: Final = 64 * 2**20  # half a million keys with limits and names
 # All processes share them in memory, some 500 bytes each.
 _MOST_KEYS: Final = 500_000
@@ -60,10 +60,6 @@ _MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
 _FIELDS: Final = ("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", *RATE_FIELDS)
-_MOST_TAGS: Final = 8
-_ENDPOINTS: Final = frozenset({ALL_ENDPOINTS, *GROUPS})
-_PATH: Final = re.compile(r"/[A-Za-z0-9_.:@~/*-]*")
-_ENDPOINT_CHARS: Final = 256
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
@@ -216,7 +212,7 @@ class _PlainList:
                 name = ""
             case [_, b"key", key, _, b"name", called, _] | [_, b"name", called, _, b"key", key, _]:
                 name = scalar_of(called) or ""
-                if not parse.KEY_NAME.fullmatch(name):
+                if not KEY_NAME.matches(name):
                     return None
             case _:
                 return None
@@ -268,9 +264,8 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     given = fields_of(item, "a key", _FIELDS, problems, hidden=True)
     texts = {name: one.value.text for name, one in given.items()}
     name = texts.get("name", "")
-    if name is None or ("name" in given and not parse.KEY_NAME.fullmatch(name)):
-        expected = "expected 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
-        problems.append(Problem("name", "", expected, where=given["name"].where))
+    if name is None or ("name" in given and not KEY_NAME.matches(name)):
+        problems.append(Problem("name", "", f"expected {KEY_NAME.expected}", where=given["name"].where))
     models = parse_names(given["models"], parse.model_pattern, problems) if "models" in given else ()
     endpoints = parse_names(given["endpoints"], _endpoint, problems) if "endpoints" in given else ()
     rates = parse_rates(given, problems, secret=True)
@@ -278,8 +273,8 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
     if "priority" in given and priority is None:
         problems.append(Problem("priority", "", "expected high, normal or low", where=given["priority"].where))
     tags = parse_names(given["tags"], parse.tag, problems) if "tags" in given else ()
-    if len(tags) > _MOST_TAGS:
-        problems.append(Problem("tags", "", f"expected at most {_MOST_TAGS} tags", where=given["tags"].where))
+    if len(tags) > MOST_TAGS:
+        problems.append(Problem("tags", "", f"expected at most {MOST_TAGS} tags", where=given["tags"].where))
     key = texts.get("key")
     if key is None:
         raise ValueError("expected a key: `key: sha256:HEX`, or the key itself")
@@ -314,7 +309,7 @@ def _said(given: Mapping[str, Entry], name: str, read: Callable[[str], T], probl
 
 def _endpoint(text: str) -> str:
     """Check the name of a group, or a pattern of paths. Raises ValueError."""
-    if text not in _ENDPOINTS and not (_PATH.fullmatch(text) and len(text) <= _ENDPOINT_CHARS):
+    if not is_endpoint(text):
         groups = ", ".join((ALL_ENDPOINTS, *GROUPS))
         raise ValueError(f"expected groups of endpoints ({groups}), or paths with * for any text, as /v1/files*")
     return text
@@ -329,7 +324,7 @@ def _digest(text: str, *, spaced: bool) -> bytes:
         if digest == _OF_NOTHING:
             raise ValueError("expected the digest of a key; this one is of nothing")
         return digest
-    if not (_SPACED if spaced else _VISIBLE).fullmatch(text) or len(text) > _KEY_CHARS:
+    if not (_SPACED if spaced else _VISIBLE).fullmatch(text) or len(text) > MOST_KEY_CHARS:
         hint = "; in a YAML list a key may have spaces inside" if _SPACED.fullmatch(text) and " " in text else ""
-        raise ValueError(f"expected 1 to {_KEY_CHARS} visible ASCII characters{hint}")
+        raise ValueError(f"expected 1 to {MOST_KEY_CHARS} visible ASCII characters{hint}")
     return hashlib.sha256(text.encode("ascii")).digest()

@@ -17,18 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from velox.policy.limit_rules import SCOPES, LimitRule
+from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.settings import parse
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Entry, Tree, compose, fields_of, list_items
 from velox.types import Rates, Scope
 
 __all__ = [
-    "MOST_BURST",
-    "MOST_CONCURRENCY",
-    "MOST_RPM",
-    "MOST_TPM",
     "RATE_FIELDS",
-    "filled",
     "parse_limits",
     "parse_list",
     "parse_names",
@@ -36,13 +32,6 @@ __all__ = [
 ]
 
 _VARIABLE: Final = "VELOX_LIMITS"
-MOST_RPM: Final = 60_000_000
-MOST_BURST: Final = 10_000_000
-MOST_TPM: Final = 100_000_000
-MOST_CONCURRENCY: Final = 10_000_000
-# A burst of ten seconds' requests, and at least 10: a client with a low rate may send a few at once.
-_BURST_PART: Final = 6
-_LEAST_BURST: Final = 10
 
 _MOST: Final = {
     "rpm": MOST_RPM,
@@ -57,22 +46,6 @@ _FIELDS: Final = ("per", "keys", "models", *RATE_FIELDS)
 # Each is looked at once for every caller and model.
 _MOST_RULES: Final = 256
 _MOST_NAMES: Final = 10_000
-
-
-def filled(rates: Rates) -> Rates:
-    """Return the rates with the bursts that are not given.
-
-    Of requests a sixth of a minute's, at least 10, at most the minute's. Of tokens the minute's: a large prompt must
-    fit.
-    """
-    burst = rates.burst or min(rates.rpm, max(_LEAST_BURST, rates.rpm // _BURST_PART))
-    return Rates(
-        rates.rpm,
-        burst if rates.rpm else 0,
-        rates.tpm,
-        (rates.tpm_burst or rates.tpm) if rates.tpm else 0,
-        rates.concurrency,
-    )
 
 
 def parse_rates(given: Mapping[str, Entry], problems: list[Problem], *, secret: bool = False) -> Rates:

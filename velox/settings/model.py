@@ -10,10 +10,11 @@ import msgspec
 
 from velox.policy.limit_rules import LimitRule
 from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
+from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse
 from velox.settings.keys import parse_entries, parse_items
-from velox.settings.limits import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled, parse_limits, parse_list
+from velox.settings.limits import parse_limits, parse_list
 from velox.settings.tree import NO_END, FileEnd
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, live_setting, setting, variables_of
 from velox.types import Address, KeyEntry, Origin, Rates, Scope, Secret, SocketOwner

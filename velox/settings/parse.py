@@ -17,11 +17,11 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from velox.policy.routes import Delay, HashOn
+from velox.policy.spellings import KEY_NAME, MODEL_PATTERN, OWNER, TAG, Spelling
 from velox.types import Address, Origin, Secret, SocketOwner
 
 __all__ = [
     "DAY_S",
-    "KEY_NAME",
     "OPTIONAL_TIMEOUT",
     "TIMEOUT",
     "address",
@@ -83,8 +83,6 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2}))?"
 )
-# The name of a caller's key.
-KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ADDRESS_FORMS: Final = "expected IP:PORT, [IPV6]:PORT, localhost:PORT or unix:PATH"
 _ORIGIN_FORMS: Final = "expected http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]"
 _MODE: Final = re.compile(r"0?[0-7]{3}")
@@ -190,13 +188,17 @@ def one_of(*words: str) -> Callable[[str], Any]:
     return parse
 
 
-def _matching(pattern: str | re.Pattern[str], expected: str) -> Callable[[str], str]:
+def _matching(pattern: str, expected: str) -> Callable[[str], str]:
     """Return a parser of texts that `pattern` matches as a whole."""
-    matched = re.compile(pattern)
+    return _spelled(Spelling(pattern, expected))
+
+
+def _spelled(spelling: Spelling, expected: str = "") -> Callable[[str], str]:
+    """Return a parser of texts of one kind. expected: what its error says instead."""
 
     def parse(text: str) -> str:
-        if not matched.fullmatch(text):
-            raise ValueError(f"expected {expected}")
+        if not spelling.matches(text):
+            raise ValueError(f"expected {expected or spelling.expected}")
         return text
 
     return parse
@@ -440,18 +442,13 @@ header_value: Final = _matching(
 # Of an upstream or a route; both are labels of metrics.
 name: Final = _matching(r"[A-Za-z0-9._-]{1,64}", "a name of 1 to 64 letters, digits, `.`, `_` and `-`")
 # `*` stands for any text.
-model_pattern: Final = _matching(
-    r"[!-~]{1,256}", "names of models, `*` for any text, 1 to 256 visible ASCII characters each"
-)
+model_pattern: Final = _spelled(MODEL_PATTERN)
 model_name: Final = _matching(
     r"[!-)+-~]{1,256}", "the name of one model, 1 to 256 visible ASCII characters without `*`"
 )
-# No comma: the header has them between tags.
-tag: Final = _matching(r"[!-+\--~]{1,64}", "tags of 1 to 64 visible ASCII characters each, without commas")
-key_name: Final = _matching(KEY_NAME, "names of keys, and never a key itself")
-owner: Final = _matching(
-    r"[A-Za-z0-9][A-Za-z0-9@._+:-]{0,127}", "1 to 128 letters, digits and any of `@._+:-`, a letter or digit first"
-)
+tag: Final = _spelled(TAG)
+key_name: Final = _spelled(KEY_NAME, "names of keys, and never a key itself")
+owner: Final = _spelled(OWNER)
 
 
 def moment(text: str) -> int:

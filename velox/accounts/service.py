@@ -1,0 +1,345 @@
+"""Keys, teams and users: made, changed, found and deleted, by whoever asks for it: the API, a command, an import.
+
+Knows: what may be changed into what, and that each change is told to the audit. Does not know: who may ask, how a field
+is written (fields.py), or where accounts are kept (store.py).
+
+A key is shown once, when it is made or rotated; only its SHA-256 is kept. All calls block: they wait for the database.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from velox.accounts.fields import FieldError, read_fields, view
+from velox.accounts.model import Account, Change, Digest, Key, Kind, Team, User
+from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
+from velox.policy import spellings
+from velox.policy.patterns import covers
+from velox.types import NO_RATES
+
+__all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Made", "Page"]
+
+A = TypeVar("A", bound=Account)
+
+MOST_GRACE_S: Final = 90 * 86_400
+_MOST_PAGE: Final = 1000
+_TYPES: Final[Mapping[Kind, type[Account]]] = {"key": Key, "team": Team, "user": User}
+_RETRIES: Final = 100  # each time somebody else has made a change
+_SECRET_BYTES: Final = 32
+_LEAST_SECRET_CHARS: Final = 16
+_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
+_OF_NOTHING: Final = hashlib.sha256(b"").digest()
+
+
+class AccountsError(Exception):
+    """What was asked for can't be done, and nothing of it was.
+
+    code: invalid, not_found or conflict. field: which one is wrong; "" for none. The message never shows a value.
+    """
+
+    def __init__(self, code: str, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.code: Final = code
+        self.message: Final = message
+        self.field: Final = field
+
+
+class Made(NamedTuple):
+    """A key as it was made or rotated. secret: what its client presents; "" where only its digest was given."""
+
+    key: Key
+    secret: str
+
+
+class Page(NamedTuple):
+    """Some of a list. cursor: what the next page begins with; "": this is the last one."""
+
+    items: Sequence[Any]
+    cursor: str
+
+
+class Accounts:
+    """All accounts of a gateway, or of all that share a database. clock: Unix time. random: so many bytes."""
+
+    def __init__(
+        self,
+        store: AccountStore,
+        clock: Callable[[], float] = time.time,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._store: Final = store
+        self._clock: Final = clock
+        self._random: Final = random
+
+    def __repr__(self) -> str:
+        return f"<Accounts in {self._store!r}>"
+
+    # -- making -----------------------------------------------------------------------------------
+
+    def create_key(self, fields: Mapping[str, object], actor: str) -> Made:
+        """Make a key. Besides its fields: id; key: what its client presents; or digest: the SHA-256 of that.
+
+        Raises AccountsError.
+        """
+        given = dict(fields)
+        id_ = self._id("key", given.pop("id", None))
+        secret, digest, hint = self._credential(given)
+        key = self._new(Key, id_, given, hint=hint)
+        self._check_owners(key)
+        self._apply("create", None, key, actor, [Digest(digest, id_, None)])
+        return Made(key, secret)
+
+    def create_team(self, fields: Mapping[str, object], actor: str) -> Team:
+        """Make a team. Besides its fields: id. Raises AccountsError."""
+        return self._create(Team, "team", fields, actor)
+
+    def create_user(self, fields: Mapping[str, object], actor: str) -> User:
+        """Make a user. Besides its fields: id. Raises AccountsError."""
+        return self._create(User, "user", fields, actor)
+
+    def _create(self, made: type[A], kind: Kind, fields: Mapping[str, object], actor: str) -> A:
+        given = dict(fields)
+        account = self._new(made, self._id(kind, given.pop("id", None)), given)
+        self._apply("create", None, account, actor)
+        return account
+
+    def _new(self, made: type[A], id_: str, fields: Mapping[str, object], **more: Any) -> A:
+        now_s = int(self._clock())
+        values = _read(_kind_of(made), fields)
+        return made(id=id_, created_s=now_s, updated_s=now_s, **values, **more)
+
+    def _id(self, kind: Kind, given: object) -> str:
+        if given is None:
+            # Later ones sort behind earlier ones.
+            time_part = int(self._clock() * 1000).to_bytes(6, "big")
+            return f"{kind}_{base64.b32hexencode(time_part + self._random(9)).decode().lower()}"
+        if not isinstance(given, str) or not spellings.OWNER.matches(given):
+            raise AccountsError("invalid", f"id: expected {spellings.OWNER.expected}", "id")
+        return given
+
+    def _credential(self, given: dict[str, object]) -> tuple[str, bytes, str]:
+        """Take `key` and `digest` out of the fields; return the secret, its digest, and a hint for people."""
+        key, digest = given.pop("key", None), given.pop("digest", None)
+        if key is not None and digest is not None:
+            raise AccountsError("invalid", "digest: expected this or key, not both", "digest")
+        if digest is not None:
+            match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
+            if match is None or bytes.fromhex(match[1]) == _OF_NOTHING:
+                raise AccountsError("invalid", "digest: expected the SHA-256 of a key, 64 hexadecimal digits", "digest")
+            return "", bytes.fromhex(match[1]), ""
+        if key is None:
+            return self._secret()
+        least, most = _LEAST_SECRET_CHARS, spellings.MOST_KEY_CHARS
+        if not isinstance(key, str) or not spellings.VISIBLE.matches(key) or not least <= len(key) <= most:
+            raise AccountsError("invalid", f"key: expected {least} to {most} visible ASCII characters", "key")
+        return key, hashlib.sha256(key.encode()).digest(), _hint(key)
+
+    def _secret(self) -> tuple[str, bytes, str]:
+        secret = "sk-" + base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
+        return secret, hashlib.sha256(secret.encode()).digest(), _hint(secret)
+
+    # -- changing ---------------------------------------------------------------------------------
+
+    def update(self, kind: Kind, id: str, fields: Mapping[str, object], actor: str) -> Account:  # noqa: A002
+        """Change the fields that are given; null takes one away. Raises AccountsError."""
+
+        def changed(account: Account) -> Account:
+            values = _read(kind, fields, account)
+            after = msgspec.structs.replace(account, **values)
+            if isinstance(after, Key):
+                self._check_owners(after)
+            return after
+
+        return self._change("update", kind, id, changed, actor)
+
+    def block(self, kind: Kind, id: str, actor: str) -> Account:  # noqa: A002
+        """Have nothing of it be used until it is unblocked. Raises AccountsError."""
+        return self._change("block", kind, id, lambda each: msgspec.structs.replace(each, is_blocked=True), actor)
+
+    def unblock(self, kind: Kind, id: str, actor: str) -> Account:  # noqa: A002
+        """Have it be used again. Raises AccountsError."""
+        return self._change("unblock", kind, id, lambda each: msgspec.structs.replace(each, is_blocked=False), actor)
+
+    def rotate_key(self, id: str, grace_s: int, actor: str) -> Made:  # noqa: A002
+        """Give a key a new secret. What it had before holds for `grace_s` seconds more. Raises AccountsError."""
+        if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s <= MOST_GRACE_S:
+            raise AccountsError("invalid", f"grace: expected 0 to {MOST_GRACE_S} seconds", "grace")
+        secret, digest, hint = self._secret()
+        now_s = int(self._clock())
+
+        def after(account: Account) -> Account:
+            return msgspec.structs.replace(account, hint=hint)
+
+        def digests() -> list[Digest]:
+            until_s = now_s + grace_s
+            before = [
+                each._replace(until_s=until_s if each.until_s is None else min(each.until_s, until_s))
+                for each in self._store.digests(id)
+            ]
+            return [Digest(digest, id, None), *(each for each in before if (each.until_s or 0) > now_s)]
+
+        key = self._change("rotate", "key", id, after, actor, digests)
+        assert isinstance(key, Key), "that was asked for"
+        return Made(key, secret)
+
+    def delete(self, kind: Kind, id: str, actor: str) -> None:  # noqa: A002
+        """Take it away. Raises AccountsError: also while keys belong to it."""
+        for _ in range(_RETRIES):
+            before = self.get(kind, id)
+            if self._apply("delete", before, None, actor, [] if kind == "key" else None):
+                return
+        raise _busy()
+
+    def _change(
+        self,
+        action: str,
+        kind: Kind,
+        id_: str,
+        change: Callable[[Account], Account],
+        actor: str,
+        digests: Callable[[], Sequence[Digest]] | None = None,
+    ) -> Account:
+        for _ in range(_RETRIES):
+            before = self.get(kind, id_)
+            now_s = max(int(self._clock()), before.updated_s)
+            after = msgspec.structs.replace(change(before), updated_s=now_s, version=before.version + 1)
+            if self._apply(action, before, after, actor, None if digests is None else digests()):
+                return after
+        raise _busy()
+
+    def _apply(
+        self,
+        action: str,
+        before: Account | None,
+        after: Account | None,
+        actor: str,
+        digests: Sequence[Digest] | None = None,
+    ) -> bool:
+        """Make a change; False: somebody else was faster, look again. Raises AccountsError."""
+        account = after or before
+        assert account is not None, "one of them is there"
+        kind = _kind_of(type(account))
+        seen = (None if before is None else view(before), None if after is None else view(after))
+        change = Change(0, int(self._clock()), actor, action, kind, account.id, *seen)
+        owners = (account.team, account.user) if isinstance(account, Key) else ("", "")
+        write = Write(
+            change,
+            account.name,
+            *owners,
+            document=b"" if after is None else msgspec.json.encode(after),
+            version=0 if before is None else before.version,
+            digests=digests,
+        )
+        try:
+            self._store.apply(write)
+        except ConflictError as exc:
+            if exc.what == Conflict.STALE:
+                return False
+            raise _conflict(exc.what, kind) from None
+        return True
+
+    def _check_owners(self, key: Key) -> None:
+        """Check that a key asks for nothing that its team may not use. Raises AccountsError."""
+        for kind, id_ in (("team", key.team), ("user", key.user)):
+            if not id_:
+                continue
+            document = self._store.get("team" if kind == "team" else "user", id_)
+            if document is None:
+                raise AccountsError("invalid", f"{kind}: there is no such {kind}", kind)
+            if kind == "team":
+                team = msgspec.json.decode(document, type=Team)
+                for name, own, most in (
+                    ("models", key.models, team.models),
+                    ("endpoints", key.endpoints, team.endpoints),
+                ):
+                    if most and not all(any(covers(wide, each) for wide in most) for each in own):
+                        raise AccountsError("invalid", f"{name}: expected some of its team's {name}", name)
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, id: str) -> Account:  # noqa: A002
+        """Return one. Raises AccountsError."""
+        document = self._store.get(kind, id)
+        if document is None:
+            raise AccountsError("not_found", f"there is no such {kind}")
+        return msgspec.json.decode(document, type=_TYPES[kind])
+
+    def key_of(self, secret: str) -> Key | None:
+        """Return the key that a client presents, also one that is not in force; None: it is none of ours."""
+        id_ = self._store.owner(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest())
+        document = None if id_ is None else self._store.get("key", id_)
+        return None if document is None else msgspec.json.decode(document, type=Key)
+
+    def key_of_digest(self, digest: bytes) -> Key | None:
+        """Return the key that has a digest; None: none has."""
+        id_ = self._store.owner(digest)
+        document = None if id_ is None else self._store.get("key", id_)
+        return None if document is None else msgspec.json.decode(document, type=Key)
+
+    def digests(self, key: str) -> list[Digest]:
+        """Return what a key's client may present, as digests."""
+        return self._store.digests(key)
+
+    def page(self, kind: Kind, cursor: str = "", limit: int = 100, where: Mapping[str, str] | None = None) -> Page:
+        """Return some of them, in the order of their ids. where: name, team, user. Raises AccountsError."""
+        most = _limit(limit)
+        documents = self._store.page(kind, cursor, most + 1, where or {})
+        found = [msgspec.json.decode(each, type=_TYPES[kind]) for each in documents[:most]]
+        return Page(found, found[-1].id if len(documents) > most else "")
+
+    def changes(self, cursor: str = "", limit: int = 100, where: Mapping[str, str] | None = None) -> Page:
+        """Return some changes, the last first. where: kind, object_id, actor. Raises AccountsError."""
+        most = _limit(limit)
+        if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+            raise AccountsError("invalid", "cursor: expected what the page before has told", "cursor")
+        found = self._store.changes(int(cursor or 0), most + 1, where or {})
+        return Page(found[:most], str(found[most - 1].number) if len(found) > most else "")
+
+    def number(self) -> int:
+        """Return the number of the last change; another one: something has changed."""
+        return self._store.number()
+
+
+def _read(kind: Kind, fields: Mapping[str, object], now: Account | None = None) -> dict[str, Any]:
+    try:
+        return read_fields(kind, fields, NO_RATES if now is None else now.rates)
+    except FieldError as exc:
+        raise AccountsError("invalid", str(exc), exc.field) from None
+
+
+def _kind_of(made: type[Account]) -> Kind:
+    return "key" if made is Key else "team" if made is Team else "user"
+
+
+def _hint(secret: str) -> str:
+    return f"{secret[:3]}...{secret[-4:]}"
+
+
+def _limit(limit: int) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST_PAGE:
+        raise AccountsError("invalid", f"limit: expected 1 to {_MOST_PAGE}", "limit")
+    return limit
+
+
+def _conflict(what: str, kind: Kind) -> AccountsError:
+    match what:
+        case Conflict.EXISTS:
+            return AccountsError("conflict", f"there is a {kind} of this id", "id")
+        case Conflict.DIGEST:
+            return AccountsError("conflict", "there is such a key already", "key")
+        case Conflict.OWNER:
+            return AccountsError("invalid", "its team or its user has just been deleted", "team")
+        case _:
+            return AccountsError("conflict", f"keys belong to this {kind}: delete them first, or give them to another")
+
+
+def _busy() -> AccountsError:
+    return AccountsError("conflict", "others are changing it at the same time: try again")
