@@ -84,7 +84,12 @@ STEPS: Final = (
         "route",
         ("By model, path, header, key; then, by health and", "load, an upstream, a server, an upstream key."),
         "RouteCursor.first(), gateway/group.py",
-        ("404 unknown_model, unknown_route", "429 rate_limited: all keys rest"),
+        (
+            "404 unknown_model, unknown_route",
+            "429 rate_limited: all keys rest",
+            "budgets: 429 insufficient_quota,",
+            "403 unpriced_model",
+        ),
     ),
     Step(
         "connect",

@@ -66,6 +66,9 @@ MEANING: Final = {
     " [endpoints](keys.md#endpoints))",
     Reason.RATE_LIMITED: "a limit is reached ([limits](limits.md)); `retry-after-ms` says when all have capacity;"
     " without it the request is larger than a limit",
+    Reason.INSUFFICIENT_QUOTA: "a [budget](budgets.md) is used up; `x-velox-budget-reset` says when its next window"
+    " begins",
+    Reason.UNPRICED_MODEL: "a [budget](budgets.md#models-without-a-price) counts dollars, and the model has no price",
     Reason.CLIENT_CLOSED: "the client disconnected before the end of its reply; only in log and metric",
     Reason.CLIENT_SLOW: "the client read its reply too slowly (`VELOX_CLIENT_WRITE_TIMEOUT`)",
     Reason.TUNNEL_TIMEOUT: "a WebSocket was idle (`VELOX_TUNNEL_IDLE_TIMEOUT`), or reached its maximum age"

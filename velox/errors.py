@@ -57,6 +57,10 @@ class Reason(enum.Enum):
     AUTH_INVALID = ("auth_invalid", 401, _C, False)
     FORBIDDEN = ("forbidden", 403, _C, False)
     RATE_LIMITED = ("rate_limited", 429, _C, None)
+    # A budget is used up: until its next window no retry helps.
+    INSUFFICIENT_QUOTA = ("insufficient_quota", 429, _C, False)
+    # A budget counts dollars, and the call has no price.
+    UNPRICED_MODEL = ("unpriced_model", 403, _C, False)
     CLIENT_CLOSED = ("client_closed", 499, _C, None)
     CLIENT_SLOW = ("client_slow", 499, _C, None)
     # Of a WebSocket that stood still, or has lasted as long as one may: it ends with a Close frame, never a reply.

@@ -384,7 +384,7 @@ class Caller:
     priority: the highest class that it may ask for, and the one that it has otherwise; None: not said.
     endpoints: what it may ask for: groups of endpoints, and patterns of paths; none: the default.
     team, user: their ids; "" for none. team_rates, user_rates: what all keys of the team, or of the user, have
-    together. tags: what spend is also counted by.
+    together. tags: what spend is also counted by. budgets: of this key; team_budgets, user_budgets: of all of theirs.
     """
 
     name: str
@@ -398,6 +398,9 @@ class Caller:
     tags: tuple[str, ...] = ()
     team_rates: Rates = NO_RATES
     user_rates: Rates = NO_RATES
+    budgets: tuple[Budget, ...] = ()
+    team_budgets: tuple[Budget, ...] = ()
+    user_budgets: tuple[Budget, ...] = ()
 
 
 # The caller of a gateway that asks for no key.
@@ -429,7 +432,8 @@ class KeyEntry:
     """One key. digest: its SHA-256. name: "" where it has none. models: none: every model.
 
     rates: of this key alone, bursts filled in. priority: None: not said. endpoints: none: the default.
-    team, user, tags, team_rates, user_rates: as a Caller's. expires_s: Unix time from which on it is no key.
+    team, user, tags, team_rates, user_rates, budgets, team_budgets, user_budgets: as a Caller's. expires_s: Unix time
+    from which on it is no key.
     where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
     """
 
@@ -444,6 +448,9 @@ class KeyEntry:
     tags: tuple[str, ...] = ()
     team_rates: Rates = NO_RATES
     user_rates: Rates = NO_RATES
+    budgets: tuple[Budget, ...] = ()
+    team_budgets: tuple[Budget, ...] = ()
+    user_budgets: tuple[Budget, ...] = ()
     expires_s: int | None = None
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)

@@ -123,6 +123,7 @@ class Rig:
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
             records=None,
+            budgets=None,
             upstreams=table,
             objects=ObjectMemory(1024, 1, segment.blocks),
             leases=None,

@@ -104,6 +104,9 @@ def caller_of(key: KeyEntry) -> Caller:
         key.tags,
         key.team_rates,
         key.user_rates,
+        key.budgets,
+        key.team_budgets,
+        key.user_budgets,
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from velox.errors import Reason
+from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.metering import Usage
 from velox.ledger.record import Flag, Tokens
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
@@ -72,7 +73,7 @@ class CallLog:
     """Records the calls of one worker.
 
     wall_ns, clock_ns: Unix time and a monotonic one, in nanoseconds. prices: the price of a call, by the name of its
-    upstream, its model, the tier that its reply tells, and Unix time in seconds.
+    upstream, its model, the tier that its reply tells, and Unix time in seconds. budgets: that calls count in.
     """
 
     def __init__(
@@ -81,16 +82,26 @@ class CallLog:
         prices: Callable[[str, str, str, int], Price | None],
         wall_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        budgets: BudgetGate | None = None,
     ) -> None:
         self._writer: Final = writer
+        self.budgets: Final = budgets
         self.prices = prices  # another one after a reload
         self._wall_ns: Final = wall_ns
         self._clock_ns: Final = clock_ns
 
     def request(
-        self, request_id: bytes, caller: Caller, endpoint: Endpoint, route: str, fields: BodyFields, estimate: Estimate
+        self,
+        request_id: bytes,
+        caller: Caller,
+        endpoint: Endpoint,
+        route: str,
+        fields: BodyFields,
+        estimate: Estimate,
+        *,
+        hold: BudgetHold | None = None,
     ) -> RequestCalls:
-        """Return what records the calls of one request. estimate: of its tokens."""
+        """Return what records the calls of one request. estimate: of its tokens. hold: of its budgets."""
         number = int(request_id.rpartition(b"-")[2], 16)
         return RequestCalls(
             self,
@@ -101,6 +112,7 @@ class CallLog:
             route=route,
             fields=fields,
             estimate=estimate,
+            hold=hold,
         )
 
     def cost(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
@@ -119,7 +131,7 @@ class CallLog:
 class RequestCalls:
     """Those of one request."""
 
-    __slots__ = ("_begun", "_endpoint", "_estimate", "_fields", "_key", "_log", "_number", "_route", "_writer")
+    __slots__ = ("_begun", "_endpoint", "_estimate", "_fields", "_hold", "_key", "_log", "_number", "_route", "_writer")
 
     def __init__(
         self,
@@ -132,7 +144,9 @@ class RequestCalls:
         route: str,
         fields: BodyFields,
         estimate: Estimate,
+        hold: BudgetHold | None,
     ) -> None:
+        self._hold: Final = hold
         self._log: Final = log
         self._writer: Final = writer
         self._number: Final = number
@@ -164,20 +178,26 @@ class RequestCalls:
             prices,
         )
         self._begun.append(_Begun(attempt, upstream, self._writer.begin(start), now_ns))
+        if self._hold is not None:
+            self._hold.begin()
 
     def end(self, answered: Answered) -> None:
         """Record them. Once, when the request is over."""
         begun, self._begun = self._begun, []
         now_ns = self._log.times()[1]
         last = next((each for each in reversed(begun) if each.upstream == answered.upstream), None)
-        for each in begun:
-            if each is last:
-                self._end_last(each, answered, now_ns)
-            elif each.attempt.may_have_worked:
-                usage = TokenUsage(self._estimate.prompt, 0)
-                self._write(each, now_ns, _LOST, 0, Flag.LOST | Flag.ESTIMATED, usage)
-            else:
-                self._writer.forget(each.call)
+        try:
+            for each in begun:
+                if each is last:
+                    self._end_last(each, answered, now_ns)
+                elif each.attempt.may_have_worked:
+                    usage = TokenUsage(self._estimate.prompt, 0)
+                    self._write(each, now_ns, _LOST, 0, Flag.LOST | Flag.ESTIMATED, usage)
+                else:
+                    self._writer.forget(each.call)
+        finally:
+            if self._hold is not None:
+                self._hold.end(len(begun))
 
     def _end_last(self, begun: _Begun, answered: Answered, now_ns: int) -> None:
         reason, usage = answered.reason, answered.usage
@@ -204,6 +224,8 @@ class RequestCalls:
         first_ns = answered.first_byte_ns
         first_us = (first_ns - begun.began_ns) // 1000 if first_ns else None
         kinds = answered.kinds._replace(input=given, output=made)
+        if self._hold is not None and not flags:
+            self._hold.learn(made)
         self._write(begun, now_ns, _code(reason), answered.status, flags, kinds, first_byte_us=first_us)
 
     def _write(
@@ -230,6 +252,8 @@ class RequestCalls:
             cost_nano=cost_nano,
             prices=prices,
         )
+        if self._hold is not None:
+            self._hold.spend(cost_nano, (usage.input or 0) + (usage.output or 0))
 
 
 def _key(caller: Caller) -> str:

@@ -599,7 +599,9 @@ class Exchange:
         if estimate is NO_TOKENS:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, self.fields)
-        return log.request(self.id, plan.caller, plan.endpoint, way.parts.entry.name, self.fields, estimate)
+        hold = None if log.budgets is None else log.budgets.hold(plan.caller, way, self.fields, estimate)
+        route = way.parts.entry.name
+        return log.request(self.id, plan.caller, plan.endpoint, route, self.fields, estimate, hold=hold)
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,6 +94,23 @@ class Way:
         """Return the way of one request."""
         key = _affinity(self.parts.entry, head, fields, body)
         return RouteCursor(self.parts, self.stages, key, caller, fields.model)
+
+    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
+        """Return the name of each upstream that a request may go to, with the model that it is asked for there.
+
+        model: that the client named.
+        """
+        found: dict[tuple[str, str], None] = {}
+        stages = self.stages
+        if self.parts.canary is not None:
+            stages = (*stages, stage_of(self.parts.canary[1], model))
+        for group, closed in stages:
+            for n, member in enumerate(group.members):
+                if n not in closed:
+                    wanted = group.models[n]
+                    asked = model if wanted is None else asked_model(wanted, model)
+                    found[(member.name, asked or "")] = None
+        return found
 
 
 class Routing:

@@ -24,7 +24,7 @@ from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.show import effective, is_keyless, limit_lines, route_lines, upstream_lines
+from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
 
@@ -50,6 +50,7 @@ def check_lines(
         *sign_in_lines(settings, environment),
         *route_lines(settings),
         *limit_lines(settings),
+        *budget_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),
         *(f"WARNING: {text}" for text in _warnings(settings)),
         *_objects(settings),

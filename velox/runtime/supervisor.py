@@ -37,6 +37,7 @@ from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.buckets import BucketWatch, table_size
+from velox.runtime.budget_opening import BudgetOpening, budget_memory
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
 from velox.runtime.crashes import CrashReports, own_stderr
@@ -174,6 +175,12 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
+        self._budgets: Final = budget_memory(settings, self._segment.blocks)
+        self._opening: Final = (
+            None
+            if self._budgets is None or self._ledger is None
+            else BudgetOpening(settings, self._budgets, self._ledger.folder, logger, self._fork)
+        )
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
         self._sim_pid = 0
@@ -197,6 +204,8 @@ class Supervisor:
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
         gc.collect()
         gc.freeze()
+        if self._opening is not None:
+            self._opening.begin(self._keys.keys, lambda: bool(self._n_stops), self._crashes.take)
         self._start_admin()
         self._keep_leases(time.monotonic())
         self._keep_records(time.monotonic())
@@ -245,6 +254,8 @@ class Supervisor:
         self._keys.look(now_s)
         self._sweeper.sweep(time.monotonic_ns())
         self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
+        if self._opening is not None:
+            self._opening.look(self._reload.settings.budgets, self._keys.keys, now_s)
         self._upstreams.sweep()
         self._keep_leases(now_s)
         self._keep_records(now_s)
@@ -291,6 +302,8 @@ class Supervisor:
                 self._leases.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
             elif self._ledger is not None and pid == self._ledger.pid:
                 self._ledger.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
+            elif self._opening is not None and pid == self._opening.pid:
+                self._opening.died()
             elif pid == self._sim_pid:
                 self._sim_pid = 0
                 if not self._gateway.draining:
@@ -315,6 +328,8 @@ class Supervisor:
         self._upstreams.reclaim(process.block)
         if self._ledger is not None:
             self._ledger.folder[process.block].recover()
+        if self._budgets is not None:
+            self._budgets.reclaim(process.block)
         WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
         if self._gateway.draining:
             return
@@ -385,6 +400,7 @@ class Supervisor:
             objects=self._objects,
             leases=None if self._leases is None else self._leases.pipes,
             records=None if self._ledger is None else self._ledger.folder[process.block],
+            budgets=self._budgets,
             keys=self._keys,
             configuration=self._reload.snapshot,
             certificates=self._certificates,

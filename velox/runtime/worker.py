@@ -24,6 +24,7 @@ import uvloop
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
+from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import CallLog
 from velox.gateway.endpoints import Routes
 from velox.gateway.exchange import Exchange
@@ -66,6 +67,7 @@ from velox.runtime.members import MemberMaker, member_upkeep
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.leased import LeasedTable
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.shm.quota_table import QuotaMemory
@@ -90,6 +92,7 @@ def gateway_parts(
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
     records: RecordRing | None = None,
+    budgets: BudgetTable | None = None,
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
@@ -110,7 +113,7 @@ def gateway_parts(
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
         tunnels=_tunnels(settings, slot, max_tunnels),
         leases=leases,
-        calls=None if records is None else _call_log(settings, records, recorder),
+        calls=None if records is None else _call_log(settings, records, budgets, recorder),
         models=_models(settings, recorder, logger, loop),
     )
 
@@ -126,9 +129,12 @@ def queue_of(settings: Settings, slot: int) -> FairQueue[Exchange]:
     )
 
 
-def _call_log(settings: Settings, records: RecordRing, recorder: Recorder) -> CallLog:
+def _call_log(settings: Settings, records: RecordRing, budgets: BudgetTable | None, recorder: Recorder) -> CallLog:
     records.begin()
-    return CallLog(CallWriter(records, recorder.process), call_prices(settings))
+    prices, gate = call_prices(settings), None
+    if budgets is not None:
+        gate = BudgetGate(settings.budgets, budgets, prices, time.time, settings.default_max_tokens)
+    return CallLog(CallWriter(records, recorder.process), prices, budgets=gate)
 
 
 def _limits(settings: Settings, slot: int) -> GatewayLimits:
@@ -202,6 +208,7 @@ class WorkerContext:
     objects: ObjectMemory
     leases: LeasePipes | None
     records: RecordRing | None
+    budgets: BudgetMemory | None
     keys: KeyWatch
     configuration: ConfigSnapshot
     certificates: Certificates | None
@@ -283,6 +290,7 @@ class Worker:
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
             records=context.records,
+            budgets=None if context.budgets is None else BudgetTable(context.budgets, context.block),
             log=self._log,
             logger=self._logger,
         )
@@ -404,8 +412,12 @@ class Worker:
         self._gateway.routing = routing
         self._upkeep.replace(routing.members)
         self._gateway.parts.limiter.replace(settings.limit_rules)
-        if self._gateway.parts.calls is not None:
-            self._gateway.parts.calls.prices = call_prices(settings)
+        calls = self._gateway.parts.calls
+        if calls is not None:
+            calls.prices = call_prices(settings)
+            if calls.budgets is not None:
+                calls.budgets.prices = calls.prices
+                calls.budgets.replace(settings.budgets)
         self._log.level = settings.access_log
         self._on_pool_change()
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from velox.policy.budget_rules import BudgetRule
 from velox.policy.limit_rules import LimitRule
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
 from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Tree
-from velox.types import Scope
+from velox.types import KeyEntry, Scope
 
 __all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "redis_problem"]
 
@@ -97,6 +98,7 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
         if name in given and rate not in given:
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
     yield from _limits_of_keys(values)
+    yield from _budgets(values)
     yield from _shares(values, "upstream_concurrency")
     yield from redis_problem(values)
     yield from _sizes(values)
@@ -162,6 +164,26 @@ def _limits_of_keys(values: Mapping[str, Any]) -> Iterator[Problem]:
     for rule in rules:
         if rule.scope in _PER_KEY or rule.keys:
             yield Problem("a limit of keys", "", _WITHOUT_KEYS, where=rule.where)
+
+
+def _budgets(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report budgets that nothing could count, and those of keys that do not exist."""
+    if not {"budgets", "ledger", "api_keys", "api_keys_file"} <= values.keys():
+        return
+    rules: tuple[BudgetRule, ...] = values["budgets"]
+    keys: tuple[KeyEntry, ...] = values["api_keys"]
+    if values["ledger"] is None and (rules or any(key.budgets for key in keys)):
+        where = rules[0].where if rules else next(key.where for key in keys if key.budgets)
+        expected = "expected VELOX_LEDGER with it: a folder for what was spent, which a restart must not forget"
+        yield Problem("budgets", "", expected, where=where)
+    if values["api_keys_file"] is not None:
+        return  # the file may get a key of that name later
+    names = {key.caller_name for key in keys}
+    for rule in rules:
+        for n, name in enumerate(rule.keys, 1):
+            if name not in names:
+                # Not by its name: it may be the key itself.
+                yield Problem("keys", "", f"expected names of keys; name {n} of this budget is no key's", rule.where)
 
 
 def _shares(values: Mapping[str, Any], *fields: str) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ An entry is a key, or `sha256:HEX` of one. In a YAML list it may be a mapping in
       models: [gpt-4o*, text-embedding-3-small]
       endpoints: [inference, files]
       rpm: 600
+      budgets: [20 usd/month, 2M tokens/day]
       priority: high
 """
 
@@ -22,13 +23,14 @@ from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 from velox.policy.api_table import ALL_ENDPOINTS, GROUPS
+from velox.policy.budget import BudgetError, parse_budget_text, same_windows
 from velox.policy.spellings import KEY_NAME, MOST_KEY_CHARS, MOST_TAGS, is_endpoint
 from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Entry, FileEnd, Tree, compose, fields_of, list_items, read_regular_file
-from velox.types import KeyEntry, Priority
+from velox.types import Budget, KeyEntry, Priority
 
 __all__ = [
     "key_file_end",
@@ -59,7 +61,10 @@ _YAML_BYTES: Final = 2**20
 _MOST_PROBLEMS: Final = 100
 # A "#" inside a word belongs to the key: cutting it off would leave a shorter key that lets people in.
 _COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
-_FIELDS: Final = ("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", *RATE_FIELDS)
+_FIELDS: Final = (
+    *("key", "name", "models", "endpoints", "priority", "team", "user", "tags", "expires", "budgets"),
+    *RATE_FIELDS,
+)
 _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 # What a script makes of a variable that is not set.
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
@@ -289,6 +294,7 @@ def _entry(item: Tree, problems: list[Problem]) -> KeyEntry:
         user=_said(given, "user", parse.owner, problems) or "",
         tags=tags,
         expires_s=_said(given, "expires", parse.moment, problems),
+        budgets=_budgets(given["budgets"], problems) if "budgets" in given else (),
         where=item.where,
     )
 
@@ -305,6 +311,20 @@ def _said(given: Mapping[str, Entry], name: str, read: Callable[[str], T], probl
     except ValueError as exc:
         problems.append(Problem(name, "", str(exc), where=given[name].where))
         return None
+
+
+def _budgets(given: Entry, problems: list[Problem]) -> tuple[Budget, ...]:
+    """Return a key's own budgets."""
+    texts = [item.text or "" for item in given.value.items or (given.value,)]
+    found: list[Budget] = []
+    try:
+        for text in texts:
+            found.append(parse_budget_text(text.strip()))
+            if [each for each in found[:-1] if same_windows(each) == same_windows(found[-1])]:
+                raise BudgetError("budgets", "expected each window once: the lower of two limits would hold")
+    except BudgetError as exc:
+        problems.append(Problem("budgets", "", str(exc).removeprefix("budgets: "), where=given.where))
+    return tuple(found)
 
 
 def _endpoint(text: str) -> str:

@@ -70,6 +70,7 @@ def changes(running: Settings, found: Settings) -> Changes:
         ("upstream", {each.name: each for each in running.upstreams}, {each.name: each for each in found.upstreams}),
         ("route", {each.name: each for each in running.routes}, {each.name: each for each in found.routes}),
         ("limit", {each.name: each for each in running.limit_rules}, {each.name: each for each in found.limit_rules}),
+        ("budget", {each.name: each for each in running.budgets}, {each.name: each for each in found.budgets}),
         ("key", before, now if keys_can_change else before),
     ):
         lines, count = _compared(kind, old, new)

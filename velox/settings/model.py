@@ -8,11 +8,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from velox.policy.budget_rules import BudgetRule
 from velox.policy.limit_rules import LimitRule
 from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse
+from velox.settings.budgets import parse_budget_list, parse_budgets
 from velox.settings.keys import parse_entries, parse_items
 from velox.settings.limits import parse_limits, parse_list
 from velox.settings.tree import NO_END, FileEnd
@@ -313,6 +315,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "further limits, for keys, models, or both, as a YAML list ([rules](docs/limits.md#rules))",
         parse_list,
         parse_items=parse_limits,
+    )
+    budgets: tuple[BudgetRule, ...] = live_setting(
+        "",
+        "[budgets](docs/budgets.md): dollars or tokens for keys, teams, users, tags, models, or all, as a YAML list",
+        parse_budget_list,
+        parse_items=parse_budgets,
     )
     # None: see runtime/buckets.py
     limit_buckets: int | None = setting(

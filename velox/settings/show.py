@@ -12,6 +12,8 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Final
 
+from velox.policy.budget import period_text, usd_text
+from velox.policy.budget_rules import BudgetRule
 from velox.policy.limit_rules import LimitRule, called
 from velox.policy.routes import HeaderRules, Match, RouteEntry, Target, UpstreamEntry
 from velox.providers.provider import Keyless
@@ -21,9 +23,10 @@ from velox.settings.model import VARIABLES, Settings
 from velox.settings.problems import on_one_line
 from velox.settings.provider_fields import api_names
 from velox.settings.variable import Variable
-from velox.types import NO_RATES, KeyEntry, Rates, Secret, Surface
+from velox.types import NO_RATES, Budget, KeyEntry, Rates, Secret, Surface
 
 __all__ = [
+    "budget_lines",
     "effective",
     "is_keyless",
     "limit_lines",
@@ -89,6 +92,34 @@ def limit_lines(settings: Settings) -> list[str]:
     if len(own) > _MOST_KEYS:
         lines.append(f"limit: and {len(own) - _MOST_KEYS} more keys that have their own")
     return lines or ["limit: none"]
+
+
+def budget_lines(settings: Settings) -> list[str]:
+    """Return a line for each budget, and for those of keys."""
+    names = {key.caller_name for key in settings.api_keys}
+    rows = [
+        (rule.name, f"per {rule.scope}{_budget_filter(rule, names)}", _amount(rule.budget), rule.where)
+        for rule in settings.budgets
+    ]
+    own = [key for key in settings.api_keys if key.budgets]
+    for key in own[:_MOST_KEYS]:
+        rows.append((f"key {key.caller_name}", "its own", ", ".join(map(_amount, key.budgets)), key.where))
+    lines = _lines("budget", rows) if rows else []
+    if len(own) > _MOST_KEYS:
+        lines.append(f"budget: and {len(own) - _MOST_KEYS} more keys that have their own")
+    return lines
+
+
+def _budget_filter(rule: BudgetRule, known: Collection[str]) -> str:
+    keys = tuple(name if name in known else "(a key that is not there)" for name in rule.keys)
+    filters = {"keys": keys, "teams": rule.teams, "users": rule.users, "tags": rule.tags, "models": rule.models}
+    return "".join(f", {name} {' '.join(names)}" for name, names in filters.items() if names)
+
+
+def _amount(budget: Budget) -> str:
+    amount = f"{budget.limit} tokens" if budget.is_tokens else f"${usd_text(budget.limit)}"
+    zone = f" of {budget.zone}" if isinstance(budget.window, str) and budget.window != "total" else ""
+    return f"{amount} per {period_text(budget)}{zone}{', strict' if budget.strict else ''}"
 
 
 def rule_lines(settings: Settings, rules: Iterable[LimitRule]) -> list[str]:
@@ -164,7 +195,7 @@ def _shown(field: str, value: object) -> str:
             return "off" if field in _OFF else "none"
         case Secret():
             return "hidden"
-        case tuple() if field == "limits" and value:
+        case tuple() if field in ("limits", "budgets") and value:
             return f"{len(value)}, see below"
         case tuple() if value == ("/",):
             return "*"

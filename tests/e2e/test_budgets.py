@@ -1,0 +1,167 @@
+"""Budgets: what several workers let pass, what the SDKs are told, and what a restart and a killed worker leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.e2e.harness import KEY, VeloxProcess, until
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, RecordingUpstream
+from tests.e2e.routed import routed
+from tests.e2e.tools import covers
+from velox.cli import main
+
+Entry = dict[str, Any]
+# What each call costs: 1,000 tokens in at 1 $ a million, 100 out at 10 $.
+COST_NANO = 1000 * 1000 + 100 * 10_000
+CHAT = {"prompt_tokens": 1000, "completion_tokens": 100}
+
+
+class Priced:
+    """A gateway with an upstream whose calls all cost 0.002 $."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prices = folder / "prices.yaml"
+        self.prices.write_text("prices:\n  - {model: own*, input: 1, output: 10}\n")
+        self.n_calls = 0
+        self.is_silent = False
+
+    async def answer(self, call: Call) -> None:
+        self.n_calls += 1
+        if self.is_silent:
+            await call.left.wait()
+            return
+        if call.target.endswith("/messages"):
+            told: Entry = {
+                "type": "message",
+                "role": "assistant",
+                "usage": {"input_tokens": 1000, "output_tokens": 100},
+            }
+        else:
+            told = {"choices": [], "usage": CHAT}
+        await call.reply(200, JSON, json.dumps(told).encode())
+
+    @contextlib.contextmanager
+    def running(self, budgets: Sequence[Entry], workers: int = 1, **more: str) -> Iterator[VeloxProcess]:
+        with RecordingUpstream() as upstream, upstream.playing(self.answer):
+            entry = {"name": "one", "provider": "openai", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
+            config = {"upstreams": [entry], "budgets": list(budgets)}
+            more = {"ledger": str(self.folder / "ledger"), "prices": str(self.prices), **more}
+            with routed(config, MODEL_KEY="sk-model-0123456789", workers=str(workers), **more) as velox:
+                yield velox
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> Priced:
+    return Priced(tmp_path)
+
+
+def ask(velox: VeloxProcess, model: str = "own", **more: Any) -> int:
+    body = {"model": model, "messages": [], "max_tokens": 100, **more}
+    return velox.request("POST", "/v1/chat/completions", json.dumps(body).encode()).status
+
+
+def ask_in_vain(velox: VeloxProcess) -> None:
+    with contextlib.suppress(OSError):
+        ask(velox)
+
+
+@covers("VELOX_BUDGETS")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_case_01_spent_stays_below_the_budget_and_the_bound(priced: Priced, workers: int) -> None:
+    """Parallel requests over several workers: what is above the limit is at most what those that run cost above their
+    holds, which is here less than 0.001 $ each."""
+    budget = {"per": "gateway", "usd": "0.05", "window": "day"}
+    with priced.running([budget], workers) as velox, ThreadPoolExecutor(16) as clients:
+        statuses = list(clients.map(lambda _: ask(velox), range(80)))
+        assert set(statuses) == {200, 429}
+        # Each holds about 0.00103 $, and costs 0.002 $: until the limit is reached 25 may be answered, and 16 more run.
+        n_limit = 50_000_000 // COST_NANO
+        assert n_limit - 1 <= statuses.count(200) == priced.n_calls <= n_limit + 16
+        assert ask(velox) == 429
+
+
+def test_case_22_no_sdk_repeats_a_refusal(priced: Priced) -> None:
+    """OpenAI's and Anthropic's SDKs retry a 429 by themselves; not this one, of which they show the code."""
+    with priced.running([{"per": "gateway", "usd": "0.002", "window": "month", "zone": "Europe/Berlin"}]) as velox:
+        assert ask(velox) == 200
+        sdk = velox.openai(max_retries=5)
+        with pytest.raises(openai.RateLimitError) as caught:
+            sdk.chat.completions.create(model="own", messages=[], max_tokens=100)
+        assert caught.value.code == "insufficient_quota"
+        assert caught.value.response.headers["x-velox-budget-reset"].endswith(":00:00Z")
+        with (
+            anthropic.Anthropic(base_url=velox.base_url, api_key=KEY, max_retries=5) as claude,
+            pytest.raises(anthropic.RateLimitError) as refused,
+        ):
+            claude.messages.create(model="own", messages=[], max_tokens=100)
+        assert refused.value.response.headers["x-should-retry"] == "false"
+        assert "next window begins at" in str(refused.value)
+        assert priced.n_calls == 1
+        told = {name: n for name, n in velox.metrics().items() if "insufficient_quota" in name and "_total" in name}
+        assert sum(told.values()) == 2, told
+
+
+def test_spent_survives_a_restart_and_a_kill(priced: Priced) -> None:
+    """What was spent is read from the ledger before the first request: of a gateway that stopped, and one killed."""
+    budget = {"per": "key", "usd": "0.007", "window": "month"}
+    with priced.running([budget]) as velox:
+        assert [ask(velox) for _ in range(2)] == [200, 200]
+    with priced.running([budget], access_log="all") as velox:
+        assert ask(velox) == 200
+        velox.wait_access(lambda line: line["status"] == 200)  # until then the record may not be whole
+        velox.kill()
+    with priced.running([budget], workers=2) as velox:
+        assert [ask(velox) for _ in range(2)] == [429, 429]
+        assert priced.n_calls == 3
+    # Another window, another unit: from the same records.
+    with priced.running([{"per": "key", "tokens": 4000, "window": "30d"}]) as velox:
+        assert [ask(velox) for _ in range(2)] == [200, 429]
+
+
+def test_case_09_changed_period_counts_what_was_spent_in_it(priced: Priced) -> None:
+    """A reload that makes a day's budget a month's: calls before it are in the month, too, each once."""
+    with priced.running([{"per": "key", "usd": "1", "window": "day"}]) as velox:
+        assert [ask(velox) for _ in range(3)] == [200] * 3
+        path = Path(velox.env["VELOX_CONFIG"])
+        path.write_text(path.read_text().replace("window: day", "window: month").replace("usd: '1'", "usd: '0.009'"))
+        velox.signal(signal.SIGHUP)
+        velox.wait_log(lambda line: "budgets go on with what was spent before" in line)
+        assert [ask(velox) for _ in range(3)] == [200, 429, 429]
+
+
+def test_case_07_killed_worker_holds_nothing(priced: Priced) -> None:
+    """Its calls that were sent count as they were held; the rest of the budget is free again."""
+    budget = {"per": "gateway", "tokens": 2500, "window": "day"}
+    with priced.running([budget]) as velox:
+        priced.is_silent = True
+        with ThreadPoolExecutor(1) as client:
+            asked = client.submit(ask_in_vain, velox)
+            until(lambda: priced.n_calls == 1, "it is at the upstream")
+            (pid,) = velox.worker_pids()
+            os.kill(pid, signal.SIGKILL)
+            asked.result()
+        priced.is_silent = False
+        until(lambda: velox.worker_pids() not in ([], [pid]), "there is another worker")
+        # Held were some 120 tokens, which are spent now; each of these takes 1,100.
+        assert [ask(velox) for _ in range(4)] == [200, 200, 200, 429]
+
+
+def test_budgets_need_a_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    environ = {"VELOX_BUDGETS": "[{per: gateway, usd: 5, window: day}]"}
+    assert main(["check"], environ) == 2
+    assert "expected VELOX_LEDGER with it" in capsys.readouterr().err
+    assert main(["check"], {**environ, "VELOX_LEDGER": str(tmp_path)}) == 0
+    assert "budget: budgets[0]  per gateway" in capsys.readouterr().out

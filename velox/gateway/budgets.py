@@ -1,0 +1,281 @@
+"""The budgets of a request: which count it, what it holds of them while it runs, and what it spent at its end.
+
+    BudgetGate.hold()      before the first attempt: all budgets that count it have room, or 429 and nothing is held
+    BudgetHold.begin()     an attempt is about to be sent
+    BudgetHold.spend()     a call is recorded, with what it cost
+    BudgetHold.end()       the request is over
+
+What is held: the prompt, as estimated by its bytes, and an answer as long as most of this caller's from this model are,
+at the dearest price of all upstreams that may get the request. A budget that is `strict` holds the longest answer that
+there may be. So budgets are exceeded by no more than what the calls that run at one time cost above their holds.
+
+Knows: amounts, and what a refusal says. Does not know: where a budget is kept (shm/budget_table.py), what windows are
+(policy/budget.py), or when a call begins and ends (calls.py, which asks).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from velox.errors import Reason, VeloxError
+from velox.memo import Memo
+from velox.policy.budget import period_text, usd_text
+from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
+from velox.policy.estimate import Estimate
+from velox.policy.output_guess import OutputGuess
+from velox.prices.price import Price
+from velox.protocol.token_usage import TokenUsage
+from velox.shm.budget_table import BudgetTable, Hold, SharedBudget
+from velox.types import BodyFields, Caller
+
+__all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations"]
+
+# The price of a call, by the name of its upstream, its model, the tier that its reply tells, and Unix time in seconds.
+CallPrices: TypeAlias = Callable[[str, str, str, int], Price | None]
+
+_KEPT_SETS: Final = 4096
+# No model's answer is longer, whatever a client asks for; and what a strict budget holds where it asks for nothing.
+_LONGEST_ANSWER: Final = 131_072
+_USUAL_LONGEST: Final = 32_768
+_MOST_ANSWERS: Final = 128  # `n`; OpenAI takes no more
+# No amount is larger: a thousand million dollars.
+_MOST: Final = 10**18
+_WHOSE: Final = {
+    "gateway": "the gateway's",
+    "key": "this key's",
+    "team": "this team's",
+    "user": "this user's",
+    "tag": "a tag's",
+    "model": "this model's",
+}
+# Whose amounts a caller may see.
+_OWN: Final = frozenset({"key", "user", "team"})
+# When a running request ends nobody knows.
+_HELD_RETRY_S: Final = 1.0
+
+
+class Destinations(Protocol):
+    """Where a request may go (routing.Way)."""
+
+    def destinations(self, model: str | None) -> Iterable[tuple[str, str]]:
+        """Return the name of each upstream, with the model that it is asked for. model: that the client named."""
+
+
+class _Set(NamedTuple):
+    """The budgets that count a caller's calls to a model."""
+
+    caller: Caller
+    budgets: tuple[SharedBudget, ...]
+
+
+class _Amounts(NamedTuple):
+    """What a call may cost. nano: None: an upstream that it may go to has no price for it, `unpriced`."""
+
+    tokens: int
+    nano: int | None
+    unpriced: str = ""
+
+
+class BudgetGate:
+    """The budgets of all callers, in one worker. rules: as the settings have them. clock: Unix time in seconds.
+
+    default_answer: tokens of an answer of which nothing is known.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[BudgetRule],
+        table: BudgetTable,
+        prices: CallPrices,
+        clock: Callable[[], float],
+        default_answer: int = 1024,
+    ) -> None:
+        self._rules: tuple[BudgetRule, ...] = tuple(rules)
+        self._table: Final = table
+        self._clock: Final = clock
+        self._default_answer: Final = default_answer
+        self._guess: Final = OutputGuess()
+        self._sets: Final[Memo[tuple[bytes, str], _Set]] = Memo(_KEPT_SETS)
+        self.prices = prices  # other ones after a reload
+
+    def __repr__(self) -> str:
+        return f"<BudgetGate rules={len(self._rules)} sets={len(self._sets)}>"
+
+    def replace(self, rules: Sequence[BudgetRule]) -> None:
+        """Hold calls to these from now on. What is spent stays spent where a budget has the same windows as before."""
+        if self._rules != tuple(rules):
+            self._rules = tuple(rules)
+            self._sets.clear()
+
+    def hold(self, caller: Caller, way: Destinations, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
+        """Hold what a request may cost, of all budgets that count it; None: none does.
+
+        Raises VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), and holds nothing.
+        """
+        if not self._rules and not has_budgets(caller):
+            return None
+        model = fields.model or ""
+        now_s = self._clock()
+        found = self._sets.get((caller.id, model))
+        if found is None or found.caller is not caller:
+            found = self._sets.put((caller.id, model), self._find(caller, model, now_s))
+        if not found.budgets:
+            return None
+        usual = strict = None
+        taken: list[tuple[SharedBudget, Hold]] = []
+        try:
+            for each in found.budgets:
+                if each.rule.budget.strict:
+                    amounts = strict = strict or self._amounts(way, fields, estimate, now_s, self._longest(fields))
+                else:
+                    usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields))
+                    amounts = usual
+                amount = self._amount(each, amounts)
+                hold = each.hold(amount, now_s)
+                if hold is None:
+                    raise self._refused(each, amount, now_s)
+                taken.append((each, hold))
+        except BaseException:
+            for budget, hold in taken:
+                budget.release(hold)
+            raise
+        return BudgetHold(taken, self._guess, caller.id, model)
+
+    # -- amounts ------------------------------------------------------------------------------------
+
+    def _longest(self, fields: BodyFields) -> int:
+        if fields.max_tokens is None:
+            return _USUAL_LONGEST * _answers(fields)
+        return min(max(fields.max_tokens, 0), _LONGEST_ANSWER) * _answers(fields)
+
+    def _usual(self, caller: Caller, fields: BodyFields) -> int:
+        guess = self._guess.guess(caller.id, fields.model or "")
+        if guess is None:
+            guess = self._default_answer * _answers(fields)
+        return guess if fields.max_tokens is None else min(guess, self._longest(fields))
+
+    def _amounts(
+        self, way: Destinations, fields: BodyFields, estimate: Estimate, now_s: float, answer: int
+    ) -> _Amounts:
+        """Return what a request may cost, at the dearest of the upstreams that may get it."""
+        if not estimate.answer and not fields.max_tokens:
+            answer = 0  # its answer is not made of tokens
+        tokens = min(estimate.prompt + answer, _MOST)
+        usage = TokenUsage(estimate.prompt, answer)
+        most = 0
+        for upstream, model in way.destinations(fields.model):
+            price = self.prices(upstream, model, "", int(now_s))
+            cost = None if price is None else price.cost(usage)
+            if cost is None:
+                return _Amounts(tokens, None, upstream)
+            most = max(most, cost.nano)
+        return _Amounts(tokens, min(most, _MOST))
+
+    def _amount(self, kept: SharedBudget, amounts: _Amounts) -> int:
+        """Return what a budget holds. A guess is no reason to refuse a request for ever: it is the limit at most."""
+        budget = kept.rule.budget
+        if budget.is_tokens:
+            amount = amounts.tokens
+        elif amounts.nano is not None:
+            amount = amounts.nano
+        elif budget.refuses_unpriced:
+            message = (
+                f"{_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) counts dollars, and no price is known for this "
+                f"model at {amounts.unpriced}; give it one (VELOX_PRICES), or let such calls pass it (unpriced: allow)"
+            )
+            raise VeloxError(Reason.UNPRICED_MODEL, message, param="model")
+        else:
+            return 0
+        return amount if budget.strict else min(amount, budget.limit)
+
+    # -- which budgets ------------------------------------------------------------------------------
+
+    def _find(self, caller: Caller, model: str, now_s: float) -> _Set:
+        spender = spender_of(caller, model)
+        found: list[SharedBudget] = []
+        for rule in (*self._rules, *own_rules(caller)):
+            for subject in subjects(rule, spender):
+                who = f"{spender.key_id} {spender.key_name}" if rule.scope == "key" else subject
+                found.append(self._table.budget(rule, subject, who, now_s))
+        return _Set(caller, tuple(found))
+
+    def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> VeloxError:
+        rule = kept.rule
+        budget, window = rule.budget, kept.window(now_s)
+        spent, _ = kept.amounts(now_s)
+
+        def text(n: int, *, bare: bool = False) -> str:
+            return f"{n}{'' if bare else ' tokens'}" if budget.is_tokens else f"${usd_text(n)}"
+
+        whose = f"{_WHOSE[rule.scope]} budget"
+        if budget.window != "total":
+            whose += (
+                f" for each {period_text(budget)}" if isinstance(budget.window, str) else f" of {period_text(budget)}"
+            )
+        if spent + amount <= budget.limit:
+            message = f"{whose} ({rule.name}) is held by requests that run; retry when one has ended"
+            return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_HELD_RETRY_S)
+        message = f"{whose} is used up ({rule.name})"
+        if rule.scope in _OWN:
+            message += f": {text(spent, bare=True)} of {text(budget.limit)} are spent, "
+            message += f"and this request may cost {text(amount)}"
+        if window.end_s is None:
+            return VeloxError(Reason.INSUFFICIENT_QUOTA, f"{message}; it is for ever, and must be raised")
+        reset = datetime.datetime.fromtimestamp(window.end_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return VeloxError(
+            Reason.INSUFFICIENT_QUOTA,
+            f"{message}; the next window begins at {reset}",
+            retry_after_s=max(0.0, window.end_s - now_s),
+            headers=((b"x-velox-budget-reset", reset.encode()),),
+        )
+
+
+class BudgetHold:
+    """What one request holds."""
+
+    __slots__ = ("_caller", "_guess", "_model", "_parts")
+
+    def __init__(
+        self, parts: Sequence[tuple[SharedBudget, Hold]], guess: OutputGuess, caller: bytes, model: str
+    ) -> None:
+        self._parts: Sequence[tuple[SharedBudget, Hold]] = parts
+        self._guess: Final = guess
+        self._caller: Final = caller
+        self._model: Final = model
+
+    def __repr__(self) -> str:
+        return f"<BudgetHold of {len(self._parts)}>"
+
+    def begin(self) -> None:
+        """An attempt is about to be sent. If this process dies before it is over, it counts as what is held."""
+        for budget, hold in self._parts:
+            budget.begin(hold, hold.amount)
+
+    def spend(self, nano: int | None, tokens: int) -> None:
+        """A call has cost this. nano: None: it is not known."""
+        for budget, hold in self._parts:
+            budget.spend(hold, _counted(budget, hold, nano, tokens))
+
+    def learn(self, answer: int) -> None:
+        """So long an answer came, in tokens."""
+        self._guess.learn(self._caller, self._model, answer)
+
+    def end(self, n_begun: int) -> None:
+        """The request is over, for which so many attempts had begun. Only the first call counts."""
+        parts, self._parts = self._parts, ()
+        for budget, hold in parts:
+            budget.end(hold, n_begun * hold.amount)
+            budget.release(hold)
+
+
+def _answers(fields: BodyFields) -> int:
+    return max(1, min(fields.n, _MOST_ANSWERS))
+
+
+def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int) -> int:
+    """Return what a call counts in a budget. What has no price counts as it was held: never as nothing by mistake."""
+    if kept.rule.budget.is_tokens:
+        return min(tokens, _MOST)
+    return hold.amount if nano is None else min(nano, _MOST)

@@ -1,0 +1,59 @@
+"""How long the answers of a caller's model usually are, learned from those that came.
+
+Knows: lengths, by caller and model, as a histogram that forgets slowly. Does not know: prices, or what a guess is for.
+
+A budget that holds the longest possible answer for each request starves: with 32,000 tokens held and 300 used, a
+hundred coding agents fill a budget of which nothing is spent. So what is held is a length that most answers stay below.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from velox.memo import Memo
+
+__all__ = ["OutputGuess"]
+
+# Of ten answers nine are no longer.
+_QUANTILE_PERCENT: Final = 90
+# So many answers must have come before the guess counts on them.
+_LEAST: Final = 5
+# When so many are counted, all counts are halved: last week's answers matter less than today's.
+_MOST: Final = 512
+_KEPT: Final = 4096
+# The longest length of each bucket: 0, 1, 2, 3, 4, 6, 8, 12, ... A guess is at most 1.5 times what it stands for.
+_TOPS: Final = (0, 1, *(n << power for power in range(30) for n in (2, 3)))
+
+
+class OutputGuess:
+    """Of one worker. Lengths are in tokens, all answers of a request together."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: Final[Memo[tuple[bytes, str], list[int]]] = Memo(_KEPT)
+
+    def __repr__(self) -> str:
+        return f"<OutputGuess of {len(self._known)} callers and models>"
+
+    def learn(self, caller: bytes, model: str, n_tokens: int) -> None:
+        """Take note of an answer."""
+        key = (caller, model)
+        counts = self._known.get(key) or self._known.find(key) or self._known.put(key, [0] * len(_TOPS))
+        counts[min(bisect_left(_TOPS, n_tokens), len(_TOPS) - 1)] += 1
+        if sum(counts) >= _MOST:
+            counts[:] = [n // 2 for n in counts]
+
+    def guess(self, caller: bytes, model: str) -> int | None:
+        """Return a length that most answers stay below; None: too few have come."""
+        key = (caller, model)
+        counts = self._known.get(key) or self._known.find(key)
+        if counts is None or (n := sum(counts)) < _LEAST:
+            return None
+        left = n * _QUANTILE_PERCENT
+        for top, count in zip(_TOPS, counts, strict=True):
+            left -= count * 100
+            if left <= 0:
+                return top
+        return _TOPS[-1]

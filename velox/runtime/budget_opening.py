@@ -1,0 +1,233 @@
+"""What was spent of the budgets' open windows before this gateway began to count, as its ledger has it.
+
+    before the first worker serves    a child first takes what a killed gateway has left in its rings, then sums up what
+                                      is kept, and writes it into the rows of the budgets that count it
+    after a change of the budgets     the same for those that are new, while they count already
+
+Knows: which sums are asked for, which rows they belong to, and when. Does not know: how a store sums up (velox.ledger),
+or what a row is (shm/budget_table.py).
+
+A row counts the calls that begin after it was claimed, so what is read for it ends there. Sums are kept by the minute
+for two days, then by the hour, then by the day: a window that begins inside of one of these is taken to begin with it,
+so that too much is counted rather than too little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from velox.gateway.auth import caller_of
+from velox.ledger.collector import Collector
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Question, Store, StoreError
+from velox.observe.oplog import operations_logger
+from velox.policy.budget import window_at
+from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_rules, subjects
+from velox.runtime.ledger import LedgerFolder
+from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.types import KeyEntry
+
+__all__ = ["BudgetOpening", "budget_memory", "budget_rules", "read_spent"]
+
+_LEAST_ROWS: Final = 65_536
+_MOST_ROWS: Final = 4_194_304
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+_DAY_S: Final = 86_400
+# As long as sums of minutes and of hours are surely kept.
+_MINUTES_S: Final = 2 * _DAY_S - _HOUR_S
+_HOURS_S: Final = 89 * _DAY_S
+_LAST_S: Final = 253_402_300_800  # the end of the year 9999
+_US: Final = 1_000_000
+# What was spent must be read within this time at the start; a database that hangs must not hold the gateway up.
+_START_S: Final = 10.0
+_LOOK_S: Final = 0.01
+# By then all workers count by a change, and the records of calls before it are kept.
+_SETTLED_S: Final = 2.0
+
+
+def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
+    """Return the table of a gateway's budgets; None: nothing is recorded, so nothing is counted."""
+    if settings.ledger is None:
+        return None
+    needed = 4 * max(1, len(settings.budgets)) * max(1, len(settings.api_keys))
+    return BudgetMemory(min(max(_LEAST_ROWS, needed), _MOST_ROWS), blocks)
+
+
+def budget_rules(rules: Iterable[BudgetRule], keys: Iterable[KeyEntry]) -> tuple[BudgetRule, ...]:
+    """Return all rules: those of the settings, and those that keys have for themselves."""
+    own = {rule.identity: rule for key in keys if has_budgets(key) for rule in own_rules(caller_of(key))}
+    return (*rules, *own.values())
+
+
+class _Spent(NamedTuple):
+    """What one caller spent on one model. started_us: of a single call; 0: of many, all of them before the rows."""
+
+    spender: Spender
+    nano: int
+    tokens: int
+    started_us: int = 0
+
+
+def read_spent(
+    memory: BudgetMemory,
+    store: Store,
+    rules: Iterable[BudgetRule],
+    keys: Iterable[KeyEntry],
+    now_s: float,
+    changed_s: float | None = None,
+) -> int:
+    """Write what was spent before they were into the rows of these budgets; return how many rows that were.
+
+    changed_s: since when they may have counted; None: not yet. Raises StoreError.
+    """
+    known = {_id_of(key): key for key in keys}
+    table = BudgetTable(memory, 0)
+    sums: dict[int, list[_Spent]] = {}
+    # Calls before it are summed up, those from then on are looked at one by one.
+    single_s = _LAST_S if changed_s is None else int(changed_s) // _MINUTE_S * _MINUTE_S
+    single = [] if changed_s is None else list(_single(store, single_s, int(now_s) + _DAY_S, known))
+    amounts: dict[int, tuple[int, int]] = {}
+    for rule in rules:
+        window = window_at(rule.budget, now_s)
+        since_s = _since(window.start_s, now_s)
+        if since_s not in sums:
+            sums[since_s] = list(_spent(store, since_s, single_s, known))
+        for spent in (*sums[since_s], *single):
+            if spent.started_us and spent.started_us < window.start_s * _US:
+                continue
+            for subject in subjects(rule, spent.spender):
+                who = f"{spent.spender.key_id} {spent.spender.key_name}" if rule.scope == "key" else subject
+                row = table.row(rule, subject, who, now_s)
+                if row is not None and spent.started_us < memory.since_us(row):
+                    more = spent.tokens if rule.budget.is_tokens else spent.nano
+                    amounts[row] = (window.number, amounts.get(row, (0, 0))[1] + more)
+    for row, (number, amount) in amounts.items():
+        memory.set_base(row, number, amount)
+    return len(amounts)
+
+
+def _spent(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
+    """Yield what each key spent on each model."""
+    if since_s < until_s:
+        for (key, model), sums in store.totals(Question(since_s, until_s, ("key", "model"))):
+            yield _Spent(_spender(key, model, keys), sums.cost_nano, sums.input + sums.output)
+
+
+def _single(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
+    for call in store.calls(Question(since_s, until_s)):
+        tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
+        yield _Spent(_spender(call.key, call.model, keys), call.cost_nano or 0, tokens, call.started_us)
+
+
+def _spender(key: str, model: str, keys: dict[str, KeyEntry]) -> Spender:
+    """Return who spent it. Teams and users are those that its key has now."""
+    key_id, _, name = key.partition(" ")
+    entry = keys.get(key_id)
+    if entry is None:
+        return Spender(key_id, name, model=model)
+    return Spender(key_id, entry.caller_name, entry.team, entry.user, entry.tags, model)
+
+
+def _since(start_s: int, now_s: float) -> int:
+    """Return from when on sums are asked for, so that they are kept as short as that needs."""
+    age_s = now_s - start_s
+    unit_s = _MINUTE_S if age_s < _MINUTES_S else _HOUR_S if age_s < _HOURS_S else _DAY_S
+    return start_s // unit_s * unit_s
+
+
+def _id_of(key: KeyEntry) -> str:
+    return key.digest[:8].hex()
+
+
+class BudgetOpening:
+    """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. fork: starts one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        memory: BudgetMemory,
+        folder: LedgerFolder,
+        logger: logging.Logger,
+        fork: Callable[[Callable[[], int]], int],
+    ) -> None:
+        self._settings: Final = settings
+        self._memory: Final = memory
+        self._folder: Final = folder
+        self._logger: Final = logger
+        self._fork: Final = fork
+        self._seen: tuple[Sequence[BudgetRule], Sequence[KeyEntry]] | None = None
+        self._known: frozenset[str] = frozenset()
+        self._due: tuple[float, float, tuple[BudgetRule, ...]] | None = None
+        self.pid = 0
+
+    def __repr__(self) -> str:
+        return f"<BudgetOpening pid={self.pid} known={len(self._known)}>"
+
+    def begin(
+        self, keys: Sequence[KeyEntry], is_stopped: Callable[[], bool], on_reaped: Callable[[int], object]
+    ) -> None:
+        """Read what was spent before the start, and wait for that. Without budgets there is nothing to read."""
+        self._seen = (self._settings.budgets, keys)
+        rules = budget_rules(self._settings.budgets, keys)
+        self._known = frozenset(rule.identity for rule in rules)
+        if not rules:
+            return
+        pid = self._fork(partial(self._read, rules, keys, None))
+        until_s = time.monotonic() + _START_S
+        while time.monotonic() < until_s and not is_stopped():
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                on_reaped(pid)
+                return
+            time.sleep(_LOOK_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        on_reaped(pid)
+        self._logger.error("what was spent before could not be read in %g s: budgets begin at 0", _START_S)
+
+    def look(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], now_s: float) -> None:
+        """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic."""
+        if self._seen is None or self._seen[0] is not rules or self._seen[1] is not keys:
+            self._seen = (rules, keys)
+            found = budget_rules(rules, keys)
+            new = tuple(rule for rule in found if rule.identity not in self._known)
+            self._known = frozenset(rule.identity for rule in found)
+            if new:
+                before = () if self._due is None else self._due[2]
+                self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
+        if self._due is not None and now_s >= self._due[0] and not self.pid:
+            _, changed_s, new = self._due
+            self._due = None
+            self.pid = self._fork(partial(self._read, new, keys, changed_s))
+
+    def died(self) -> None:
+        """Note that the child was reaped."""
+        self.pid = 0
+
+    def _read(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], changed_s: float | None) -> int:
+        """Be the child."""
+        logger = operations_logger(sys.stderr)
+        try:
+            store = SqliteStore(self._folder.path, days=self._settings.ledger_days, is_reader=changed_s is not None)
+            if changed_s is None:  # the ledger's process has not begun
+                collector = Collector(self._folder.all, store, time.time)
+                while collector.collect():
+                    pass
+            n = read_spent(self._memory, store, rules, keys, time.time(), changed_s)
+            store.close()
+        except StoreError as exc:
+            logger.error("what was spent before can't be read: %s; budgets begin at 0", exc)
+            return 1
+        if n:
+            logger.info("%d budgets go on with what was spent before", n)
+        return 0

@@ -1,0 +1,413 @@
+"""What has been spent of each budget, by all workers: the table, and one worker's way to a row of it.
+
+Knows: the layout, who writes which cell, and in which order. Does not know: what a call costs, or whose budget counts
+it (gateway/budgets.py).
+
+LAYOUT. A memfd; everything is an 8-byte cell.
+
+    gateway    1 line         whether what was spent before the start has been read
+    tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
+    rows       each row:
+      shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT; a text
+      numbers  1 cell a block       the window that the next three are of
+      spent    1 cell a block       by calls that ended in this process
+      held     1 cell a block       for requests that run in this process
+      open     1 cell a block       what calls that run now count as if this process dies
+
+Each cell of a block has one writer, the process of that block, and sums are made by reading. So no process can be
+killed between two steps of anything that another one needs whole; what a dead process held is given back, and its open
+calls are counted as spent, by whoever reaped it (`reclaim`).
+
+A hold is noted first, and only then counted with all others: of all that do so at once, at most as many pass as there
+is room for. Two that meet at the last amount both stand back, and try again.
+
+WINDOWS. A window has a number, which grows. A process that comes with a higher number than its cells have sets them to
+0 first, with the number 0 meanwhile: a reader counts only cells of the number that it asks for. What was held in a
+window is settled in that window; when that is over, nowhere. NUMBER is the highest one that anybody came with: a
+process whose clock is behind counts in that window, too.
+
+BASE is what was spent before this gateway began to count, or elsewhere: its one writer reads it from the ledger. GRANT
+is how much of the limit this gateway may spend, where several share it: its one writer is the keeper of leases.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b, sha256
+from typing import Final, NamedTuple
+
+from atomicshm import AtomicView, fence
+
+from velox.policy.budget import BudgetWindow, window_at
+from velox.policy.budget_rules import BudgetLabel, BudgetRule
+from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
+from velox.types import Budget
+
+__all__ = ["NO_ROOM", "BudgetMemory", "BudgetState", "BudgetTable", "Hold", "SharedBudget"]
+
+# Cells of the gateway's line.
+_IS_READ: Final = 0
+_OVERFLOWED: Final = 1
+
+# Shared cells of a row.
+_LIMIT: Final = 0
+_NUMBER: Final = 1
+_END: Final = 2  # Unix seconds; 0: the window has no end
+_SINCE: Final = 3  # Unix microseconds: when the row was claimed
+_BASE_NUMBER: Final = 4
+_BASE: Final = 5
+_GRANT_NUMBER: Final = 6
+_GRANT: Final = 7
+_NAME: Final = 8  # two cells
+_TEXT_BYTES: Final = 10
+_TEXT: Final = 16
+_TEXT_CELLS: Final = 48
+_N_SHARED: Final = _TEXT + _TEXT_CELLS
+_N_ARRAYS: Final = 4
+
+_PROBES: Final = 64
+_MOST: Final = 1 << 61  # no sum of blocks wraps around
+_TRIES: Final = 4
+NO_ROOM: Final = 0
+
+
+class BudgetState(NamedTuple):
+    """One budget at one moment, in tokens or nano-dollars. held: by requests that run. window: the open one."""
+
+    label: BudgetLabel
+    limit: int
+    spent: int
+    held: int
+    window: BudgetWindow
+
+    @property
+    def left(self) -> int:
+        """Return what may still be spent."""
+        return max(0, self.limit - self.spent - self.held)
+
+
+class Hold(NamedTuple):
+    """What a request holds of one budget. number: of the window. amount: in tokens or nano-dollars."""
+
+    budget: SharedBudget
+    number: int
+    amount: int
+
+
+class BudgetMemory:
+    """Made by the supervisor before it forks; children inherit it. rows: of budgets. blocks: Segment.blocks."""
+
+    __slots__ = ("_atomic", "_row_cells", "_rows_first", "blocks", "cells", "key", "rows")
+
+    def __init__(self, rows: int, blocks: int) -> None:
+        self.rows: Final = max(rows, 4 * _PROBES)
+        self.blocks: Final = blocks
+        self.key: Final = os.urandom(16)
+        self._rows_first = LINE_CELLS + whole_lines(self.rows)
+        self._row_cells = _N_SHARED + whole_lines(_N_ARRAYS * blocks)
+        memory = shared_memory("velox-budgets", (self._rows_first + self.rows * self._row_cells) * CELL_BYTES)
+        self._atomic = AtomicView(memory)
+        self.cells: Final[memoryview[int]] = memoryview(memory).cast("Q")
+
+    def __repr__(self) -> str:
+        return f"<BudgetMemory rows={self.rows} blocks={self.blocks}>"
+
+    @property
+    def is_read(self) -> bool:
+        """True once what was spent before the start is known, or can't be."""
+        return bool(self.cells[_IS_READ])
+
+    @is_read.setter
+    def is_read(self, value: bool) -> None:
+        self.cells[_IS_READ] = value
+
+    @property
+    def n_overflowed(self) -> int:
+        """How many budgets found no row; each worker counts them for itself."""
+        return self.cells[_OVERFLOWED]
+
+    def count_overflow(self) -> None:
+        """Count a budget without a row."""
+        self._atomic.fetch_add_u64(_OVERFLOWED * CELL_BYTES, 1)
+
+    def tag(self, *parts: str) -> tuple[int, bytes]:
+        """Return the tag of a row, and a name that is the same in all gateways."""
+        text = b"".join(len(data).to_bytes(4, "big") + data for data in map(_bytes, parts))
+        digest = blake2b(text, key=self.key, digest_size=8).digest()
+        return int.from_bytes(digest, "big") or 1, sha256(text).digest()[:16]
+
+    def find(self, tag: int, *, open_ended: bool = False) -> int | None:
+        """Return the row of a tag; None: it has none."""
+        for row in self._probes(tag, open_ended=open_ended):
+            found = self.cells[LINE_CELLS + row]
+            if found == tag:
+                return row
+            if not found:
+                return None
+        return None
+
+    def claim(self, tag: int, *, open_ended: bool = False) -> int | None:
+        """Return the row of a tag, a new one if there is none; None: there is no room.
+
+        open_ended: clients' words went into it. These have one half of the table, and are in nobody's way.
+        """
+        for row in self._probes(tag, open_ended=open_ended):
+            at = (LINE_CELLS + row) * CELL_BYTES
+            found = self.cells[LINE_CELLS + row] or self._atomic.cas_u64(at, 0, tag)
+            if found in (0, tag):
+                return row
+        return None
+
+    def first_cell(self, row: int) -> int:
+        """Return where a row begins."""
+        return self._rows_first + row * self._row_cells
+
+    def raise_number(self, row: int, seen: int, number: int) -> None:
+        """Set NUMBER of a row, if it is still what was seen."""
+        self._atomic.cas_u64((self.first_cell(row) + _NUMBER) * CELL_BYTES, seen, number)
+
+    def used_rows(self) -> Iterator[int]:
+        """Return the rows that budgets have."""
+        fence()
+        tags = self.cells[LINE_CELLS : LINE_CELLS + self.rows].tolist()
+        return (row for row, tag in enumerate(tags) if tag)
+
+    def reclaim(self, block: int) -> None:
+        """Give back what a dead process held; its open calls are spent. For the supervisor, after it has reaped it."""
+        cells, blocks = self.cells, self.blocks
+        for row in self.used_rows():
+            first = self.first_cell(row) + _N_SHARED + block
+            cells[first + blocks] = min(cells[first + blocks] + cells[first + 3 * blocks], _MOST)
+            cells[first + 2 * blocks] = cells[first + 3 * blocks] = 0
+
+    def set_base(self, row: int, number: int, amount: int) -> None:
+        """Note what was spent in a window before the row was. For one process at a time."""
+        first = self.first_cell(row)
+        self.cells[first + _BASE_NUMBER] = 0
+        self.cells[first + _BASE] = min(max(amount, 0), _MOST)
+        self.cells[first + _BASE_NUMBER] = number
+
+    def set_grant(self, row: int, number: int, amount: int) -> None:
+        """Note how much of a window's limit this gateway may spend. For the keeper of leases."""
+        first = self.first_cell(row)
+        if self.cells[first + _GRANT_NUMBER] != number:
+            self.cells[first + _GRANT_NUMBER] = 0
+        self.cells[first + _GRANT] = min(max(amount, 0), _MOST)
+        self.cells[first + _GRANT_NUMBER] = number
+
+    def grant(self, row: int, number: int) -> int | None:
+        """Return how much of a window's limit this gateway may spend; None: nobody has said."""
+        first = self.first_cell(row)
+        return self.cells[first + _GRANT] if self.cells[first + _GRANT_NUMBER] == number else None
+
+    def since_us(self, row: int) -> int:
+        """Return when a row was claimed, in Unix microseconds; 0: it has not been used."""
+        return self.cells[self.first_cell(row) + _SINCE]
+
+    def name(self, row: int) -> bytes:
+        """Return what names the row's budget in all gateways."""
+        first = self.first_cell(row) + _NAME
+        return struct.pack("=2Q", *self.cells[first : first + 2])
+
+    def settle_in(self, row: int, name: bytes, label: BudgetLabel, limit: int, now_us: int) -> None:
+        """Write what a row says of itself. Whoever uses a row may do so: all write the same."""
+        first, cells = self.first_cell(row), self.cells
+        if cells[first + _LIMIT] != limit:
+            cells[first + _LIMIT] = limit
+        text = label.packed(_TEXT_CELLS * CELL_BYTES)
+        if text != self.text(row):
+            cells[first + _TEXT_BYTES] = 0
+            padded = text.ljust(_TEXT_CELLS * CELL_BYTES, b" ")
+            words = struct.unpack(f"={_TEXT_CELLS}Q", padded)
+            for at, word in enumerate(words, first + _TEXT):
+                cells[at] = word
+            cells[first + _NAME], cells[first + _NAME + 1] = struct.unpack("=2Q", name)
+            cells[first + _TEXT_BYTES] = len(text)
+        if not cells[first + _SINCE]:
+            cells[first + _SINCE] = now_us
+
+    def text(self, row: int) -> bytes:
+        """Return the text of a row's label; b"" while there is none."""
+        first = self.first_cell(row)
+        n = self.cells[first + _TEXT_BYTES]
+        return struct.pack(f"={_TEXT_CELLS}Q", *self.cells[first + _TEXT : first + _TEXT + _TEXT_CELLS])[:n]
+
+    def amounts(self, row: int, number: int) -> tuple[int, int]:
+        """Return what is spent and held in a window, by all processes."""
+        fence()
+        first, blocks = self.first_cell(row), self.blocks
+        cells = self.cells[first + _N_SHARED : first + _N_SHARED + 3 * blocks].tolist()
+        spent = held = 0
+        for block in range(blocks):
+            if cells[block] == number:
+                spent += cells[blocks + block]
+                held += cells[2 * blocks + block]
+        if self.cells[first + _BASE_NUMBER] == number:
+            spent += self.cells[first + _BASE]
+        return spent, held
+
+    def states(self, now_s: float) -> Iterator[BudgetState]:
+        """Return all budgets as they are now. For any process."""
+        for row in self.used_rows():
+            state = self.state(row, now_s)
+            if state is not None:
+                yield state
+
+    def state(self, row: int, now_s: float) -> BudgetState | None:
+        """Return one budget as it is now; None: nobody has used it yet."""
+        label = BudgetLabel.read(self.text(row))
+        if label is None:
+            return None
+        first = self.first_cell(row)
+        limit, number, end_s = (self.cells[first + at] for at in (_LIMIT, _NUMBER, _END))
+        window = window_at(label.budget(limit), now_s)
+        if number > window.number:  # this process's clock is behind
+            window = BudgetWindow(number - 1, end_s or None)
+        spent, held = self.amounts(row, window.number)
+        return BudgetState(label, limit, spent, held, window)
+
+    def _probes(self, tag: int, *, open_ended: bool) -> Iterator[int]:
+        half = self.rows // 2
+        first = half if open_ended else 0
+        home = tag % (half - _PROBES)
+        return iter(range(first + home, first + home + _PROBES))
+
+
+def _bytes(part: str) -> bytes:
+    # A surrogate that JSON let through: it has no UTF-8, but must have a budget.
+    return part.encode("utf-8", "surrogatepass")
+
+
+class BudgetTable:
+    """One process's way to the rows. block: its own, as in Segment."""
+
+    def __init__(self, memory: BudgetMemory, block: int) -> None:
+        self._memory: Final = memory
+        self._block: Final = block
+
+    def __repr__(self) -> str:
+        return f"<BudgetTable {self._block} of {self._memory!r}>"
+
+    def budget(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> SharedBudget:
+        """Return the budget that a subject has by a rule. who: the subject as people know it."""
+        row = self.row(rule, subject, who, now_s)
+        if row is not None:
+            return SharedBudget(self._memory, row, self._block, rule)
+        self._memory.count_overflow()
+        alone = BudgetMemory(0, 1)
+        row = BudgetTable(alone, 0).row(rule, subject, who, now_s)
+        assert row is not None, "a new table has room"
+        return SharedBudget(alone, row, 0, rule)
+
+    def row(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> int | None:
+        """Return the row of a budget, which says what it is; None: there is no room for one."""
+        memory, is_open = self._memory, rule.is_open_ended
+        tag, name = memory.tag(rule.identity, subject)
+        row = memory.claim(tag, open_ended=is_open)
+        if row is None and is_open:
+            # What clients make up has one budget together, once it fills its half of the table.
+            who = "(others)"
+            tag, name = memory.tag(rule.identity, "", who)
+            row = memory.claim(tag)
+        if row is not None:
+            memory.settle_in(row, name, BudgetLabel.of(rule, who), rule.budget.limit, round(now_s * 1e6))
+        return row
+
+
+class SharedBudget:
+    """One budget, in one process. rule: that it is by."""
+
+    __slots__ = ("_at", "_block", "_cells", "_first", "_memory", "_row", "_window", "rule")
+
+    def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> None:
+        self.rule: Final = rule
+        self._memory: Final = memory
+        self._row: Final = row
+        self._block: Final = block
+        self._cells: Final = memory.cells
+        self._first: Final = memory.first_cell(row)
+        # Of this block: number, and so many cells on spent, held, open.
+        self._at: Final = self._first + _N_SHARED + block
+        self._window = BudgetWindow(1, 0)  # none
+
+    def __repr__(self) -> str:
+        return f"<SharedBudget {self._row} of {self.rule.name}>"
+
+    @property
+    def budget(self) -> Budget:
+        """The budget as it is configured."""
+        return self.rule.budget
+
+    def window(self, now_s: float) -> BudgetWindow:
+        """Return the window that is open now."""
+        window = self._window
+        if now_s < window.start_s or (window.end_s is not None and now_s >= window.end_s):
+            window = self._window = window_at(self.rule.budget, now_s)
+        cells, first = self._cells, self._first
+        latest = cells[first + _NUMBER]
+        if window.number > latest:
+            cells[first + _END] = window.end_s or 0
+            self._memory.raise_number(self._row, latest, window.number)
+        elif window.number < latest:  # the clock was set back
+            return BudgetWindow(latest - 1, cells[first + _END] or None)
+        return window
+
+    def hold(self, amount: int, now_s: float) -> Hold | None:
+        """Hold an amount; None: there is no room, and nothing is held."""
+        number = self._enter(self.window(now_s).number)
+        limit = self._limit(number)
+        cells, held_at = self._cells, self._at + 2 * self._memory.blocks
+        if not amount:
+            return Hold(self, number, 0)  # what costs nothing needs no room
+        for _ in range(_TRIES):
+            cells[held_at] += amount
+            # Killed here, or anywhere until it is settled: reclaim() gives it back.
+            spent, held = self._memory.amounts(self._row, number)
+            if spent + held <= limit:
+                return Hold(self, number, amount)
+            cells[held_at] -= amount
+            if spent + amount > limit:
+                break
+        return None
+
+    def spend(self, hold: Hold, amount: int) -> None:
+        """Count what a call cost, in the window in which its request came."""
+        at = self._at
+        if self._cells[at] == hold.number:
+            at += self._memory.blocks
+            self._cells[at] = min(self._cells[at] + amount, _MOST)
+
+    def begin(self, hold: Hold, amount: int) -> None:
+        """Note what a call counts as if this process dies before its end."""
+        if self._cells[self._at] == hold.number:
+            self._cells[self._at + 3 * self._memory.blocks] += amount
+
+    def end(self, hold: Hold, amount: int) -> None:
+        """Take that note away: the call was counted, or did no work."""
+        self._take(self._at + 3 * self._memory.blocks, hold.number, amount)
+
+    def release(self, hold: Hold) -> None:
+        """Hold nothing more for a request."""
+        self._take(self._at + 2 * self._memory.blocks, hold.number, hold.amount)
+
+    def amounts(self, now_s: float) -> tuple[int, int]:
+        """Return what is spent and held in the open window."""
+        return self._memory.amounts(self._row, self.window(now_s).number)
+
+    def _take(self, at: int, number: int, amount: int) -> None:
+        if self._cells[self._at] == number:
+            self._cells[at] = max(0, self._cells[at] - amount)
+
+    def _limit(self, number: int) -> int:
+        return self.rule.budget.limit
+
+    def _enter(self, number: int) -> int:
+        """Have this process's cells count for a window."""
+        cells, at, blocks = self._cells, self._at, self._memory.blocks
+        if cells[at] != number:
+            cells[at] = 0
+            cells[at + blocks] = cells[at + 2 * blocks] = cells[at + 3 * blocks] = 0
+            cells[at] = number
+        return number
