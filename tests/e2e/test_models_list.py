@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
+from google import genai
+from google.genai import types
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import JSON, Call, RecordingUpstream, Script
@@ -81,6 +84,34 @@ def test_sdk_lists_by_key(velox: VeloxProcess) -> None:
     some = velox.openai(api_key=KEYS["some"]).models.list().data
 
     assert [model.id for model in some] == ["fast", "gpt-4o", "gpt-5", "llama", "mistral", "own"]
+
+
+def test_other_sdks_list_and_retrieve_in_their_own_shape(velox: VeloxProcess) -> None:
+    """Anthropic's and Google's: the same models, pages and fields as they know them; and their own error for none."""
+    key, names = KEYS["everything"], ["fast", "gpt-4o", "gpt-5", "llama", "mistral"]
+    http = anthropic.DefaultHttpxClient(trust_env=False, timeout=20.0)
+    with anthropic.Anthropic(base_url=velox.base_url, auth_token=key, max_retries=0, http_client=http) as claude:
+        listed = list(claude.models.list())
+        assert [(model.id, model.type) for model in listed] == [(name, "model") for name in names]
+        assert all(model.display_name and model.created_at for model in listed)
+        assert claude.models.retrieve("gpt-4o").id == "gpt-4o"
+        with pytest.raises(anthropic.NotFoundError) as gone:
+            claude.models.retrieve("tts")
+        assert gone.value.body == {**_dict(gone.value.body), "type": "error"}
+
+    options = types.HttpOptions(base_url=velox.base_url)
+    google = genai.Client(api_key=key, http_options=options)
+    found = [model.name for model in google.models.list()]
+    assert found == [f"models/{name}" for name in names]
+    assert google.models.get(model="gpt-4o").name == "models/gpt-4o"
+    with pytest.raises(genai.errors.ClientError) as none:
+        google.models.get(model="tts")
+    assert (none.value.code, none.value.status) == (404, "NOT_FOUND")
+
+
+def _dict(body: object) -> dict[str, object]:
+    assert isinstance(body, dict)
+    return body
 
 
 def test_sdk_retrieves_one_model(velox: VeloxProcess) -> None:

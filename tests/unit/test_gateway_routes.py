@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.endpoints import Routes, reads_body
-from velox.types import Endpoint, Headers, RequestHead, Surface
+from velox.gateway.endpoints import Routes, dialect_of, reads_body
+from velox.types import Dialect, Endpoint, Headers, RequestHead, Surface
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:
@@ -171,3 +171,23 @@ def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, s
 
     assert (facts.route, facts.surface) == (route, surface)
     assert facts.named is not None and facts.named.model == "gemini-x"
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "dialect"),
+    [
+        (b"/v1/models/gone", (b"anthropic-version", b"2023-06-01"), Dialect.ANTHROPIC),
+        (b"/v1/messages/batches", (b"anthropic-version", b"2023-06-01"), Dialect.ANTHROPIC),
+        (b"/v1/messages", (b"a", b"b"), Dialect.ANTHROPIC),
+        (b"/v1/models/gone", (b"a", b"b"), Dialect.OPENAI),
+        (b"/v1/models/gone", (b"x-goog-api-key", b"k"), Dialect.GOOGLE),
+        (b"/v1beta/models/gone", (b"a", b"b"), Dialect.GOOGLE),
+        (b"/v1beta/cachedContents", (b"a", b"b"), Dialect.GOOGLE),
+        (b"/v1beta/openai/models", (b"a", b"b"), Dialect.OPENAI),
+        (b"/v1/chat/completions", (b"anthropic-version", b"2023-06-01"), Dialect.OPENAI),
+    ],
+)
+def test_errors_have_the_shape_that_the_client_knows(path: bytes, field: tuple[bytes, bytes], dialect: Dialect) -> None:
+    """Also at paths that several vendors have, and at those that are never translated."""
+    head = RequestHead.of(b"GET", path, [field])
+    assert dialect_of(head, Routes(("*",)).facts(path)) is dialect

@@ -14,7 +14,7 @@ from velox.memo import Memo
 from velox.policy.api_table import google_call
 from velox.types import BodyFields, Dialect, Endpoint, RequestHead, Surface
 
-__all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "has_content"]
+__all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
 
 # The last segments of the endpoints whose body names a model. Longest first within a first word.
 _MODEL_ENDPOINTS: Final[dict[bytes, Endpoint]] = {
@@ -78,6 +78,7 @@ _GOOGLE_CALLS: Final[dict[bytes, tuple[Surface | None, bool]]] = {
     b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
 }
 _EMBEDS: Final = (Surface.EMBED_CONTENTS, None)
+_GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next
 # request on a connection that other clients share.
@@ -100,6 +101,16 @@ class PathFacts(NamedTuple):
     query_binds: bool = False
     surface: Surface | None = None
     named: BodyFields | None = None
+
+
+def dialect_of(head: RequestHead, facts: PathFacts) -> Dialect:
+    """Return which API's client sent a request: where several have its path, its headers tell. facts: of the path."""
+    if facts.dialect is not Dialect.OPENAI or facts.surface is not None:
+        return facts.dialect
+    is_google = head.path.startswith(_GOOGLE_PATHS) and b"/openai/" not in head.path
+    if is_google or head.header(b"x-goog-api-key") is not None:
+        return Dialect.GOOGLE
+    return Dialect.OPENAI if head.header(b"anthropic-version") is None else Dialect.ANTHROPIC
 
 
 class Routes:

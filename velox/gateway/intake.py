@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.endpoints import has_content
+from velox.gateway.endpoints import dialect_of, has_content
 from velox.gateway.exchange import Exchange
 from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
@@ -227,7 +227,7 @@ class Gateway:
         rates: of who asked. told: of the attempts.
         """
         given = None if head is None else client_id(head)
-        dialect = Dialect.OPENAI if head is None else self.parts.endpoints.facts(head.path).dialect
+        dialect = Dialect.OPENAI if head is None else dialect_of(head, self.parts.endpoints.facts(head.path))
         headers, body = error_reply(error, request_id, may_have_begun=may_have_begun, client_id=given, dialect=dialect)
         headers += told
         if rates is not None:

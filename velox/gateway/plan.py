@@ -9,7 +9,7 @@ import math
 from typing import Final, NamedTuple
 
 from velox.gateway.access import Access, Guard
-from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, reads_body
+from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, dialect_of, reads_body
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, RequestHead, Surface
@@ -62,7 +62,7 @@ def plan_of(
     return RequestPlan(
         caller,
         path.route,
-        path.dialect,
+        dialect_of(head, path),
         path.reads_body and head.method == b"POST",
         reads_body(path, head),
         head.method in _ASKING and b"/models" in head.path,
