@@ -95,15 +95,15 @@ def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides
     from velox.settings.loading import admin_place
 
     given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
-    address, token, problems = admin_place(environ, {**overrides, **given})
-    if problems or address is None:
-        wrong = [str(problem) for problem in problems] or [
+    place = admin_place(environ, {**overrides, **given})
+    if place.problems or place.address is None:
+        wrong = [str(problem) for problem in place.problems] or [
             "VELOX_ADMIN_LISTEN is off: send SIGHUP to the supervisor instead"
         ]
         for line in wrong:
             print(f"velox reload: {line}", file=sys.stderr)
         return 2
-    outcome = call_reload(address, token, force=arguments.force)
+    outcome = call_reload(place.address, place.token, place.cert, force=arguments.force)
     print("\n".join(outcome.lines), file=sys.stderr if outcome.code else sys.stdout)
     return outcome.code
 

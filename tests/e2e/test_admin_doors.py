@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import http.client
 import os
 import socket
+import ssl
 import stat
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +18,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.test_admin import load
+from tests.e2e.tls_clients import TlsFiles
 from tests.e2e.tools import Client, covers, run_velox
 
 TOKEN = "admin-token-of-the-test"
@@ -62,6 +65,45 @@ def test_admin_beyond_loopback_asks_for_the_token(tmp_path: Path) -> None:
             assert status(velox, "/metrics", WITH_TOKEN) == 200
             assert status(velox, "/absent", WITH_TOKEN) == 404
         assert TOKEN not in "".join(velox.stderr.lines + velox.stdout.lines)
+
+
+@covers("VELOX_ADMIN_VIEWER_TOKEN")
+def test_viewer_token_reads_only() -> None:
+    """Metrics yes, profiles and reloads no. It needs the admin token, and must be another one."""
+    viewer = {"authorization": "Bearer viewer-of-the-test"}
+    for wrong in ({}, {"VELOX_ADMIN_TOKEN": "viewer-of-the-test"}):
+        refused = run_velox({"VELOX_ADMIN_VIEWER_TOKEN": "viewer-of-the-test", **wrong}, "serve", "--sim")
+        assert refused.returncode == 2 and "VELOX_ADMIN_VIEWER_TOKEN" in refused.stderr
+        assert "viewer-of-the-test" not in refused.stderr
+    with simulated(admin_token=TOKEN, admin_viewer_token="viewer-of-the-test") as velox:
+        assert status(velox, "/metrics", viewer) == status(velox, "/metrics", WITH_TOKEN) == 200
+        assert (status(velox, PROFILE, viewer), status(velox, "/reload", viewer, "POST")) == (403, 403)
+
+
+@covers("VELOX_ADMIN_TLS_CERT", "VELOX_ADMIN_TLS_KEY")
+def test_admin_speaks_tls_and_follows_its_files(tmp_path: Path) -> None:
+    """Pages and `velox reload` over TLS; a renewed certificate is shown without a restart."""
+    files = TlsFiles(tmp_path)
+    cert = {"VELOX_ADMIN_TLS_CERT": str(files.cert)}
+    refused = run_velox(cert, "serve", "--sim")
+    assert refused.returncode == 2 and "expected VELOX_ADMIN_TLS_KEY with it" in refused.stderr
+    with simulated(admin_tls_cert=str(files.cert), admin_tls_key=str(files.key)) as velox:
+        port = int(velox.admin_url.removeprefix("https://127.0.0.1:"))
+
+        def shown() -> str:
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=files.context())
+            with contextlib.closing(connection):
+                connection.request("GET", "/healthz")
+                assert isinstance(connection.sock, ssl.SSLSocket)
+                digest = hashlib.sha256(connection.sock.getpeercert(binary_form=True) or b"").hexdigest()
+                assert connection.getresponse().status == 200
+            return digest
+
+        assert shown() == files.digest
+        assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0
+        files.rotate()
+        until(lambda: shown() == files.digest, "the new certificate is shown")
+        assert run_velox(cert, "reload", "--admin", f"127.0.0.1:{port}").returncode == 0
 
 
 def test_admin_table_of_bad_requests() -> None:
@@ -127,7 +169,7 @@ def test_admin_on_a_unix_socket(tmp_path: Path) -> None:
         assert not stat.S_IMODE(os.stat(path).st_mode) & 0o022, "no one else may write to it, so connect"
         client.settimeout(10)
         client.connect(str(path))
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         with client.makefile("rb") as reply:
             assert reply.read().startswith(b"HTTP/1.1 200 OK\r\n")
     assert not path.exists(), "the file goes with the gateway"

@@ -82,6 +82,7 @@ def get(address: Address, path: str, method: str = "GET", **headers: str) -> tup
 
 
 def raw(address: Address, request: bytes) -> bytes:
+    """Send a request, which asks for the connection's end or is refused; return all that comes."""
     with socket.create_connection(address, timeout=20) as sock:
         sock.sendall(request)
         reply = b""
@@ -149,7 +150,7 @@ def test_host_foreign_is_403(admin: Address) -> None:
 @pytest.mark.parametrize(("size", "status"), [(8192, b"200"), (8193, b"431")])
 def test_head_size_at_its_limit(admin: Address, size: int, status: bytes) -> None:
     """8 KiB of head are read, a byte more is refused."""
-    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
+    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
     head = start + b"x" * (size - len(start))
 
     assert raw(admin, head + b"\r\n\r\n").startswith(b"HTTP/1.1 " + status)

@@ -9,7 +9,8 @@ import pytest
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply
 from velox.admin.pprof import ProfilePage
-from velox.admin.server import OPEN_PAGES, AdminApp, TokenCheck
+from velox.admin.roles import OPEN_PAGES, TokenCheck
+from velox.admin.server import AdminApp
 from velox.profiling.samples import Profile
 
 TOKEN = "admin-token"
@@ -22,13 +23,14 @@ async def collect(seconds: float, hz: int) -> Profile:
     return Profile({}, (), 0, 10**9, hz)
 
 
-def app(*, token: str | None = TOKEN, ready: bool = True, profiles: bool = True) -> AdminApp:
+def app(*, token: str | None = TOKEN, viewer: str | None = None, ready: bool = True, profiles: bool = True) -> AdminApp:
     """Return an admin listener's pages."""
     return AdminApp(
         metrics=lambda: b"figures",
         ready=lambda: Readiness(alive=ready, ready=ready, reasons=("worker 0 has a secret reason",)),
         profiles=ProfilePage(collect) if profiles else None,
         token=token,
+        viewer_token=viewer,
     )
 
 
@@ -39,6 +41,7 @@ def request(path: str, headers: dict[str, str] | None = None) -> AdminRequest:
 def ask(served: AdminApp, path: str, headers: dict[str, str] | None = None) -> Reply:
     """Ask for a page; a refusal is a reply too."""
     try:
+        served.admit(request(path, headers))
         return asyncio.run(served.reply(request(path, headers)))
     except RefusalError as refusal:
         return refusal.reply
@@ -120,6 +123,16 @@ def test_profiles_keep_their_distance() -> None:
         return found
 
     assert asyncio.run(ask_over_time()) == [400, 200, 429, 200, 429, 200]
+
+
+def test_viewer_reads_and_changes_nothing() -> None:
+    """Pages that are read are open to it; what costs workers time or changes something is not."""
+    served, viewer = app(viewer="viewer-token"), {"authorization": "Bearer viewer-token"}
+    for path, status in (("/", 200), ("/metrics", 200), (PROFILE, 403), ("/reload", 403), ("/absent", 404)):
+        assert ask(served, path, viewer).status == status, path
+    assert b"secret" in (ask(served, "/readyz", viewer).body or b"")
+    assert ask(served, PROFILE, RIGHT).status == 200
+    assert ask(app(), "/metrics", viewer).status == 401
 
 
 def test_door_hides_its_token() -> None:

@@ -16,7 +16,7 @@ BAD = "admin_listen: 127.0.0.1:7070\nadmin_token: token-token-token\nworkerz: 1\
 
 def place(environ: dict[str, str], **overrides: str) -> tuple[Address | None, str | None, int]:
     """Return the address, the token and the number of problems."""
-    address, token, problems = admin_place(environ, overrides)
+    address, token, _, problems = admin_place(environ, overrides)
     return address, None if token is None else token.reveal(), len(problems)
 
 

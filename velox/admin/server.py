@@ -3,66 +3,37 @@
 Knows: which path is served by what, which paths need the token, and the bounds of a connection. Does not know: where
 figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
 
-Limits: GET and HEAD, POST for a reload, one request per connection, a head of 8 KiB in 5 s, 64 connections. One more
-replaces the connection that has been idle the longest, so that a crowd of idle ones keeps no probe out. A path
-is compared as it came, so there is no way to spell another one. With a token, only probes need none.
+Limits: GET and HEAD, POST for a reload, all methods for the API; 64 connections, each within the bounds of
+connection.py. One more replaces the connection that has been idle the longest, so that a crowd of idle ones keeps no
+probe out. A path is compared as it came, so there is no way to spell another one. With a token, only probes need none.
+Requests of a connection are answered one after the other. After a refusal the connection ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Final
 
 import orjson
 import uvloop
 
 from velox.admin import metrics_page
+from velox.admin.connection import HEAD_BYTES, Incoming, PlainStream, Stream, TlsStream, has_private_peer
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
+from velox.admin.roles import TokenCheck
 
-__all__ = ["OPEN_PAGES", "AdminApp", "TokenCheck", "run", "serve"]
+__all__ = ["AdminApp", "run", "serve"]
 
-# A kubelet can't be given a token. Without one these say yes or no, and nothing else.
-OPEN_PAGES: Final = frozenset({"/healthz", "/livez", "/readyz"})
-
-
-class TokenCheck:
-    """Asks for the token. token None: nobody is asked."""
-
-    def __init__(self, token: str | None) -> None:
-        self._digest: Final = None if token is None else hashlib.sha256(token.encode("latin-1")).digest()
-
-    def __repr__(self) -> str:
-        return f"<TokenCheck open={self._digest is None}>"
-
-    def is_trusted(self, request: AdminRequest) -> bool:
-        """Tell whether the request may see everything. In constant time: digests are compared, of equal length."""
-        if self._digest is None:
-            return True
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        presented = token.strip() if scheme.lower() == "bearer" else ""
-        return hmac.compare_digest(hashlib.sha256(presented.encode("latin-1")).digest(), self._digest)
-
-    def check(self, request: AdminRequest) -> None:
-        """Raise RefusalError(401) for a page that the request may not see, also if there is no such page."""
-        if request.path not in OPEN_PAGES and not self.is_trusted(request):
-            message = "send the admin token: Authorization: Bearer TOKEN"
-            raise RefusalError(401, message, (("WWW-Authenticate", "Bearer"),))
-
-
-HEAD_BYTES: Final = 8192
-HEAD_TIMEOUT_S: Final = 5.0
-WRITE_TIMEOUT_S: Final = 30.0
-LINGER_S: Final = 1.0
 MAX_CONNECTIONS: Final = 64
 BEAT_S: Final = 0.25
 
@@ -74,8 +45,9 @@ class AdminApp:
 
     metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none. reload: asks
     for one; None: nobody can be asked.
-    token: what is asked for, where it is. host_names: names, lower-case, that a Host header may have besides IP
-    addresses and localhost.
+    token: what is asked for, where it is. viewer_token: one that may only read. tls: the context for the next
+    handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have besides IP addresses
+    and localhost.
     """
 
     def __init__(
@@ -86,18 +58,28 @@ class AdminApp:
         profiles: ProfilePage | None,
         reload: ReloadPage | None = None,
         token: str | None = None,
+        viewer_token: str | None = None,
         host_names: frozenset[str] = frozenset(),
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self.tls: Final = tls
         self.host_names: Final = host_names
         self._metrics = metrics
         self._ready = ready
         self._profiles = profiles
         self._reload = reload
-        self._token = TokenCheck(token)
+        self._token = TokenCheck(token, viewer_token)
+
+    def is_api(self, path: str) -> bool:
+        """Tell whether a path takes all methods."""
+        return False
+
+    def admit(self, request: AdminRequest) -> None:
+        """Raise RefusalError for a request that needs a token and has none, before its body is read."""
+        self._token.check(request)
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Answer a request. Raises RefusalError."""
-        self._token.check(request)
         match request.path:
             case "/":
                 return index_page(request, with_profiles=self._profiles is not None, problems=self._ready().reasons)
@@ -144,15 +126,29 @@ class _Listener:
         """Serve one connection, to its end."""
         self._connections += 1
         try:
+            stream = PlainStream(reader, writer)
             if self._connections <= MAX_CONNECTIONS or self._drop_oldest():
-                await self._exchange(reader, writer)
-            else:
-                await _send(writer, write_reply(Reply(503, b"too many connections\n"), head_only=False))
+                await self._serve(stream, writer)
+            elif self._app.tls is None:
+                await _send(stream, write_reply(Reply(503, b"too many connections\n"), head_only=False))
         except (TimeoutError, OSError):
             pass  # the client is gone, or too slow for an answer
         finally:
             self._connections -= 1
             writer.transport.abort()  # all that could be sent is sent: nothing is lost by it
+
+    async def _serve(self, plain: PlainStream, writer: asyncio.StreamWriter) -> None:
+        stream: Stream = plain
+        is_private = has_private_peer(writer)
+        if self._app.tls is not None:
+            stream, is_private = TlsStream(plain, self._app.tls()), True
+            with self._waiting(writer):
+                await stream.handshake()
+        incoming = Incoming(stream)
+        while await self._exchange(incoming, stream, writer, is_private=is_private):
+            pass
+        with self._waiting(writer):
+            await incoming.linger()
 
     def _drop_oldest(self) -> bool:
         """Make room by the one that has kept us waiting the longest; False when each is being answered."""
@@ -162,18 +158,25 @@ class _Listener:
             return True
         return False
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = b""
+    async def _exchange(
+        self, incoming: Incoming, stream: Stream, writer: asyncio.StreamWriter, *, is_private: bool
+    ) -> bool:
+        """Answer one request. False: it was the connection's last."""
+        head, keep_alive = b"", False
         try:
             with self._waiting(writer):
-                head = await _read_head(reader)
-            request = parse_request(head, self._app.host_names)
-            reply = await _unless_gone(self._answer(request), reader)
+                head = await incoming.read_head()
+            request = replace(parse_request(head, self._app.host_names, self._app.is_api), is_private=is_private)
+            self._app.admit(request)
+            if request.framing.length != 0:
+                with self._waiting(writer):
+                    request = replace(request, body=await incoming.read_body(request))
+            reply = await _unless_gone(self._answer(request), incoming)
+            keep_alive = request.framing.keep_alive
         except RefusalError as refusal:
             reply = refusal.reply
-        await _send(writer, write_reply(reply, head_only=head.startswith(b"HEAD ")))
-        with self._waiting(writer):
-            await _linger(reader, writer)
+        await _send(stream, write_reply(reply, head_only=head.startswith(b"HEAD "), keep_alive=keep_alive))
+        return keep_alive
 
     @contextlib.contextmanager
     def _waiting(self, writer: asyncio.StreamWriter) -> Iterator[None]:
@@ -193,22 +196,9 @@ class _Listener:
             return Reply(500, b"this page failed; the log says why\n")
 
 
-async def _read_head(reader: asyncio.StreamReader) -> bytes:
-    """Return the head with its empty line. Raises RefusalError: 408, 431."""
-    try:
-        async with asyncio.timeout(HEAD_TIMEOUT_S):
-            return await reader.readuntil(b"\r\n\r\n")
-    except TimeoutError as exc:
-        raise RefusalError(408, "the request's head took too long") from exc
-    except asyncio.LimitOverrunError as exc:
-        raise RefusalError(431, f"the request's head is over {HEAD_BYTES} bytes") from exc
-    except asyncio.IncompleteReadError as exc:
-        raise ConnectionResetError("the client left") from exc
-
-
-async def _unless_gone(answer: Coroutine[None, None, Reply], reader: asyncio.StreamReader) -> Reply:
+async def _unless_gone(answer: Coroutine[None, None, Reply], incoming: Incoming) -> Reply:
     """Await the answer; cancel it when the client leaves: nobody's profile must not block the next one."""
-    work, gone = asyncio.create_task(answer), asyncio.create_task(_discard(reader))
+    work, gone = asyncio.create_task(answer), asyncio.create_task(incoming.wait_gone())
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -220,24 +210,9 @@ async def _unless_gone(answer: Coroutine[None, None, Reply], reader: asyncio.Str
         await asyncio.gather(work, gone, return_exceptions=True)
 
 
-async def _discard(reader: asyncio.StreamReader) -> None:
-    """Read what nobody wants until the client closes."""
-    while await reader.read(HEAD_BYTES):
-        pass
-
-
-async def _send(writer: asyncio.StreamWriter, reply: bytes) -> None:
-    writer.transport.set_write_buffer_limits(0)  # drain() waits until the kernel has all of it
-    writer.write(reply)
-    async with asyncio.timeout(WRITE_TIMEOUT_S):
-        await writer.drain()
-
-
-async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let the client close first: closing over unread input sends a reset, which may outrun the reply."""
-    writer.write_eof()
-    async with asyncio.timeout(LINGER_S):
-        await _discard(reader)
+async def _send(stream: Stream, reply: bytes) -> None:
+    stream.write(reply)
+    await stream.drain()
 
 
 def run(sock: socket.socket, app: AdminApp, beat: Callable[[], None] = lambda: None) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "HeadReader",
     "Http1Limits",
     "bad_method",
+    "body_framing",
     "body_length",
     "check_host",
     "check_request_line",
@@ -218,7 +219,7 @@ def _check_framing_line(head: bytes, length: int | None) -> None:
 def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, *_, http_1_0 = line
-    content_length, chunked = _body_framing(values, limits, http_1_0=http_1_0)
+    content_length, chunked = body_framing(values, limits, http_1_0=http_1_0)
     has_body = chunked or bool(content_length)
     offer = read_offer(method, values, http_1_0=http_1_0, has_body=has_body) if b"upgrade" in values else None
     expect_continue = b"expect" in values and expects_continue(values[b"expect"]) and has_body and not http_1_0
@@ -310,7 +311,7 @@ def check_host(host: bytes | None, *, http_1_0: bool) -> None:
         raise VeloxError(Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True)
 
 
-def _body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:
+def body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:
     """Return (content_length, chunked). llhttp refuses both at once, too; it reads less of a head with an Upgrade."""
     if b"transfer-encoding" in values:
         if b"content-length" in values:

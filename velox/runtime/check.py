@@ -72,7 +72,8 @@ def _listening(settings: Settings) -> Iterator[str]:
     scheme = "http" if settings.tls_cert_file is None else "https"
     places = ", ".join(str(each) if each.kind == "unix" else f"{scheme}://{each}" for each in settings.listen)
     admin = settings.admin_listen
-    place = "off" if admin is None else str(admin) if admin.kind == "unix" else f"http://{admin}"
+    scheme_of_admin = "http" if settings.admin_tls_cert_file is None else "https"
+    place = "off" if admin is None else str(admin) if admin.kind == "unix" else f"{scheme_of_admin}://{admin}"
     yield f"listening: {places}; admin listener: {place}"
 
 

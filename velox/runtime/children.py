@@ -21,6 +21,7 @@ from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.pprof import ProfilePage
 from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.profiling.remote import collect
+from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases import LeasePipes
 from velox.runtime.ledger import LedgerFolder, run_ledger
 from velox.runtime.listeners import Listeners, bind_one
@@ -193,6 +194,7 @@ def admin(
     upstreams: UpstreamTable,
     reloads: ReloadAnswers,
     notify: int,
+    certificate: AdminCertificate | None = None,
 ) -> int:
     """Serve the admin listener until SIGTERM. notify: a pipe that wakes the supervisor."""
     listeners.close_others(None)
@@ -200,6 +202,8 @@ def admin(
 
     def beat() -> None:
         status.admin_heartbeat_ns = time.monotonic_ns()
+        if certificate is not None:
+            certificate.look(time.monotonic())
 
     app = admin_server.AdminApp(
         metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
@@ -207,7 +211,9 @@ def admin(
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
         token=None if settings.admin_token is None else settings.admin_token.reveal(),
+        viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,
+        tls=None if certificate is None else lambda: certificate.context,
     )
     admin_server.run(sock, app, beat)
     return 0

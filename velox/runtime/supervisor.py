@@ -36,6 +36,7 @@ from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
 from velox.runtime import children
+from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.budget_opening import BudgetOpening, budget_memory
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
@@ -166,7 +167,11 @@ class Supervisor:
             owner=settings.listen_owner,
             scheme="http" if self._certificates is None else "https",
         )
-        self._admin: Final = None if settings.admin_listen is None else Listeners((settings.admin_listen,), 1)
+        self._admin_certificate: Final = AdminCertificate.of(settings, logger)
+        scheme = "http" if self._admin_certificate is None else "https"
+        self._admin: Final = (
+            None if settings.admin_listen is None else Listeners((settings.admin_listen,), 1, scheme=scheme)
+        )
         # One pair per slot, made once: a successor finds the same end that the admin process speaks to.
         self._channels: Final = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(settings.workers)
@@ -422,6 +427,7 @@ class Supervisor:
                 upstreams=self._upstreams,
                 reloads=self._reload.answers,
                 notify=self._wake_write,
+                certificate=self._admin_certificate,
             )
         )
         self._admin_process.started(pid, time.monotonic())

@@ -21,6 +21,7 @@ from velox.settings.problems import Problem, quoted
 from velox.settings.tree import read_regular_file
 
 __all__ = [
+    "ADMIN_NAMES",
     "CertificateError",
     "ca_problem",
     "certificate_problems",
@@ -31,6 +32,7 @@ __all__ = [
 _CERT: Final = "VELOX_TLS_CERT"
 _KEY: Final = "VELOX_TLS_KEY"
 _CLIENT_CA: Final = "VELOX_TLS_CLIENT_CA"
+ADMIN_NAMES: Final = ("VELOX_ADMIN_TLS_CERT", "VELOX_ADMIN_TLS_KEY")
 _FILE_BYTES: Final = 2**20
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----")
@@ -38,8 +40,8 @@ _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----")
 _LOCKED: Final = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED")
 # What OpenSSL says, in words that name the remedy.
 _REASONS: Final = {
-    "KEY_VALUES_MISMATCH": f"expected the private key of the certificate in {_CERT}, this is another one's",
-    "KEY_TYPE_MISMATCH": f"expected the private key of the certificate in {_CERT}, this is another one's",
+    "KEY_VALUES_MISMATCH": "expected the private key of the certificate in {cert}, this is another one's",
+    "KEY_TYPE_MISMATCH": "expected the private key of the certificate in {cert}, this is another one's",
 }
 
 
@@ -51,18 +53,24 @@ class CertificateError(Exception):
         self.problem: Final = problem
 
 
-def read_certificate(cert_path: str, key_path: str, client_ca_path: str | None) -> ServerCertificate:
-    """Return what the files hold, also when it has expired. Raises CertificateError when a server can't use it."""
-    chain, key = _read(_CERT, cert_path), _read(_KEY, key_path)
+def read_certificate(
+    cert_path: str, key_path: str, client_ca_path: str | None, names: tuple[str, str] = (_CERT, _KEY)
+) -> ServerCertificate:
+    """Return what the files hold, also when it has expired. Raises CertificateError when a server can't use it.
+
+    names: of the settings that name certificate and key.
+    """
+    cert_name, key_name = names
+    chain, key = _read(cert_name, cert_path), _read(key_name, key_path)
     authorities = b"" if client_ca_path is None else _read(_CLIENT_CA, client_ca_path)
     first = _CERTIFICATE.search(chain)
     if first is None:
-        raise _error(_CERT, cert_path, "expected a PEM certificate in it")
+        raise _error(cert_name, cert_path, "expected a PEM certificate in it")
     if _LOCKED.search(key):
         remedy = "`openssl pkey -in LOCKED -out OPEN` makes one"
-        raise _error(_KEY, key_path, f"expected a private key without a password: {remedy}")
+        raise _error(key_name, key_path, f"expected a private key without a password: {remedy}")
     if not _PRIVATE_KEY.search(key):
-        raise _error(_KEY, key_path, "expected a PEM private key in it")
+        raise _error(key_name, key_path, "expected a PEM private key in it")
     if client_ca_path is not None:
         # Only the certificates: what else the file says of them would be no PEM to OpenSSL.
         authorities = b"\n".join(_CERTIFICATE.findall(authorities)) + b"\n"
@@ -73,7 +81,7 @@ def read_certificate(cert_path: str, key_path: str, client_ca_path: str | None) 
     try:
         kind, not_after_s = key_kind_and_end(ssl.PEM_cert_to_DER_cert(first.group().decode("ascii", "replace")))
     except ValueError:  # binascii.Error is one
-        raise _error(_CERT, cert_path, "expected a PEM certificate in it, this is damaged") from None
+        raise _error(cert_name, cert_path, "expected a PEM certificate in it, this is damaged") from None
     found = ServerCertificate(chain, key, authorities, kind, not_after_s)
     try:
         found.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
@@ -81,16 +89,17 @@ def read_certificate(cert_path: str, key_path: str, client_ca_path: str | None) 
         reason = exc.reason or "it is damaged"
         expected = _REASONS.get(reason)
         if expected is not None:
-            raise _error(_KEY, key_path, expected) from None
+            raise _error(key_name, key_path, expected.format(cert=cert_name)) from None
         words = reason.replace("_", " ").lower()
-        raise _error(_CERT, cert_path, f"expected a certificate and its key that OpenSSL takes ({words})") from None
+        raise _error(cert_name, cert_path, f"expected a certificate and its key that OpenSSL takes ({words})") from None
     except OSError as exc:
-        raise _error(_CERT, cert_path, f"can't be loaded ({exc.strerror})") from None
+        raise _error(cert_name, cert_path, f"can't be loaded ({exc.strerror})") from None
     return found
 
 
 def certificate_problems(values: Mapping[str, Any]) -> Iterable[Problem]:
     """Say what is wrong with the TLS settings. `values` lacks the wrong ones."""
+    yield from _of_admin(values)
     cert, key, authorities = (values.get(f"tls_{name}_file") for name in ("cert", "key", "client_ca"))
     if cert is None or key is None:
         if cert is not None:
@@ -109,6 +118,25 @@ def certificate_problems(values: Mapping[str, Any]) -> Iterable[Problem]:
     if listen is not None and all(address.kind == "unix" for address in listen):
         expected = "expected IP:PORT in VELOX_LISTEN: unix sockets do not speak TLS"
         yield Problem(_CERT, quoted(cert), expected)
+
+
+def _of_admin(values: Mapping[str, Any]) -> Iterable[Problem]:
+    cert, key, listen = (values.get(name) for name in ("admin_tls_cert_file", "admin_tls_key_file", "admin_listen"))
+    cert_name, key_name = ADMIN_NAMES
+    if cert is None:
+        if key is not None:
+            expected = f"expected {cert_name} with it: the certificate that the key belongs to"
+            yield Problem(key_name, quoted(key), expected)
+        return
+    if key is None:
+        yield Problem(cert_name, quoted(cert), f"expected {key_name} with it: the certificate's private key")
+    else:
+        try:
+            read_certificate(cert, key, None, ADMIN_NAMES)
+        except CertificateError as exc:
+            yield exc.problem
+    if listen is not None and listen.kind == "unix":
+        yield Problem(cert_name, quoted(cert), "expected IP:PORT in VELOX_ADMIN_LISTEN: unix sockets do not speak TLS")
 
 
 def ca_problem(path: str) -> str:

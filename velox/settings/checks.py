@@ -223,8 +223,21 @@ def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
                 " (VELOX_AUTH=none lets everyone in)"
             )
             yield Problem("VELOX_LISTEN", quoted(",".join(map(str, values["listen"]))), expected)
+    yield from _viewer(values)
     if admin is None or admin.is_loopback or not {"admin_token", "admin_token_file"} <= values.keys():
         return
     if values["admin_token"] is None and values["admin_token_file"] is None:
         expected = "expected VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE when other machines can connect"
         yield Problem("VELOX_ADMIN_LISTEN", quoted(str(admin)), expected)
+
+
+def _viewer(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report a token that may only read where everybody may do everything, or that may do everything."""
+    token, admin = values.get("admin_viewer_token"), values.get("admin_token")
+    if token is None:
+        return
+    if admin is None and values.get("admin_token_file") is None:
+        expected = "expected VELOX_ADMIN_TOKEN with it: without one, everybody is let in"
+        yield Problem("VELOX_ADMIN_VIEWER_TOKEN", "set", expected)
+    elif admin is not None and token.reveal() == admin.reveal():
+        yield Problem("VELOX_ADMIN_VIEWER_TOKEN", "set", "expected another token than VELOX_ADMIN_TOKEN")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from velox.settings.checks import Given, add_key_file, add_token_file, contradictions
 from velox.settings.machine import available_cores, container_memory, hard_default, soft_default
@@ -22,7 +22,7 @@ from velox.settings.tree import Tree, read_file
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
 from velox.types import Address, Secret
 
-__all__ = ["admin_place", "load"]
+__all__ = ["AdminPlace", "admin_place", "load"]
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Kubernetes gives every pod these for a Service called velox.
@@ -49,7 +49,21 @@ _HINTS: Final = MappingProxyType(
         "config": "expected no such field: a file names no other one",
     }
 )
-_ADMIN_PLACE: Final = ("VELOX_ADMIN_LISTEN", "VELOX_ADMIN_TOKEN", "VELOX_ADMIN_TOKEN_FILE")
+_ADMIN_PLACE: Final = (
+    "VELOX_ADMIN_LISTEN",
+    "VELOX_ADMIN_TOKEN",
+    "VELOX_ADMIN_TOKEN_FILE",
+    "VELOX_ADMIN_TLS_CERT",
+)
+
+
+class AdminPlace(NamedTuple):
+    """Where the admin listener is. address: None if it is off. cert: file with its certificate; None: no TLS."""
+
+    address: Address | None
+    token: Secret | None
+    cert: str | None
+    problems: list[Problem]
 
 
 def load(
@@ -88,10 +102,8 @@ def load(
     return Settings(**values, origins=MappingProxyType(origins))
 
 
-def admin_place(
-    environ: Mapping[str, str], overrides: Mapping[str, str]
-) -> tuple[Address | None, Secret | None, list[Problem]]:
-    """Return the address of the admin listener, None if it is off, its token, and the problems of both.
+def admin_place(environ: Mapping[str, str], overrides: Mapping[str, str]) -> AdminPlace:
+    """Return where the admin listener is, and what is wrong with the settings that say so.
 
     Works even if the other settings are invalid. A file that is not YAML is ignored.
     """
@@ -108,7 +120,9 @@ def admin_place(
         except ValueError as exc:
             problems.append(Problem(name, quoted(text, secret=variable.secret), str(exc)))
     problems += add_token_file(values)
-    return values.get("admin_listen"), values.get("admin_token"), problems
+    return AdminPlace(
+        values.get("admin_listen"), values.get("admin_token"), values.get("admin_tls_cert_file"), problems
+    )
 
 
 class _Reading:

@@ -90,6 +90,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "", "bearer token of the admin listener, for everything but probes; required beyond loopback"
     )
     admin_token_file: str | None = setting("", "file with the admin token, in place of the variable")
+    # None: there is none
+    admin_viewer_token: Secret | None = setting(
+        "", "bearer token that may only read the [admin listener](docs/admin.md): no profile, no reload, no change"
+    )
+    admin_tls_cert_file: str | None = setting(
+        "",
+        "PEM file with the admin listener's certificate and its chain; it then uses TLS; watched for changes",
+        name="VELOX_ADMIN_TLS_CERT",
+    )
+    admin_tls_key_file: str | None = setting(
+        "", "PEM file with its private key, without a password", name="VELOX_ADMIN_TLS_KEY"
+    )
     # lower-case, besides IP addresses and localhost
     admin_hosts: frozenset[str] = setting(
         "",
