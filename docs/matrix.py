@@ -93,7 +93,7 @@ _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }
 _APIS: Final = {
     **{dialect: (surface,) for dialect, surface in DIALECTS.items()},
-    "embeddings": (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS),
+    "embeddings": (Surface.EMBEDDINGS, Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS),
     "counting": (Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE),
 }
 
@@ -129,7 +129,7 @@ def _kinds() -> Iterator[_Kind]:
 
 
 def _kinds_of(row: Provider) -> Iterator[_Kind]:
-    families = [family for family in row.families if not family.when]
+    families = [family for family in row.families if not family.when and Surface.VECTORS not in family.native]
     for family in families:
         model = _MODELS.get(next(iter(family.models), row.name), "a-model")
         models = "" if len(families) < 2 else _patterns(family)
@@ -255,7 +255,13 @@ def _of_kind(kind: _Kind) -> Iterator[str]:
     counting = ways["counting"]
     how = "estimated here" if counting == "estimated" else f"by the model's own API ({counting.removeprefix('→ ')})"
     yield _bullet(f"**Counting tokens:** {how}.")
-    if not ways["embeddings"]:
+    embedding = [
+        pattern for family in kind.row.families if Surface.VECTORS in family.native for pattern in family.models
+    ]
+    if embedding:
+        patterns = ", ".join(f"`{pattern}`" for pattern in embedding)
+        yield _bullet(f"**Embeddings:** by models like {patterns}, [translated](dialects.md#embeddings).")
+    elif not ways["embeddings"]:
         yield _bullet("**Embeddings:** none.")
     for dialect, surface in DIALECTS.items():
         if ways[dialect].startswith("→ "):

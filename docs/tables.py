@@ -83,6 +83,8 @@ MEANING: Final = {
     " (`VELOX_MEMORY_SOFT`)",
     Reason.LIMITS_UNAVAILABLE: "Redis is down, so a shared limit can't be checked"
     " ([limits-replicas.md](limits-replicas.md), `VELOX_REDIS_FALLBACK`)",
+    Reason.LEDGER_FULL: "no more calls can be recorded ([ledger](ledger.md#when-the-database-is-away),"
+    " `VELOX_LEDGER_FULL`)",
     Reason.INTERNAL: "a bug in Velox; the operations log says where",
     Reason.UPSTREAM_DNS: "the upstream's name could not be resolved",
     Reason.UPSTREAM_CONNECT: "the upstream could not be reached",

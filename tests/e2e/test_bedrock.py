@@ -124,6 +124,20 @@ def test_error_of_bedrock_is_one_of_the_client(velox: VeloxProcess, upstream: Re
     assert "Too many" in raised.value.message
 
 
+def test_quota_that_comes_with_400_is_429(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """As in its stream, and as every client takes it: one that may be tried again."""
+
+    async def exceed(call: Call) -> None:
+        headers = (*JSON, ("x-amzn-errortype", "ServiceQuotaExceededException"))
+        await call.reply(400, headers, b'{"message":"Too much"}')
+
+    with upstream.playing(exceed), pytest.raises(openai.RateLimitError) as raised:
+        velox.openai().chat.completions.create(
+            model=MODEL, messages=MESSAGES, extra_headers={"x-request-timeout-ms": "100"}
+        )
+    assert "Too much" in raised.value.message
+
+
 def test_without_credentials_nothing_is_sent(upstream: RecordingUpstream) -> None:
     """The error says why, and holds no secret."""
     entry = {"name": "bedrock", "provider": "bedrock", "region": "eu-central-1", "origin": upstream.upstream.url}
@@ -169,3 +183,80 @@ def test_boto3_passes_where_the_upstream_names_no_provider(
     with pytest.raises(botocore.exceptions.ClientError) as raised:
         client(velox).converse(modelId=MODEL, messages=said)
     assert raised.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+
+
+def test_embeddings_with_the_sdk(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """The SDK asks for base64, and gets its floats."""
+
+    async def embed(call: Call) -> None:
+        await call.reply(200, JSON, b'{"embedding":[0.5,-0.25],"inputTextTokenCount":7}')
+
+    embeddings = velox.openai().embeddings
+    with upstream.playing(embed):
+        answer = embeddings.create(model="amazon.titan-embed-text-v2:0", input=["a"], dimensions=256)
+    call = upstream.calls[-1]
+
+    assert (answer.data[0].embedding, answer.usage.prompt_tokens) == ([0.5, -0.25], 7)
+    assert json.loads(call.body) == {"inputText": "a", "dimensions": 256}
+    assert call.target == "/model/amazon.titan-embed-text-v2%3A0/invoke"
+    assert (call.header("authorization") or "").endswith(f"Signature={signature_of(call)}")
+
+
+def test_texts_for_a_model_of_one_text_are_several_calls(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """Each signed; vectors in the order of the texts, tokens added up; the first error is the answer."""
+
+    async def embed(call: Call) -> None:
+        number = float(json.loads(call.body)["inputText"])
+        if number == 33:
+            await call.reply(400, (*JSON, ("x-amzn-errortype", "ValidationException")), b'{"message":"No 33 here"}')
+        else:
+            await call.reply(200, JSON, b'{"embedding":[%f],"inputTextTokenCount":2}' % number)
+
+    embeddings = velox.openai().embeddings
+    with upstream.playing(embed):
+        begin = len(upstream.calls)
+        raw = embeddings.with_raw_response.create(
+            model="amazon.titan-embed-text-v2:0", input=[str(n) for n in range(30)]
+        )
+        calls = upstream.calls[begin:]
+        with pytest.raises(openai.BadRequestError, match="No 33 here"):
+            embeddings.create(model="amazon.titan-embed-text-v2:0", input=[str(n) for n in range(40)])
+
+    answer = raw.parse()
+    assert [each.embedding for each in answer.data] == [[float(n)] for n in range(30)]
+    assert answer.usage.prompt_tokens == 60
+    assert raw.headers["x-velox-upstream"] == "bedrock"
+    assert sorted(int(json.loads(call.body)["inputText"]) for call in calls) == list(range(30))
+    for call in calls:
+        assert (call.header("authorization") or "").endswith(f"Signature={signature_of(call)}")
+
+
+def test_retry_of_several_calls_repeats_them_all(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """They are one attempt: what one of them fails with is its end."""
+    refused: list[str] = []
+
+    async def embed(call: Call) -> None:
+        number = json.loads(call.body)["inputText"]
+        if number == "2" and not refused:
+            refused.append(number)
+            headers = (*JSON, ("x-amzn-errortype", "ServiceUnavailableException"), ("retry-after-ms", "1"))
+            await call.reply(503, headers, b'{"message":"Not now"}')
+        else:
+            await call.reply(200, JSON, b'{"embedding":[%b],"inputTextTokenCount":2}' % number.encode())
+
+    with upstream.playing(embed):
+        answer = velox.openai().embeddings.create(model="amazon.titan-embed-text-v2:0", input=["0", "1", "2"])
+    assert refused == ["2"]
+    assert [each.embedding for each in answer.data] == [[0.0], [1.0], [2.0]]
+
+
+def test_error_of_an_embedding_is_one_of_openai(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """With its own status."""
+
+    async def fail(call: Call) -> None:
+        headers = (*JSON, ("x-amzn-errortype", "ValidationException"))
+        await call.reply(400, headers, b'{"message":"400 Bad Request: Too many input tokens."}')
+
+    with upstream.playing(fail), pytest.raises(openai.BadRequestError) as refused:
+        velox.openai().embeddings.create(model="cohere.embed-multilingual-v3", input=["a", "b"])
+    assert "Too many input tokens" in str(refused.value)

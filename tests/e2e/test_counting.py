@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 
 import anthropic
+import httpx
 import pytest
 from google import genai
 
@@ -18,6 +19,7 @@ from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import routed
 from tests.e2e.test_claude import PLAIN, STREAM
 from tests.e2e.test_translation import replays
+from tests.unit.dialects.converse_shapes import faults
 
 FRAMES = (("content-type", "application/vnd.amazon.eventstream"),)
 
@@ -71,6 +73,8 @@ def velox(upstream: RecordingUpstream) -> Iterator[VeloxProcess]:
             "mistral": "mistral-large",
         }.items()
     ]
+    routes.append({"name": "v", "match": {"models": ["vertexai-*"]}, "to": "vertex", "model": "gemini-3-pro"})
+    routes.append({"name": "ids", "match": {"models": ["eu.anthropic.*"]}, "to": "bedrock"})
     with routed({"upstreams": upstreams, "routes": routes}, **keys) as running:
         upstream.forget()
         yield running
@@ -183,6 +187,88 @@ def test_anthropic_client_counts_everywhere(
     assert upstream.calls[-1].target == target
 
 
+def test_bedrock_counts_what_invoke_would_take(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """The client's own body, by the model's own id: for inference profiles Bedrock does not count."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"inputTokens":12}')
+
+    with upstream.playing(count):
+        raw = client.messages.with_raw_response.count_tokens(
+            model="bedrock-c",
+            messages=[{"role": "user", "content": "hi"}],
+            extra_headers={"anthropic-beta": "context-1m-2025-08-07,unknown-beta"},
+        )
+    assert raw.parse().input_tokens == 12
+    assert "x-velox-estimated" not in raw.headers
+    call = upstream.calls[-1]
+    assert call.target == "/model/anthropic.claude-sonnet-5-v1%3A0/count-tokens"
+    assert (call.header("authorization") or "").startswith("AWS4-HMAC-SHA256 ")
+    assert json.loads(base64.b64decode(json.loads(call.body)["input"]["invokeModel"]["body"])) == {
+        "anthropic_version": "bedrock-2023-05-31",
+        "anthropic_beta": ["context-1m-2025-08-07"],
+        "max_tokens": 4096,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    assert raw.headers["x-velox-dropped"] == "anthropic-beta"
+
+
+def test_google_client_counts_on_bedrock(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """By Converse's form of the request, which has the shape that botocore gives it."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"inputTokens":21}')
+
+    google = genai.Client(api_key="gk", http_options=genai.types.HttpOptions(base_url=velox.base_url, timeout=20_000))
+    with upstream.playing(count):
+        found = google.models.count_tokens(model="bedrock-g", contents="hi")
+    assert found.total_tokens == 21
+    sent = json.loads(upstream.calls[-1].body)
+    assert not faults({**sent, "modelId": "anthropic.claude-sonnet-5-v1:0"}, "CountTokensRequest")
+    assert sent["input"]["converse"]["messages"] == [{"role": "user", "content": [{"text": "hi"}]}]
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "name", "message"),
+    [
+        ("eu.anthropic.claude-a", 400, "ValidationException", "The provided model doesn't support counting tokens."),
+        (
+            "eu.anthropic.claude-b",
+            403,
+            "AccessDeniedException",
+            "not authorized to perform: bedrock:CountTokens",
+        ),
+        ("eu.anthropic.claude-d", 404, "ResourceNotFoundException", "Not here"),
+    ],
+)
+def test_where_bedrock_can_not_count_it_is_an_estimate(
+    velox: VeloxProcess, upstream: RecordingUpstream, model: str, status: int, name: str, message: str
+) -> None:
+    """Marked so; and it is not asked again for that model for a while."""
+
+    async def refuse(call: Call) -> None:
+        await call.reply(status, (*JSON, ("x-amzn-errortype", name)), json.dumps({"message": message}).encode())
+
+    body = {"model": model, "messages": [{"role": "user", "content": "hi there " * 40}]}
+    with upstream.playing(refuse), httpx.Client(base_url=velox.base_url, trust_env=False, timeout=30.0) as http:
+        replies = [http.post("/v1/messages/count_tokens", json=body) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200, 200, 200]
+    assert len({reply.text for reply in replies}) == 1 and 60 < replies[0].json()["input_tokens"] < 200
+    assert {reply.headers.get("x-velox-estimated") for reply in replies} == {"input_tokens"}
+    assert len([call for call in upstream.calls if f"/{model.removeprefix('eu.')}/" in call.target]) == 1
+
+
+def test_bad_request_to_count_on_bedrock_stays_one(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
+    """An estimate would hide what is wrong with it."""
+
+    async def refuse(call: Call) -> None:
+        headers = (*JSON, ("x-amzn-errortype", "ValidationException"))
+        await call.reply(400, headers, b'{"message":"tools.0: Input tag \'x\' found"}')
+
+    with upstream.playing(refuse), pytest.raises(anthropic.BadRequestError, match="Input tag"):
+        client.messages.count_tokens(model="eu.anthropic.claude-e", messages=[{"role": "user", "content": "hi"}])
+
+
 def test_count_that_nobody_can_give_is_an_estimate(client: anthropic.Anthropic, upstream: RecordingUpstream) -> None:
     """Marked so, and nobody is asked; the next request passes."""
     n_calls = len(upstream.calls)
@@ -207,3 +293,75 @@ def test_google_client_counts_on_claude(velox: VeloxProcess, upstream: Recording
     with upstream.playing(count):
         found = google.models.count_tokens(model="anthropic-c", contents="hi")
     assert found.total_tokens == 34
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "reply", "tokens"),
+    [
+        ("anthropic-c", "/v1/messages/count_tokens", b'{"input_tokens":34}', 34),
+        ("gemini-c", "/v1beta/models/gemini-3-pro:countTokens", b'{"totalTokens":35}', 35),
+        ("bedrock-c", "/model/anthropic.claude-sonnet-5-v1%3A0/count-tokens", b'{"inputTokens":36}', 36),
+    ],
+)
+def test_openai_client_counts_everywhere(
+    velox: VeloxProcess, upstream: RecordingUpstream, model: str, target: str, reply: bytes, tokens: int
+) -> None:
+    """Its path is routed by the model of its body, as that of its answers."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, reply)
+
+    with upstream.playing(count):
+        found = velox.openai().responses.input_tokens.count(model=model, input="hi")
+    assert found.input_tokens == tokens
+    assert upstream.calls[-1].target == target
+
+
+def test_whole_request_of_google_names_the_model_that_is_asked(
+    velox: VeloxProcess, upstream: RecordingUpstream
+) -> None:
+    """It repeats that of the path, which is an alias here. On Vertex there is no such field."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"totalTokens":5}')
+
+    whole = {"contents": [{"parts": [{"text": "hi"}]}], "tools": [{"functionDeclarations": [{"name": "f"}]}]}
+    with upstream.playing(count), httpx.Client(base_url=velox.base_url, trust_env=False, timeout=30.0) as http:
+        for model in ("gemini-c", "vertexai-c"):
+            body = {"generateContentRequest": {"model": f"models/{model}", **whole}}
+            assert http.post(f"/v1beta/models/{model}:countTokens", json=body).json() == {"totalTokens": 5}
+    studio, vertex = (json.loads(call.body) for call in upstream.calls[-2:])
+    assert studio == {"generateContentRequest": {"model": "models/gemini-3-pro", **whole}}
+    assert vertex == whole
+
+
+def test_count_on_vertex_has_its_version(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
+    """From whichever API it comes."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"input_tokens":5}')
+
+    with upstream.playing(count):
+        velox.openai().responses.input_tokens.count(model="vertex-c", input="hi")
+    sent = json.loads(upstream.calls[-1].body)
+    assert (sent["anthropic_version"], sent["model"]) == ("vertex-2023-10-16", "claude-sonnet-5")
+
+
+def test_what_is_counted_is_not_spent(upstream: RecordingUpstream) -> None:
+    """No tokens of a limit, in any API: agents count the whole conversation again and again."""
+
+    async def count(call: Call) -> None:
+        await call.reply(200, JSON, b'{"input_tokens":5000,"totalTokens":5000}')
+
+    text = "hello there " * 500
+    asked: dict[str, object] = {
+        "/v1/messages/count_tokens": {"model": "anthropic-c", "messages": [{"role": "user", "content": text}]},
+        "/v1/responses/input_tokens": {"model": "anthropic-c", "input": text},
+        "/v1beta/models/anthropic-c:countTokens": {"contents": [{"parts": [{"text": text}]}]},
+    }
+    entry = {"name": "one", "provider": "anthropic", "origin": upstream.upstream.url, "key": "env:ANY_KEY"}
+    with upstream.playing(count), routed({"upstreams": [entry]}, rate_limit_tpm="10000", ANY_KEY="k-0123") as velox:
+        for path, body in asked.items():
+            for _ in range(4):
+                reply = httpx.post(velox.base_url + path, json=body, trust_env=False, timeout=30.0)
+                assert (reply.status_code, reply.headers["x-ratelimit-remaining-tokens"]) == (200, "10000"), path

@@ -6,15 +6,17 @@ import contextlib
 import json
 from collections.abc import Iterator
 
+import httpx
 import openai
 import pytest
 from google import genai
 from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
-from tests.e2e.harness import VeloxProcess
+from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, SSE, RecordingUpstream, Script
 from tests.e2e.routed import MESSAGES, routed
+from tests.e2e.upstreams import chat_chunk
 from tests.recorded import Exchange, recorded
 
 GEMINI_KEY = "gk-0123456789"
@@ -159,6 +161,43 @@ def test_gemini_client_on_an_openai_model(google: genai.Client, other: Recording
     call = other.calls[-1]
     assert call.target == "/v1/chat/completions"
     assert call.header("authorization") == "Bearer sk-other-0123" and call.header("x-goog-api-key") is None
+
+
+def test_stream_that_asks_for_no_events_is_an_array(velox: VeloxProcess, other: RecordingUpstream) -> None:
+    """As Google's own, in pieces; one that is cut is no JSON."""
+
+    async def says(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(chat_chunk("first") + chat_chunk("last") + chat_chunk("", "stop"))
+        await call.data(b"data: [DONE]\n\n")
+        await call.end()
+
+    async def cut(call: Call) -> None:
+        await call.head(200, SSE)
+        await call.data(chat_chunk("first"))
+        await call.drain()
+        call.cut()
+
+    body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    url = f"{velox.base_url}/v1beta/models/gpt-4o:streamGenerateContent"
+    headers = {"authorization": f"Bearer {KEY}"}
+    with httpx.Client(timeout=20, headers=headers) as client:
+        with other.playing(says):
+            reply = client.post(url, json=body)
+        with other.playing(cut), client.stream("POST", url, json=body) as broken:
+            received = b""
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                for piece in broken.iter_raw():
+                    received += piece
+
+    assert reply.headers["content-type"] == "application/json"
+    items = reply.json()
+    texts = [part.get("text", "") for item in items for part in item["candidates"][0]["content"]["parts"]]
+    assert "".join(texts) == "firstlast"
+    assert [item["candidates"][0].get("finishReason") for item in items][-1] == "STOP"
+    assert b"first" in received and b'"error"' in received and b"finishReason" not in received
+    with pytest.raises(ValueError):
+        json.loads(received)
 
 
 def test_gemini_client_on_a_gemini_model_passes_as_it_came(velox: VeloxProcess, upstream: RecordingUpstream) -> None:
@@ -313,3 +352,43 @@ def test_gemini_client_embeds_with_an_openai_model(google: genai.Client, other: 
     call = other.calls[-1]
     assert call.target == "/v1/embeddings"
     assert json.loads(call.body) == {"model": "gpt-embed", "input": ["a", "b"], "encoding_format": "float"}
+
+
+def test_one_text_is_embedded_as_several_are(
+    velox: VeloxProcess, upstream: RecordingUpstream, other: RecordingUpstream
+) -> None:
+    """`embedContent`, which other SDKs of Google's send: by an OpenAI model, and by an alias of Gemini's own."""
+
+    async def embed(call: Call) -> None:
+        told = (
+            b'{"data":[{"index":0,"embedding":[0.5]}]}' if "v1/emb" in call.target else b'{"embedding":{"values":[2]}}'
+        )
+        await call.reply(200, JSON, told)
+
+    body = {"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 256}
+    client = httpx.Client(base_url=velox.base_url, headers={"x-goog-api-key": KEY}, trust_env=False, timeout=30.0)
+    with upstream.playing(embed), other.playing(embed), client as http:
+        translated = http.post("/v1beta/models/gpt-embed:embedContent", json=body)
+        passed = http.post("/v1beta/models/strict:embedContent", json={"model": "models/strict", **body})
+
+    assert translated.json() == {"embedding": {"values": [0.5]}}
+    sent = {"model": "gpt-embed", "input": ["a"], "encoding_format": "float", "dimensions": 256}
+    assert json.loads(other.calls[-1].body) == sent
+    assert passed.json() == {"embedding": {"values": [2]}}
+    assert upstream.calls[-1].target == "/v1beta/models/gemini-x:embedContent"
+    assert json.loads(upstream.calls[-1].body) == {"model": "models/gemini-x", **body}
+
+
+def test_alias_of_an_embedding_model_is_in_each_text(google: genai.Client, upstream: RecordingUpstream) -> None:
+    """The path and the texts name the model that the upstream knows."""
+
+    async def embed(call: Call) -> None:
+        await call.reply(200, JSON, b'{"embeddings":[{"values":[0.5]}]}')
+
+    with upstream.playing(embed):
+        answer = google.models.embed_content(model="strict", contents="a")
+    call = upstream.calls[-1]
+    assert answer.embeddings is not None and answer.embeddings[0].values == [0.5]
+    assert call.target == "/v1beta/models/gemini-x:batchEmbedContents"
+    assert [each["model"] for each in json.loads(call.body)["requests"]] == ["models/gemini-x"]
+    assert "model" not in json.loads(call.body)

@@ -98,6 +98,8 @@ def velox(claude: RecordingUpstream, gpt: RecordingUpstream, busy: RecordingUpst
             {"name": "claude", "provider": "anthropic", "origin": claude.upstream.url, "key": "env:MODEL_KEY"},
             {"name": "gpt", "provider": "openai", "origin": gpt.upstream.url, "key": "env:MODEL_KEY"},
             {"name": "busy", "provider": "openai", "origin": busy.upstream.url, "key": "env:MODEL_KEY"},
+            {"name": "full", "provider": "openai", "origin": busy.upstream.url, "key": "env:MODEL_KEY"},
+            {"name": "gemini", "provider": "gemini", "origin": gpt.upstream.url, "key": "env:MODEL_KEY"},
         ],
         "routes": [
             {
@@ -108,6 +110,16 @@ def velox(claude: RecordingUpstream, gpt: RecordingUpstream, busy: RecordingUpst
             },
             {"name": "next", "match": {"models": ["next"]}, "to": "busy", "fallback": ["claude", "gpt"]},
             {"name": "last", "match": {"models": ["last"]}, "to": "busy", "fallback": ["claude"]},
+            {"name": "group", "match": {"models": ["group"]}, "to": ["claude", "gpt"]},
+            {
+                "name": "hedged",
+                "match": {"models": ["hedged"]},
+                "to": "claude",
+                "fallback": ["gpt"],
+                "hedge": {"after": "10ms"},
+            },
+            {"name": "then", "match": {"models": ["then"]}, "to": "claude", "fallback": ["full"]},
+            {"name": "none", "match": {"models": ["none"]}, "to": "claude", "fallback": ["gemini"]},
             {"name": "alone", "match": {"models": ["alone"]}, "to": "claude"},
             {"name": "all", "to": "claude", "fallback": ["gpt"]},
         ],
@@ -147,6 +159,53 @@ def test_fallback_that_cannot_say_the_request_is_passed_over(velox: VeloxProcess
 
     assert reply.status == 200 and ("x-velox-upstream", "gpt") in reply.headers
     assert ("x-velox-tried", "busy=503, claude=bad_request") in reply.headers
+
+
+# What Claude has nothing for, and OpenAI's API has: a sound.
+_SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+_FILE = {"type": "file", "file": {"file_id": "file-1"}}
+
+
+def _asking(model: str, *parts: object) -> bytes:
+    """Return a request with these parts after a text."""
+    content = [{"type": "text", "text": "What is this?"}, *parts]
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": content}], "stream": True}).encode()
+
+
+@pytest.mark.parametrize("model", ["all", "hedged"])
+def test_first_choice_that_cannot_say_the_request_is_passed_over(velox: VeloxProcess, model: str) -> None:
+    """Its fallback can, and answers."""
+    reply = velox.request("POST", "/v1/chat/completions", _asking(model, _SOUND))
+
+    assert reply.status == 200 and b"[DONE]" in reply.body
+    told = dict(reply.headers)
+    assert (told["x-velox-upstream"], told["x-velox-tried"]) == ("gpt", "claude=bad_request")
+
+
+def test_each_request_that_one_of_a_group_can_say_goes_to_it(velox: VeloxProcess, claude: RecordingUpstream) -> None:
+    """Wherever the balance would have it, and however often: who was passed over is as well as before."""
+    replies = [velox.request("POST", "/v1/chat/completions", _asking("group", _SOUND)) for _ in range(12)]
+
+    assert {(reply.status, dict(reply.headers)["x-velox-upstream"]) for reply in replies} == {(200, "gpt")}
+    assert any(("x-velox-tried", "claude=bad_request") in reply.headers for reply in replies)
+    assert velox.metric(f'velox_upstream_state{{origin="{claude.upstream.url}",state="in",upstream="claude"}}') == 1
+
+
+def test_request_that_none_can_say_is_refused_with_the_reason_of_the_first(velox: VeloxProcess) -> None:
+    """Claude has no sounds; Gemini has, but can't have a file of OpenAI's."""
+    reply = velox.request("POST", "/v1/chat/completions", _asking("none", _SOUND, _FILE))
+
+    error = json.loads(reply.body)["error"]
+    assert reply.status == 400 and "takes no sound" in error["message"] and error["param"] == "messages"
+    assert ("x-velox-tried", "claude=bad_request, gemini=bad_request") in reply.headers
+
+
+def test_failure_of_the_only_one_that_can_say_it_is_told(velox: VeloxProcess) -> None:
+    """The request is right for it, and may be tried again."""
+    reply = velox.request("POST", "/v1/chat/completions", _asking("then", _SOUND))
+
+    assert reply.status == 503 and dict(reply.headers)["x-velox-tried"].startswith("claude=bad_request")
+    assert "x-should-retry" not in dict(reply.headers)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

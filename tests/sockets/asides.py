@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.e2e.recording import RecordingUpstream
+from tests.patience import PATIENCE_S
 from tests.sockets.dialing import dialer_to, local
 from velox.net.upstream.interface import UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
 from velox.types import Headers
 
 __all__ = ["GET", "Place", "eventually", "place", "request"]
-
-_WAIT_S: Final = 10.0
 
 
 def request(method: bytes = b"GET", target: bytes = b"/metrics", body: bytes | None = None) -> UpstreamRequest:
@@ -69,6 +68,6 @@ async def place(upstream: RecordingUpstream, *, max_connections: int = 4) -> Asy
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait until it is so."""
-    async with asyncio.timeout(_WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.002)

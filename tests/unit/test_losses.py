@@ -165,6 +165,7 @@ def test_end_mark_is_asked_for_once_it_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "end: true\n"])
+@pytest.mark.more
 def test_file_that_is_cut_off_anywhere_sends_nothing_to_an_unnamed_place(tmp_path: Path, mark: str) -> None:
     """150 files, each cut off at a byte by chance: every origin in force is one of a whole file.
 

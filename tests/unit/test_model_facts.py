@@ -159,3 +159,25 @@ def test_rule_that_is_wrong_is_told(rules: str, tmp_path: Path) -> None:
 def test_every_fact_can_be_said() -> None:
     """One that is added later, too."""
     assert set(FIELDS) == {"models", "providers", *ModelFacts.__struct_fields__}
+
+
+def test_betas_of_bedrock_are_the_users_to_say(tmp_path: Path) -> None:
+    """The table ages; a pattern takes all of a family."""
+    assert "context-1m-2025-08-07" in facts("bedrock", "us.anthropic.claude-opus-5").betas
+    path = tmp_path / "velox.yaml"
+    rule = '{models: ["*claude*"], providers: [bedrock], betas: ["context-*", "new-2027-01-01"]}'
+    path.write_text(f"upstreams: [{{provider: bedrock, region: eu-west-1}}]\nmodel_facts: [{rule}]\n")
+
+    (entry,) = load({"VELOX_CONFIG": str(path)}).upstreams
+
+    own = facts_of(PROVIDERS["bedrock"], "anthropic.claude-x", entry.model_facts)
+    assert own.betas == ("context-*", "new-2027-01-01")
+
+
+def test_breakpoints_and_verbosity_are_of_newer_models() -> None:
+    """Of OpenAI's own servers: others answer 400 to fields that they don't know."""
+    new, chat, other = facts("openai", "gpt-5.6"), facts("openai", "gpt-5-chat-latest"), facts("groq", "gpt-5.6")
+
+    assert new.verbosity and dict(new.renamed) == {"prompt_cache_breakpoint": "prompt_cache_breakpoint"}
+    assert not chat.verbosity and not other.verbosity and not other.renamed
+    assert facts("azure", "gpt-5").verbosity and not facts("azure", "gpt-5").renamed

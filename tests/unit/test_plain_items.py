@@ -133,6 +133,7 @@ def test_any_text_is_read_as_yaml_reads_it(parts: list[str]) -> None:
         assert (entries, bool(problems)) == (wanted, bool(expected))
 
 
+@pytest.mark.more
 def test_file_of_100_000_keys_is_read_without_the_parser() -> None:
     """11 MB: each key, with what is said of it and its line. One line that is wrong is named."""
     lines = [f"- {{name: key-{n}, key: sha256:{n:064x}, rpm: 60, tpm: 1000}}\n" for n in range(1, 100_001)]

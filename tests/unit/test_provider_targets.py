@@ -62,6 +62,16 @@ TARGETS = {
         "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke",
         "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke-with-response-stream",
     ),
+    ("bedrock", Surface.COUNT_MESSAGES, CLAUDE): (
+        Surface.COUNT_CONVERSE,
+        "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/count-tokens",
+        None,
+    ),
+    ("bedrock", Surface.COUNT_GENERATE, f"arn:aws:bedrock:eu-west-1:1:inference-profile/{CLAUDE}"): (
+        Surface.COUNT_CONVERSE,
+        "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/count-tokens",
+        None,
+    ),
     ("bedrock", Surface.CHAT, "us.amazon.nova-micro-v1:0"): (
         Surface.CONVERSE,
         "/model/us.amazon.nova-micro-v1%3A0/converse",
@@ -85,6 +95,26 @@ TARGETS = {
         "/v1beta/models/gemini-3-flash:streamGenerateContent",
     ),
     ("gemini", Surface.EMBEDDINGS, "gemini-embedding-001"): (Surface.EMBEDDINGS, "/v1beta/openai/embeddings", None),
+    ("vertex", Surface.EMBEDDINGS, "text-embedding-005"): (
+        Surface.VECTORS,
+        f"/v1beta1{VERTEX}/publishers/google/models/text-embedding-005:predict",
+        None,
+    ),
+    ("gemini", Surface.EMBED_CONTENT, "models/gemini-embedding-001"): (
+        *(Surface.EMBED_CONTENT, "/v1beta/models/gemini-embedding-001:embedContent", None),
+    ),
+    ("openai", Surface.EMBED_CONTENT, "text-embedding-3-small"): (Surface.EMBEDDINGS, "/v1/embeddings", None),
+    ("vertex", Surface.EMBED_CONTENTS, "gemini-embedding-2"): (
+        Surface.VECTORS,
+        f"/v1beta1{VERTEX}/publishers/google/models/gemini-embedding-2:embedContent",
+        None,
+    ),
+    ("bedrock", Surface.EMBEDDINGS, "amazon.titan-embed-text-v2:0"): (
+        *(Surface.VECTORS, "/model/amazon.titan-embed-text-v2%3A0/invoke", None),
+    ),
+    ("bedrock", Surface.EMBED_CONTENTS, "us.cohere.embed-v4:0"): (
+        *(Surface.VECTORS, "/model/us.cohere.embed-v4%3A0/invoke", None),
+    ),
     ("groq", Surface.GENERATE, "llama-3.3-70b"): (Surface.CHAT, "/v1/chat/completions", None),
     ("deepseek", Surface.MESSAGES, "deepseek-chat"): (Surface.MESSAGES, "/anthropic/v1/messages", None),
     ("deepseek", Surface.RESPONSES, "deepseek-chat"): (Surface.RESPONSES, "/responses", None),
@@ -166,6 +196,9 @@ def test_apis_of_an_upstream_stand_in_place_of_the_usual_ones() -> None:
     assert messages is not None and messages.api is Surface.MESSAGES
     assert responses is not None and responses.api is Surface.RESPONSES
     assert target_call(row, {}, Surface.EMBEDDINGS, "m", apis=[Surface.RESPONSES]) is None
+    # OpenAI's form can't be put into Google's, which no model has alone.
+    gemini = PROVIDERS["gemini"]
+    assert target_call(gemini, {}, Surface.EMBEDDINGS, "m", apis=[Surface.EMBED_CONTENTS]) is None
 
 
 @pytest.mark.parametrize("model", ["", ".", "..", "a/../b", "../x", "a\\..\\b", "x" * 2049, "\ud800"])

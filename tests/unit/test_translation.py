@@ -8,9 +8,9 @@ from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import FilterChain
-from velox.gateway.translation import CrossingStream, TranslatedReply
+from velox.gateway.translation import CrossingStream, TranslatedHeads, TranslatedReply
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Headers, ReplyHead
+from velox.types import Headers, ReplyHead, ReplyShape
 
 SSE = (b"content-type", b"text/event-stream")
 JSON = (b"content-type", b"application/json")
@@ -62,6 +62,8 @@ class Made:
         return Stream()
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
+        if body == b"quota":
+            return ApiError(ErrorKind.RATE_LIMIT, 429, "quota", retry_after_s=1.2)
         return ApiError(ErrorKind.API, status, body.decode())
 
     def error(self, error: ApiError) -> bytes:
@@ -137,6 +139,34 @@ def test_error_keeps_its_status_in_the_shape_of_the_client() -> None:
     assert play.chain.feed(b"down", True) == b"[503 <html>down]"
     assert play.chain.head is not None and play.chain.head.status == 503
     assert play.fields()[b"retry-after"] == b"2"
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_error_that_means_another_status_has_that(refuses: bool) -> None:
+    """For the client, and for who decides on another attempt; when to try again may stand in the body only."""
+    play = Play(is_stream=False, refuses=refuses)
+    play.begin(400, JSON)
+
+    if refuses:
+        with pytest.raises(UpstreamFailure) as raised:
+            play.chain.feed(b"quota", True)
+        assert (raised.value.reason, raised.value.status) == (Reason.UPSTREAM_STATUS, 429)
+    else:
+        assert play.chain.feed(b"quota", True) == b"[429 quota]"
+        assert play.chain.head is not None and play.chain.head.status == 429
+        assert play.fields()[b"retry-after"] == b"2"
+    assert [(head.status, dict(head.headers)[b"retry-after"]) for head in play.asked] == [(429, b"2")]
+
+
+def test_upstream_says_itself_when_to_try_again() -> None:
+    """Its header counts."""
+    play = Play(is_stream=False)
+    play.begin(429, JSON, (b"retry-after", b"9"))
+    play.chain.feed(b"quota", True)
+
+    assert play.chain.head is not None
+    assert [value for name, value in play.chain.head.headers if name == b"retry-after"] == [b"9"]
+    assert play.asked == []
 
 
 def test_head_of_a_stream_waits_for_the_first_event() -> None:
@@ -239,3 +269,25 @@ def test_bug_in_a_dialect_is_recorded_and_ends_the_reply() -> None:
         play.chain.feed(b"bug", True)
     assert raised.value.reason is Reason.INTERNAL
     assert [type(bug) for bug in play.bugs] == [ZeroDivisionError]
+
+
+def test_heads_that_are_known_are_made_once() -> None:
+    """New values, another status or another loss count; what goes down is what a head of its own would have."""
+    fields = ((b"date", None), (b"server", b"x"), (b"anthropic-organization-id", None), (b"cf-ray", None), JSON)
+    shape, heads = ReplyShape(200, fields, is_shared=True), TranslatedHeads()
+
+    for values in ((b"Mon", b"org", b"1"), (b"Tue", b"org", b"2")):
+        for status in (200, 503):
+            for more in ((JSON,), (JSON, (b"x-velox-dropped", b"seed"))):
+                for has_limits in (False, True):
+                    known = ReplyHead(shape, values, 7)
+                    alone = ReplyHead.of(200, known.headers, 7)
+                    one, other = (heads.of(each, status, more, has_limits=has_limits) for each in (known, alone))
+                    assert one == other
+                    wanted = [(b"date", values[0]), (b"server", b"x"), (b"cf-ray", values[2]), *more]
+                    assert (one.status, one.headers, one.content_length) == (status, wanted, None)
+
+    first, second = (
+        heads.of(ReplyHead(shape, (day, b"", b""), 7), 200, (JSON,), has_limits=True) for day in (b"a", b"b")
+    )
+    assert first.shape is second.shape and first.shape.is_shared

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -33,10 +33,10 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.text import quoted
+from velox.policy.patterns import matches
 from velox.protocol.body_edit import STRING, Field
 
 __all__ = [
-    "BEDROCK_BETAS",
     "ClaudeOnBedrock",
     "ClaudeOnVertex",
     "InvokeStream",
@@ -48,24 +48,6 @@ __all__ = [
 
 _VERTEX_VERSION: Final = b"vertex-2023-10-16"
 _BEDROCK_VERSION: Final = b"bedrock-2023-05-31"
-# As of November 2026; every other one is a 400 there.
-BEDROCK_BETAS: Final = frozenset(
-    {
-        "computer-use-2024-10-22",
-        "computer-use-2025-01-24",
-        "computer-use-2025-11-24",
-        "context-1m-2025-08-07",
-        "context-management-2025-06-27",
-        "dev-full-thinking-2025-05-14",
-        "effort-2025-11-24",
-        "fine-grained-tool-streaming-2025-05-14",
-        "interleaved-thinking-2025-05-14",
-        "output-128k-2025-02-19",
-        "token-efficient-tools-2025-02-19",
-        "tool-examples-2025-10-29",
-        "tool-search-tool-2025-10-19",
-    }
-)
 _MODEL: Final = Field("model")
 _STREAM: Final = Field("stream")
 _VERSION: Final = Field("anthropic_version")
@@ -112,10 +94,14 @@ def bedrock_body(body: bytes | bytearray, betas: Collection[str] = ()) -> bytes:
     return _with(text, fields)
 
 
-def bedrock_betas(header: str, known: Collection[str] = BEDROCK_BETAS) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the betas of a header anthropic-beta that Bedrock takes, and the others; each once, in their order."""
-    names = dict.fromkeys(name for part in header.split(",") if (name := part.strip()))
-    return tuple(name for name in names if name in known), tuple(name for name in names if name not in known)
+def bedrock_betas(headers: Iterable[str], known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the betas that Bedrock takes, and the others; each once, in their order.
+
+    headers: the values of anthropic-beta: a client may send several. known: patterns.
+    """
+    names = dict.fromkeys(name for header in headers for part in header.split(",") if (name := part.strip()))
+    taken = tuple(name for name in names if any(matches(pattern, name) for pattern in known))
+    return taken, tuple(name for name in names if name not in taken)
 
 
 def _without(body: bytes, field: Field) -> bytes:

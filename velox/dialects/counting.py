@@ -28,6 +28,7 @@ from velox.dialects.form import (
     Block,
     ClientSide,
     Document,
+    ErrorKind,
     Image,
     Media,
     MediaKind,
@@ -42,15 +43,18 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import quoted
+from velox.protocol.error_meaning import is_too_long
 from velox.types import Header, Headers, Surface
 
 __all__ = [
     "ESTIMATED",
     "Counting",
+    "cannot_count",
     "count_request",
     "estimated_tokens",
     "generate_request",
     "invoke_count_request",
+    "named_count_request",
     "tokens_of",
     "written_tokens",
 ]
@@ -85,7 +89,7 @@ _COUNTED: Final = MappingProxyType(
             "truncation",
         ),
         Surface.COUNT_GENERATE: ("contents", "systemInstruction", "tools", "generationConfig"),
-        Surface.CONVERSE: ("messages", "system", "toolConfig", "additionalModelRequestFields"),
+        Surface.COUNT_CONVERSE: ("messages", "system", "toolConfig", "additionalModelRequestFields"),
     }
 )
 _GENERATE_REQUEST: Final = "generateContentRequest"
@@ -114,6 +118,22 @@ def generate_request(api: Surface, body: bytes | bytearray) -> bytes:
     return bytes(fields.get(_GENERATE_REQUEST, body))
 
 
+def named_count_request(body: bytes | bytearray, model: str, *, is_vertex: bool) -> bytes:
+    """Return a countTokens of Gemini's for the model that its path names: a whole request in it names one itself.
+
+    is_vertex: there is no whole request in it there; its fields stand at the top. Raises BadRequestError.
+    """
+    fields = decoded_request(_FIELDS, bytes(body))
+    if _GENERATE_REQUEST not in fields:
+        return bytes(body)
+    whole = decoded_request(_FIELDS, fields[_GENERATE_REQUEST], _GENERATE_REQUEST)
+    if is_vertex:
+        names = _COUNTED[Surface.COUNT_GENERATE]
+        return _object({name: value for name, value in whole.items() if name in names})
+    named = {**whole, "model": msgspec.Raw(quoted(f"models/{model.removeprefix('models/')}"))}
+    return _object({**fields, _GENERATE_REQUEST: msgspec.Raw(_object(named))})
+
+
 def count_request(api: Surface, body: bytes, model: str = "") -> bytes:
     """Return a request to generate as one to count. model: for AI Studio's whole request; "": Vertex, or another API.
 
@@ -126,7 +146,7 @@ def count_request(api: Surface, body: bytes, model: str = "") -> bytes:
         return b'{"generateContentRequest":%b}' % _object(whole)
     names = _COUNTED[api]
     text = _object({name: value for name, value in fields.items() if name in names})
-    return b'{"input":{"converse":%b}}' % text if api is Surface.CONVERSE else text
+    return b'{"input":{"converse":%b}}' % text if api is Surface.COUNT_CONVERSE else text
 
 
 def invoke_count_request(body: bytes) -> bytes:
@@ -209,6 +229,16 @@ def _media_bytes(source: Media) -> int:
     return _TOKENS_PER_IMAGE * _BYTES_PER_TOKEN
 
 
+def cannot_count(error: ApiError) -> bool:
+    """Say whether Bedrock does not count for a model, not in this region, or not for these credentials.
+
+    Of a request that it can't read, or that is too long, it says another thing.
+    """
+    if error.kind in (ErrorKind.PERMISSION, ErrorKind.NOT_FOUND):
+        return True
+    return error.kind is ErrorKind.INVALID and "model" in error.message.lower() and not is_too_long(error.message)
+
+
 # -- crossing ---------------------------------------------------------------------------------------
 
 
@@ -253,7 +283,11 @@ class Counting:
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to count for. Raises BadRequestError."""
-        written = self._model.write(self._read(body), model)
+        request = self._read(body)
+        try:
+            written = self._model.write(request, model)
+        except BadRequestError as exc:
+            raise BadRequestError(exc.message, self._client.own_path(exc.param)) from exc
         return count_request(self._model_api, written.body, "" if self._is_vertex else model)
 
     def estimate(self, body: bytes | bytearray) -> bytes:

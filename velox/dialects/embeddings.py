@@ -21,9 +21,10 @@ from velox.dialects.decoding import checked_text, decoded_reply, decoded_request
 from velox.dialects.form import ApiError, ClientSide, JsonText, ModelSide
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import joined, quoted, raw_text
+from velox.protocol.token_usage import TokenUsage
 from velox.types import Headers
 
-__all__ = ["GoogleEmbeddings"]
+__all__ = ["GoogleEmbeddings", "with_embedding_model"]
 
 _MOST_TEXTS: Final = 2048  # OpenAI's own limit
 
@@ -55,18 +56,49 @@ class _Vector(msgspec.Struct):
     index: int | None = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
 class _Vectors(msgspec.Struct):
     data: list[_Vector]
+    usage: _Usage | None = None
 
 
 _ASKS: Final = msgspec.json.Decoder(_Asks)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _VECTORS: Final = msgspec.json.Decoder(_Vectors)
+
+
+def with_embedding_model(body: bytes | bytearray, model: str) -> bytes:
+    """Return a request of Google's whose texts name another model than the client did: each repeats that of the path.
+
+    Raises BadRequestError.
+    """
+    fields = decoded_request(_FIELDS, checked_text(body))
+    name = quoted(f"models/{model.removeprefix('models/')}")
+    if "requests" not in fields:
+        if "model" not in fields:
+            return bytes(body)
+        own = {**fields, "model": msgspec.Raw(name)}
+        return b"{" + b",".join(_members(own)) + b"}"
+    texts = []
+    for text in decoded_request(_TEXTS, fields["requests"], "requests"):
+        own = {key: value for key, value in text.items() if key != "model"}
+        texts.append(b"{" + b",".join([b'"model":' + name, *_members(own)]) + b"}")
+    others = {key: value for key, value in fields.items() if key not in ("requests", "model")}
+    return b"{" + b",".join([b'"requests":[' + b",".join(texts) + b"]", *_members(others)]) + b"}"
+
+
+def _members(fields: dict[str, msgspec.Raw]) -> list[bytes]:
+    return [quoted(name) + b":" + bytes(value) for name, value in fields.items()]
 
 
 class GoogleEmbeddings:
     """The crossing of one request. client, model: read and write errors."""
 
-    __slots__ = ("_client", "_is_batch", "_losses", "_model", "_n_texts")
+    __slots__ = ("_client", "_is_batch", "_losses", "_model", "_n_texts", "_tokens")
 
     def __init__(self, client: ClientSide, model: ModelSide, losses: Losses) -> None:
         self._client: Final = client
@@ -74,6 +106,7 @@ class GoogleEmbeddings:
         self._losses: Final = losses
         self._is_batch = False
         self._n_texts = 0
+        self._tokens: int | None = None
 
     def __repr__(self) -> str:
         return f"<GoogleEmbeddings {self._n_texts}>"
@@ -82,6 +115,11 @@ class GoogleEmbeddings:
     def dropped(self) -> tuple[str, ...]:
         """Return the fields of the request that were left out."""
         return self._losses.dropped
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Return what the texts came to, as far as the reply tells: Gemini's own has no place for it."""
+        return TokenUsage() if self._tokens is None else TokenUsage(self._tokens, 0)
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. Raises BadRequestError."""
@@ -113,16 +151,18 @@ class GoogleEmbeddings:
 
     def answer(self, body: bytes) -> bytes:
         """Put the reply into the client's dialect. Raises BrokenReplyError."""
-        data = decoded_reply(_VECTORS, body).data
+        vectors = decoded_reply(_VECTORS, body)
+        data = vectors.data
+        self._tokens = None if vectors.usage is None else vectors.usage.prompt_tokens
         if len(data) != self._n_texts:
             raise BrokenReplyError(f"it has {len(data)} vectors for {self._n_texts} texts")
         ordered = sorted(data, key=lambda each: -1 if each.index is None else each.index)
         if any(not bytes(each.embedding).startswith(b"[") for each in ordered):
             raise BrokenReplyError("a vector is no list of numbers")
-        vectors = [b'{"values":%b}' % bytes(each.embedding) for each in ordered]
+        written = [b'{"values":%b}' % bytes(each.embedding) for each in ordered]
         if not self._is_batch:
-            return b'{"embedding":%b}' % vectors[0]
-        return b'{"embeddings":[%b]}' % b",".join(vectors)
+            return b'{"embedding":%b}' % written[0]
+        return b'{"embeddings":[%b]}' % b",".join(written)
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
         """Read an error's body."""

@@ -16,6 +16,7 @@ from velox.dialects.form import (
     Finish,
     JsonText,
     Kind,
+    Lost,
     Open,
     Refusal,
     Sign,
@@ -40,6 +41,7 @@ def events_of(answer: Answer) -> list[Event]:
     events: list[Event] = [Start(answer.id, answer.model)]
     for n, block in enumerate(answer.blocks):
         events += _of_block(n, block)
+    events += map(Lost, answer.lost)
     return [*events, Used(answer.usage), Finish(answer.stop), End()]
 
 
@@ -91,6 +93,8 @@ def answer_of(events: list[Event]) -> Answer:
                 raise ReplyError(event.error)
             case End():
                 is_whole = True
+            case Lost():
+                answer.lost = tuple(dict.fromkeys((*answer.lost, event.field)))
             case Close():
                 pass
     if not is_whole:

@@ -34,6 +34,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     refused: fields that get a 400 there; "name": of messages.
     renamed: fields of Chat Completions that are called otherwise there. Cache marks are written only where there is a
     name for `prompt_cache_breakpoint`: itself (OpenAI), or `cache_control` (OpenRouter).
+    verbosity: it takes OpenAI's field of that name.
+    betas: patterns of names in the header anthropic-beta that Claude takes by Bedrock's invoke: others are a 400 there.
+    allowed_tools: Chat Completions' tool_choice of that type is known there; else the other tools are not sent.
     text_parts: a message's content may be a list of texts; else they are joined.
     """
 
@@ -52,7 +55,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
     reasoning_field: str = "reasoning_content"
     refused: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    allowed_tools: bool = False
     text_parts: bool = True
+    verbosity: bool = False
+    betas: tuple[str, ...] = ()
 
 
 UNKNOWN_MODEL: Final = ModelFacts()

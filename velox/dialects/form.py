@@ -44,6 +44,7 @@ __all__ = [
     "JsonText",
     "JsonValue",
     "Kind",
+    "Lost",
     "Media",
     "MediaKind",
     "Message",
@@ -198,12 +199,15 @@ class Role(enum.Enum):
 class Message(msgspec.Struct, gc=False):
     """One message, where it stood. Two of one role may follow each other: a writer merges them where it has to.
 
-    name: of who says it (Chat Completions).
+    name: of who says it (Chat Completions). plain: the text of its only block, where that is all of the message: it is
+    not blank, and has neither marks nor a name. Most messages are so, and each writer has a short way for them. A
+    reader that does not look leaves it out.
     """
 
     role: Role
     blocks: list[Block]
     name: str | None = None
+    plain: JsonText | None = None
 
 
 class Tool(msgspec.Struct, gc=False):
@@ -264,7 +268,7 @@ class Request(msgspec.Struct, gc=False):
 
     model: as the client named it; the writer is given the one to ask for. cache: a mark on all of it (Anthropic's
     top-level one). tier: OpenAI's names: "auto", "default", "flex", "scale", "priority". cache_key: OpenAI's
-    prompt_cache_key.
+    prompt_cache_key. verbosity: OpenAI's "low", "medium", "high".
     """
 
     model: str
@@ -287,6 +291,7 @@ class Request(msgspec.Struct, gc=False):
     tier: str | None = None
     cache: CacheMark | None = None
     cache_key: str | None = None
+    verbosity: str | None = None
 
 
 # -- answers ----------------------------------------------------------------------------------------
@@ -346,7 +351,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 class Answer(msgspec.Struct, gc=False):
     """A whole answer. blocks: of the assistant: Text, Thinking, ToolUse, Refusal. id: the upstream's, "" for none.
 
-    model: as the upstream called it. tier: that it was served in.
+    model: as the upstream called it. tier: that it was served in. lost: as in Lost.
     """
 
     id: str
@@ -355,6 +360,7 @@ class Answer(msgspec.Struct, gc=False):
     stop: Stop
     usage: Usage = Usage()
     tier: str | None = None
+    lost: tuple[str, ...] = ()
 
 
 # -- streams ----------------------------------------------------------------------------------------
@@ -412,6 +418,16 @@ class Close(msgspec.Struct, gc=False):
     n: int
 
 
+class Lost(msgspec.Struct, gc=False):
+    """The model said what this form has no place for: no writer gets it.
+
+    field: of a closed list: "answer.image", "answer.audio", "answer.video", "answer.file", "answer.citations",
+    "answer.tools.hosted" (what a tool of the provider's own did). crossing.py adds "answer.stop", for Stop.unknown.
+    """
+
+    field: str
+
+
 class Used(msgspec.Struct, gc=False):
     """What was used so far. Totals: the last one of each field counts."""
 
@@ -466,7 +482,7 @@ class Failed(msgspec.Struct, gc=False):
     error: ApiError
 
 
-Event: TypeAlias = Start | Open | Delta | Sign | Close | Used | Finish | End | Failed
+Event: TypeAlias = Start | Open | Delta | Sign | Close | Lost | Used | Finish | End | Failed
 
 
 # -- what a dialect has ------------------------------------------------------------------------------
@@ -495,6 +511,9 @@ class ClientSide(Protocol):
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError (losses.py)."""
 
+    def own_path(self, path: str) -> str:
+        """Return a writer's path of a field of the request that was read, as the client calls it (own_paths.py)."""
+
     def answer(self, answer: Answer) -> bytes:
         """Return the body of a plain answer."""
 
@@ -510,12 +529,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     id: ours, of letters and digits: where an id is needed that the upstream did not give. now_s: Unix time. model,
     stream: of the path, where the dialect has them there (Gemini); elsewhere of the body, as the gateway read it.
+    is_array: the stream is to be a JSON array and not events (Gemini, without `alt=sse`).
     """
 
     id: str
     now_s: int
     model: str = ""
     stream: bool = False
+    is_array: bool = False
 
 
 class Written(msgspec.Struct, gc=False):

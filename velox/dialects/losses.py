@@ -7,11 +7,12 @@ Knows: how a loss is told. Does not know: which field of which dialect is one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from velox.dialects.form import ApiError
 
-__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError"]
+__all__ = ["BadRequestError", "BrokenReplyError", "Losses", "ReplyError", "lost_media"]
 
 
 class BadRequestError(Exception):
@@ -39,13 +40,19 @@ class ReplyError(Exception):
         self.error: Final = error
 
 
+def lost_media(kind: str) -> str:
+    """Return the name of a lost part of an answer (form.Lost). kind: as media types begin: "image", "audio"."""
+    return f"answer.{kind}" if kind in ("image", "audio", "video") else "answer.file"
+
+
 class Losses:
-    """The losses of one request or attempt. strict: a drop is a refusal."""
+    """The losses of one request or attempt. strict: a drop is a refusal. on_lost: called for each of an answer."""
 
-    __slots__ = ("_dropped", "_strict")
+    __slots__ = ("_dropped", "_on_lost", "_strict")
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, *, strict: bool = False, on_lost: Callable[[], None] | None = None) -> None:
         self._strict: Final = strict
+        self._on_lost: Final = on_lost
         self._dropped: Final[dict[str, None]] = {}
 
     def __repr__(self) -> str:
@@ -60,6 +67,13 @@ class Losses:
             message = f"{field} has no counterpart at the upstream of this model, and the route is strict; leave it out"
             raise BadRequestError(message, param or field)
         self._dropped[field] = None
+
+    def lose(self, field: str) -> None:
+        """Note that an answer loses something; it is made, so no route refuses it. field: as in form.Lost."""
+        if field not in self._dropped:
+            self._dropped[field] = None
+            if self._on_lost is not None:
+                self._on_lost()
 
     @property
     def dropped(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ import hashlib
 import re
 from typing import Final
 
+import msgspec
+
 __all__ = ["FittedNames", "short_key"]
 
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -26,31 +28,27 @@ def short_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class FittedNames:
+class FittedNames(msgspec.Struct):
     """The names of one request, or its ids.
 
-    allowed: what fits, by fullmatch. Every run of ASCII letters, digits, "_" and "-" that begins with a letter must.
-    most: characters, at least 12.
+    allowed: what fits, by fullmatch. Every run of ASCII letters, digits, "_" and "-" that begins with a letter or "_"
+    must. most: characters, at least 12. originals: those that were mapped: theirs -> the client's.
     """
 
-    __slots__ = ("_allowed", "_most", "originals")
-
-    def __init__(self, allowed: re.Pattern[str], most: int) -> None:
-        self._allowed: Final = allowed
-        self._most: Final = most
-        self.originals: Final[dict[str, str]] = {}  # those that were mapped: theirs -> the client's
-
-    def __repr__(self) -> str:
-        return f"<FittedNames {len(self.originals)} mapped>"
+    allowed: re.Pattern[str]
+    most: int
+    originals: dict[str, str] = {}
 
     def fit(self, name: str) -> str:
         """Return the name as the dialect takes it."""
-        if len(name) <= self._most and self._allowed.fullmatch(name) is not None:
+        if len(name) <= self.most and (
+            (name.isascii() and name.isidentifier()) or self.allowed.fullmatch(name) is not None
+        ):
             return name
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_N_DIGITS]
         stem = _OTHER.sub("_", name)
         if not stem[:1].isalpha():
             stem = "t" + stem
-        fitted = f"{stem[: self._most - _N_DIGITS - 1]}_{digest}"
+        fitted = f"{stem[: self.most - _N_DIGITS - 1]}_{digest}"
         self.originals[fitted] = name
         return fitted

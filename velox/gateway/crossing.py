@@ -10,7 +10,10 @@ there are (lanes.py), heads and filters (translation.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
+
+import msgspec
 
 from velox.dialects.claude_envelope import InvokeStream, bedrock_error
 from velox.dialects.events import events_of
@@ -22,7 +25,9 @@ from velox.dialects.form import (
     End,
     Event,
     Failed,
+    Finish,
     Kind,
+    Lost,
     ModelSide,
     Open,
     Start,
@@ -33,12 +38,15 @@ from velox.dialects.form import (
     Used,
     Written,
 )
-from velox.dialects.losses import Losses
+from velox.dialects.losses import BadRequestError, Losses
+from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage
 from velox.types import Headers
 
 __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 
+_TOO_LONG: Final = "context_length_exceeded"
+_STOP: Final = "answer.stop"  # why it ended, in a word that nobody knows
 _NOTHING: Final = Written(b"")
 
 
@@ -60,7 +68,7 @@ class Dialogue:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Return the fields of the request that were left out."""
+        """Return the fields of the request that were left out, and what the answer has lost so far."""
         return self._losses.dropped
 
     @property
@@ -70,7 +78,11 @@ class Dialogue:
 
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to ask for. Raises BadRequestError."""
-        self._written = self._model.write(self._client.read(body), model)
+        request = self._client.read(body)
+        try:
+            self._written = self._model.write(request, model)
+        except BadRequestError as exc:
+            raise BadRequestError(exc.message, self._client.own_path(exc.param)) from exc
         return self._written.body
 
     def answer(self, body: bytes) -> bytes:
@@ -84,7 +96,7 @@ class Dialogue:
 
     def stream(self) -> _DialogueStream:
         """Return what translates a stream."""
-        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written)
+        self._stream = _DialogueStream(self._model.stream(), self._client.stream(), self._written, self._losses)
         return self._stream
 
     def read_error(self, status: int, headers: Headers, body: bytes) -> ApiError:
@@ -92,11 +104,17 @@ class Dialogue:
         return self._model.error(status, body, _named(headers))
 
     def error(self, error: ApiError) -> bytes:
-        """Write an error in the client's dialect."""
+        """Write an error in the client's dialect. Agents shorten their conversation where it has OpenAI's code."""
+        if error.status in REFUSING and error.code != _TOO_LONG and is_too_long(error.message):
+            error = msgspec.structs.replace(error, code=_TOO_LONG)
         return self._client.error(error)
 
     def _read(self, body: bytes) -> Answer:
         answer, written = self._model.answer(body), self._written
+        for field in answer.lost:
+            self._losses.lose(field)
+        if answer.stop.unknown is not None:
+            self._losses.lose(_STOP)
         self._usage = answer.usage
         if written.names or written.ids:
             for block in answer.blocks:
@@ -109,9 +127,10 @@ class Dialogue:
 class _DialogueStream:
     """One stream."""
 
-    __slots__ = ("_has_names", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole", "usage")
+    __slots__ = ("_has_names", "_losses", "_reader", "_writer", "_written", "failed", "has_begun", "is_whole", "usage")
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written) -> None:
+    def __init__(self, reader: StreamReader, writer: StreamWriter, written: Written, losses: Losses) -> None:
+        self._losses: Final = losses
         self._reader: Final = reader
         self._writer: Final = writer
         self._written: Final = written
@@ -153,11 +172,17 @@ class _DialogueStream:
             if type(event) is Delta:
                 written.append(self._writer.write(event))
                 continue
-            if isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
+            if type(event) is Used:  # Gemini's servers count in each event
+                self.usage = event.usage.over(self.usage)
+            elif isinstance(event, Open) and self._has_names and event.kind is Kind.TOOL:
                 event.name = self._written.names.get(event.name, event.name)
                 event.id = self._written.ids.get(event.id, event.id)
-            elif isinstance(event, Used):
-                self.usage = event.usage.over(self.usage)
+            elif isinstance(event, Finish):
+                if event.stop.unknown is not None:
+                    self._losses.lose(_STOP)
+            elif isinstance(event, Lost):
+                self._losses.lose(event.field)
+                continue
             written.append(self._writer.write(event))
             if isinstance(event, Failed):
                 self.failed = event.error
@@ -268,20 +293,24 @@ class PlainCrossing(Protocol):
 
 
 class Plain:
-    """Such a crossing as one that might have been a stream, which nobody asks it for."""
+    """Such a crossing as one that might have been a stream, which nobody asks it for. tokens: what its reply told."""
 
-    __slots__ = ("_inner", "answer", "error", "read_error")
+    __slots__ = ("_inner", "_tokens", "answer", "error", "read_error")
 
-    tokens = TokenUsage()
-
-    def __init__(self, inner: PlainCrossing) -> None:
+    def __init__(self, inner: PlainCrossing, tokens: Callable[[], TokenUsage] = TokenUsage) -> None:
         self._inner: Final = inner
+        self._tokens: Final = tokens
         self.answer: Final = inner.answer
         self.error: Final = inner.error
         self.read_error: Final = inner.read_error
 
     def __repr__(self) -> str:
         return f"<Plain {self._inner!r}>"
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Those of the prompt and of the answer, as far as the upstream has told."""
+        return self._tokens()
 
     @property
     def dropped(self) -> tuple[str, ...]:

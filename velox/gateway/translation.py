@@ -3,7 +3,8 @@
 Knows: when the client may get the head, what of it passes, how the end of a stream is told. Does not know: any dialect
 (dialects/), where the request went (crossing.py), or whether another attempt follows (retries.py).
 
-    an error of the upstream     read whole, written as the client's dialect has errors, with the same status
+    an error of the upstream     read whole, written as the client's dialect has errors, with the same status unless its
+                                 dialect means another (Bedrock's quota is a 400)
     a plain answer               read whole, written anew
     a stream                     each event is written as it comes. The head waits for the first event that tells of the
                                  model's work: an error before it has the error's own status, and may be tried again
@@ -11,19 +12,23 @@ Knows: when the client may get the head, what of it passes, how the end of a str
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import plain_body
 from velox.protocol.token_usage import TokenUsage
-from velox.types import Headers, ReplyHead
+from velox.types import Header, Headers, ReplyHead, ReplyShape, ShapeField
 
-__all__ = ["Crossing", "CrossingStream", "TranslatedReply"]
+__all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
+
+_HeadKey: TypeAlias = tuple[ReplyShape, int, tuple[Header, ...], bool]
 
 _ERRORS_FROM: Final = 400
 _OVERLOADED: Final = 529
@@ -33,9 +38,12 @@ _WITHHELD: Final = "the upstream's error showed the key that the gateway had sen
 _MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 # Of an error: what is longer is cut there.
 _MOST_ERROR_BYTES: Final = 64 * 1024
+_KEPT_HEADS: Final = 256
 _JSON: Final = (b"content-type", b"application/json")
 _SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _CACHE: Final = (b"cache-control", b"no-cache")
+_RETRY_AFTER: Final = b"retry-after"
+_MOST_WAIT_S: Final = 86_400.0
 # What tells of the upstream's body, or is of its dialect alone. Limits are the upstream's, as its dialect names them.
 _DROPPED: Final = (b"content-", b"anthropic-", b"openai-", b"x-goog-", b"x-amzn-", b"etag", b"cache-control", b"vary")
 _DROPPED_WITH_LIMITS: Final = (*_DROPPED, b"x-ratelimit-")
@@ -65,7 +73,7 @@ class CrossingStream(Protocol):
 
 
 class Crossing(Protocol):
-    """What one attempt needs to bring its reply back. dropped: fields of the request that were left out."""
+    """What one attempt needs to bring its reply back. dropped: what was left out of the request and of the answer."""
 
     @property
     def dropped(self) -> tuple[str, ...]: ...
@@ -90,14 +98,66 @@ class Crossing(Protocol):
         """Write an error in the client's dialect."""
 
 
+class Instead(NamedTuple):
+    """An answer of status 200 in place of an error. fields: of its head."""
+
+    body: bytes
+    fields: tuple[Header, ...]
+
+
+class TranslatedHeads:
+    """Heads of one upstream's replies as clients of other dialects get them, kept by their shape: most are alike."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: Final[Memo[_HeadKey, tuple[ReplyShape, tuple[int, ...]]]] = Memo(_KEPT_HEADS)
+
+    def __repr__(self) -> str:
+        return f"<TranslatedHeads {self._known!r}>"
+
+    def of(self, head: ReplyHead, status: int, fields: tuple[Header, ...], *, has_limits: bool) -> ReplyHead:
+        """Return the head that the client gets. fields: in place of those that do not pass."""
+        shape, values = head.shape, head.values
+        if not shape.is_shared:
+            made, places = _translated(shape, status, fields, has_limits=has_limits)
+        else:
+            key = (shape, status, fields, has_limits)
+            found = self._known.get(key) or self._known.find(key)
+            if found is None:
+                found = self._known.put(key, _translated(shape, status, fields, has_limits=has_limits))
+            made, places = found
+        return ReplyHead(made, tuple([values[n] for n in places]), None)
+
+
+def _translated(
+    shape: ReplyShape, status: int, fields: tuple[Header, ...], *, has_limits: bool
+) -> tuple[ReplyShape, tuple[int, ...]]:
+    """Return the shape that a client gets, and which of the values of a head it has."""
+    dropped = _DROPPED if has_limits else _DROPPED_WITH_LIMITS
+    chosen: list[ShapeField] = []
+    places: list[int] = []
+    n_values = 0
+    for field in shape.fields:
+        name, value = field
+        n_values += value is None
+        if name in _KEPT or not name.startswith(dropped):
+            chosen.append(field)
+            if value is None:
+                places.append(n_values - 1)
+    return ReplyShape(status, (*chosen, *fields), is_shared=shape.is_shared), tuple(places)
+
+
 class TranslatedReply(ReplyFilter):
     """Of one attempt.
 
     is_stream: the client asked for one. refuses: asked with the head of an error that a stream began with: another
     attempt follows. on_bug: called with an error that is none of the upstream's. has_limits: Velox tells its own limits
     in fields whose names begin like the upstream's. knows_529: the client takes Anthropic's own status for an overload;
-    others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None:
-    nobody counts them. secret: the key that went up, which no error may show; None: none.
+    others get 503. on_tokens: called with all kinds of tokens that the upstream told of; None: nobody counts them.
+    on_head: called with the fields of a reply that is no error. secret: the key that went up, which no error may show;
+    None: none. heads: of its upstream. is_array: the client gets its stream as a JSON array. instead: asked what the
+    client gets in place of an error; None: the error.
     """
 
     __slots__ = (
@@ -105,12 +165,16 @@ class TranslatedReply(ReplyFilter):
         "_crossing",
         "_has_limits",
         "_head",
+        "_heads",
+        "_instead",
+        "_is_array",
         "_is_compressed",
         "_is_error",
         "_is_stream",
         "_knows_529",
         "_n_bytes",
         "_on_bug",
+        "_on_head",
         "_on_tokens",
         "_refuses",
         "_secret",
@@ -129,14 +193,22 @@ class TranslatedReply(ReplyFilter):
         knows_529: bool = False,
         on_tokens: Callable[[TokenUsage], None] | None = None,
         secret: bytes | None = None,
+        heads: TranslatedHeads | None = None,
+        on_head: Callable[[Headers], None] | None = None,
+        is_array: bool = False,
+        instead: Callable[[ApiError], Instead | None] | None = None,
     ) -> None:
         super().__init__()
+        self._instead: Final = instead
+        self._heads: Final = heads or TranslatedHeads()
         self._secret: Final = None if secret is None else secret.decode("latin-1")
         self._is_compressed = False
         self._on_bug: Final = on_bug
+        self._on_head: Final = on_head
         self._on_tokens: Final = on_tokens
         self._crossing: Final = crossing
         self._refuses: Final = refuses
+        self._is_array: Final = is_array
         self._is_stream: Final = is_stream
         self._has_limits: Final = has_limits
         self._knows_529: Final = knows_529
@@ -210,7 +282,7 @@ class TranslatedReply(ReplyFilter):
         self._written.append(text)
         if not stream.has_begun:
             return b""
-        self._release(200, _SSE, _CACHE)
+        self._release(200, *((_JSON,) if self._is_array else (_SSE, _CACHE)))
         self.is_over = stream.is_whole or failed is not None
         written, self._written = b"".join(self._written), []
         return written
@@ -229,24 +301,34 @@ class TranslatedReply(ReplyFilter):
         assert head is not None, "a body comes after its head"
         if self._is_error:
             error = self._crossing.read_error(head.status, head.headers, plain_body(head.headers, body))
-            self._release(head.status, _JSON)
-            return self._crossing.error(self._without_secret(error))
+            instead = None if self._instead is None else self._instead(error)
+            if instead is not None:
+                self._release(200, _JSON, *instead.fields)
+                return instead.body
+            return self._fail(error)
+        if self._on_head is not None:
+            self._on_head(head.headers)
         try:
             written = self._crossing.whole_stream(body) if self._is_stream else self._crossing.answer(body)
         except ReplyError as exc:
             return self._fail(exc.error)
-        self._release(head.status, *((_SSE, _CACHE) if self._is_stream else (_JSON,)))
+        self._release(head.status, *((_SSE, _CACHE) if self._is_stream and not self._is_array else (_JSON,)))
         return written
 
     def _fail(self, error: ApiError) -> bytes:
-        """Answer with an error that came in a reply of status 200, unless another attempt follows."""
-        assert self._head is not None, "a body comes after its head"
-        told = ReplyHead.of(error.status, self._head.headers, None)
-        if self._refuses(told):
-            message = f"the upstream answered with {error.status}, inside a reply of status {self._head.status}"
-            raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
-        self._release(error.status, _JSON)
-        self.is_over = True
+        """Answer with an error. Of another status than the reply's, it may be a reason for another attempt."""
+        head = self._head
+        assert head is not None, "a body comes after its head"
+        wait: tuple[Header, ...] = ()
+        if error.retry_after_s is not None and not any(name == _RETRY_AFTER for name, _ in head.headers):
+            wait = ((_RETRY_AFTER, b"%d" % math.ceil(min(error.retry_after_s, _MOST_WAIT_S))),)
+        if error.status != head.status:
+            told = ReplyHead.of(error.status, [*head.headers, *wait], None)
+            if self._refuses(told):
+                message = f"the upstream answered with {error.status}, inside a reply of status {head.status}"
+                raise UpstreamFailure(Reason.UPSTREAM_STATUS, message, status=error.status)
+            self.is_over = True
+        self._release(error.status, _JSON, *wait)
         return self._crossing.error(self._without_secret(error))
 
     def _shows_secret(self, error: ApiError) -> bool:
@@ -263,14 +345,11 @@ class TranslatedReply(ReplyFilter):
 
     def _release(self, status: int, *fields: tuple[bytes, bytes]) -> None:
         assert self._head is not None, "a body comes after its head"
-        dropped = _DROPPED if self._has_limits else _DROPPED_WITH_LIMITS
-        headers = [each for each in self._head.headers if each[0] in _KEPT or not each[0].startswith(dropped)]
-        headers += fields
         if self._crossing.dropped:
-            headers.append((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")))
+            fields += ((b"x-velox-dropped", ",".join(self._crossing.dropped).encode("ascii")),)
         if status == _OVERLOADED and not self._knows_529:
             status = _UNAVAILABLE
-        self.released = ReplyHead.of(status, headers, None)
+        self.released = self._heads.of(self._head, status, fields, has_limits=self._has_limits)
 
 
 def _is_json(head: ReplyHead) -> bool:

@@ -41,6 +41,25 @@ _WITHOUT_SCHEMAS: Final = (
 )
 _OPENAIS: Final = ("openai", "azure", "foundry")
 
+# Of the header anthropic-beta, what Bedrock takes by its invoke.
+_BEDROCK_BETAS: Final = (
+    "computer-use-2024-10-22",
+    "computer-use-2025-01-24",
+    "computer-use-2025-11-24",
+    "context-1m-2025-08-07",
+    "context-management-2025-06-27",
+    "dev-full-thinking-2025-05-14",
+    "effort-2025-11-24",
+    "fine-grained-tool-streaming-2025-05-14",
+    "interleaved-thinking-2025-05-14",
+    "output-128k-2025-02-19",
+    "token-efficient-tools-2025-02-19",
+    "tool-examples-2025-10-29",
+    "tool-search-tool-2025-10-19",
+)
+# The version that made the field: 5.6.
+_WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
+
 RULES: Final[tuple[ModelRule, ...]] = (
     # Converse passes it on by Claude's name for it: most other models refuse that.
     _rule("*", providers=("bedrock",), refused=("top_k",)),
@@ -57,6 +76,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         refused=(),
     ),
     _rule("*claude-fable*", "*claude-mythos*", "*fable-5*", "*mythos-5*", thinking="always", forced_choice=False),
+    _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS),
     # Bedrock asks for it as the others do.
     _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
     _rule(*_WITH_SAMPLING, sampling=True),
@@ -82,11 +102,18 @@ RULES: Final[tuple[ModelRule, ...]] = (
     ),
     # OpenAI: those that reason take no sampling, the others no effort.
     _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
+    _rule("gpt-5*", "gpt-6*", providers=_OPENAIS, verbosity=True),
+    _rule(
+        *_WITH_BREAKPOINTS,
+        providers=_OPENAIS,
+        renamed=(("prompt_cache_breakpoint", "prompt_cache_breakpoint"),),
+    ),
     _rule(
         *("gpt-3*", "gpt-4*", "chatgpt-*", "gpt-5-chat*", "gpt-5.*-chat*", "gpt-audio*"),
         providers=_OPENAIS,
         thinking="none",
         sampling=True,
+        verbosity=False,
     ),
     _rule("gpt-3*", "gpt-4-*", "gpt-4", "o1-mini*", providers=_OPENAIS, json_schema=False),
     # Others on Bedrock: how much they reason is a field of their own.

@@ -29,6 +29,7 @@ class Envelope(enum.Enum):
     CLAUDE_BEDROCK: neither `model` nor `stream`, but `anthropic_version: "bedrock-2023-05-31"`, and the header
     anthropic-beta as a list `anthropic_beta`; a stream comes in frames of base64.
     AZURE_DATED: the path names the deployment; a `model` in the body is not looked at.
+    PREDICT, CONTENT, TITAN, NOVA, COHERE: how models of VECTORS take texts (dialects/embedding_models.py).
     """
 
     NONE = "none"
@@ -36,6 +37,11 @@ class Envelope(enum.Enum):
     CLAUDE_VERTEX_COUNT = "claude_vertex_count"
     CLAUDE_BEDROCK = "claude_bedrock"
     AZURE_DATED = "azure_dated"
+    PREDICT = "predict"
+    CONTENT = "content"
+    TITAN = "titan"
+    NOVA = "nova"
+    COHERE = "cohere"
 
 
 class Keyless(enum.Enum):
@@ -56,7 +62,8 @@ class CallPath:
     """Where an API is. path: a template, under the base path of the origin: {model} is one segment of it.
 
     stream: of a streamed answer, where that has another path. query: of each call: names and templates; what needs a
-    parameter that is not given is left out. sse: what a translated stream adds to it.
+    parameter that is not given is left out. sse: what a translated stream adds to it. model_from: what a model's name
+    begins with there: what stands before it in the client's is left off.
     """
 
     path: str
@@ -64,6 +71,7 @@ class CallPath:
     query: tuple[tuple[str, str], ...] = ()
     sse: tuple[tuple[str, str], ...] = ()
     envelope: Envelope = Envelope.NONE
+    model_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ class Provider:
     model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
+    sockets: it takes the WebSocket of Responses, which passes as it came.
     """
 
     name: str
@@ -123,6 +132,7 @@ class Provider:
     facts: ModelFacts = UNKNOWN_MODEL
     key_variables: tuple[str, ...] = ()
     model_start: str = ""
+    sockets: bool = False
 
     def credential(self, key: str) -> tuple[bytes, bytes]:
         """Return the header that presents `key`."""

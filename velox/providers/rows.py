@@ -98,7 +98,7 @@ _VERTEX_CLAUDE: Final = f"/v1{_VERTEX}/publishers/anthropic/models"
 # Most servers with OpenAI's API know the older name and role only, which the newer ones take, too.
 _COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", developer=False)
 # OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
-_OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",))
+_OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",), allowed_tools=True)
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
 
 OPENAI: Final = Provider(
@@ -108,6 +108,7 @@ OPENAI: Final = Provider(
     families=_like_openai(_openai_paths(responses=True), _INPUT_TOKENS),
     facts=_OPENAI_FACTS,
     key_variables=("OPENAI_API_KEY",),
+    sockets=True,
 )
 # What an upstream is that names no provider: all paths go up as they came, and nothing is translated unless it names
 # the APIs that it has.
@@ -145,6 +146,17 @@ _ANTHROPIC: Final = Provider(
     headers=_ANTHROPIC_VERSION,
     key_variables=("ANTHROPIC_API_KEY",),
 )
+
+
+def _vectors(path: str, *models: tuple[str, Envelope]) -> tuple[Family, ...]:
+    """Return families of models that only embed texts. path: with {call}, where that differs by the form."""
+    calls = {Envelope.PREDICT: "predict", Envelope.CONTENT: "embedContent"}
+    return tuple(
+        Family({_S.VECTORS: CallPath(path.replace("{call}", calls.get(form, "")), envelope=form)}, None, (pattern,))
+        for pattern, form in models
+    )
+
+
 _VERTEX_AI: Final = Provider(
     name="vertex",
     title="Google Vertex AI",
@@ -173,6 +185,13 @@ _VERTEX_AI: Final = Provider(
             _S.MESSAGES,
             _CLAUDE,
         ),
+        *_vectors(
+            f"/v1beta1{_VERTEX}/publishers/google/models/{{model}}:{{call}}",
+            ("gemini-embedding-001", Envelope.PREDICT),
+            ("gemini-embedding-*", Envelope.CONTENT),
+            ("text-embedding-*", Envelope.PREDICT),
+            ("text-multilingual-embedding-*", Envelope.PREDICT),
+        ),
         Family(_generate_paths(f"/v1beta1{_VERTEX}/publishers/google/models"), _S.GENERATE, ("gemini*",)),
         # Models of others, which Vertex serves with OpenAI's API.
         Family(_openai_paths(f"/v1{_VERTEX}/endpoints/openapi", embeddings=False), _S.CHAT),
@@ -199,9 +218,19 @@ _BEDROCK: Final = Provider(
                     envelope=Envelope.CLAUDE_BEDROCK,
                 ),
                 **_BEDROCK_CONVERSE,
+                # Bedrock counts for Claude only, and for no inference profile (`eu.`, an ARN): by the model's own id.
+                _S.COUNT_CONVERSE: CallPath(
+                    "/model/{model}/count-tokens", envelope=Envelope.CLAUDE_BEDROCK, model_from="anthropic.claude"
+                ),
             },
             _S.CONVERSE,
             ("*anthropic.claude*",),
+        ),
+        *_vectors(
+            "/model/{model}/invoke",
+            ("*amazon.titan-embed-*", Envelope.TITAN),
+            ("*amazon.nova-*-embeddings-*", Envelope.NOVA),
+            ("*cohere.embed-*", Envelope.COHERE),
         ),
         Family(_BEDROCK_CONVERSE, _S.CONVERSE),
     ),
@@ -251,6 +280,7 @@ _GEMINI: Final = Provider(
         Family(
             {
                 **_generate_paths("/v1beta/models"),
+                _S.EMBED_CONTENT: CallPath("/v1beta/models/{model}:embedContent"),
                 _S.EMBED_CONTENTS: CallPath("/v1beta/models/{model}:batchEmbedContents"),
                 _S.EMBEDDINGS: CallPath("/v1beta/openai/embeddings"),
             },

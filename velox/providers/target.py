@@ -30,8 +30,14 @@ __all__ = [
     "target_call",
 ]
 
-_COUNTS: Final = (Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE)
-_EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS)
+_COUNTS: Final = (
+    Surface.COUNT_MESSAGES,
+    Surface.COUNT_RESPONSES,
+    Surface.COUNT_GENERATE,
+    Surface.COUNT_CONVERSE,
+)
+_EMBEDS: Final = (Surface.EMBEDDINGS, Surface.EMBED_CONTENTS, Surface.EMBED_CONTENT)
+_VECTORS: Final = (Surface.EMBEDDINGS, Surface.VECTORS)  # what these cross into
 # What a request crosses into where an upstream names its APIs and has not the usual one of its family.
 _CROSSINGS: Final = (Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE)
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
@@ -140,7 +146,8 @@ def target_call(
     more = path.query
     if api is not surface and stream:
         more += path.sse
-    values = {**parameters, "model": _segment(row, model)} if "{model}" in template else parameters
+    named = model[max(model.find(path.model_from), 0) :] if path.model_from else model
+    values = {**parameters, "model": _segment(row, named)} if "{model}" in template else parameters
     fixed = [(name, text.format_map(parameters)) for name, text in more if _has_all(text, parameters)]
     is_as_sent = api is surface and path.envelope is Envelope.NONE
     parts = _kept(query, {name.encode() for name, _ in fixed}) if is_as_sent else []
@@ -151,9 +158,9 @@ def target_call(
 
 def _crossing(family: Family, native: Collection[Surface], surface: Surface) -> Surface | None:
     """Return the API that a request is translated into, None where there is none of its kind."""
-    for kind in (_COUNTS, _EMBEDS):
+    for kind, others in ((_COUNTS, _COUNTS), (_EMBEDS, _VECTORS)):
         if surface in kind:
-            return next((api for api in kind if api in native), None)
+            return next((api for api in others if api in native), None)
     if family.crossing in native:
         return family.crossing
     return next((api for api in _CROSSINGS if api in native), None)

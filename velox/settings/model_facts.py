@@ -38,6 +38,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "call_ids": ("any", "mistral", "bedrock", "none"),
     }
 )
+_BETA: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
@@ -83,6 +84,8 @@ def _fact(section: Section, name: str) -> Fact | None:
         return None
     if name == "refused":
         return section.many(name, _field)
+    if name == "betas":
+        return section.many(name, _beta)
     kind = _KINDS[name]
     read: Callable[[str], Fact]
     if kind is bool:
@@ -104,6 +107,12 @@ def _provider(text: str) -> str:
 def _field(text: str) -> str:
     if not _FIELD.fullmatch(text):
         raise ValueError("expected names of fields, such as logit_bias")
+    return text
+
+
+def _beta(text: str) -> str:
+    if not _BETA.fullmatch(text):
+        raise ValueError("expected names of anthropic-beta, such as context-1m-2025-08-07, or patterns of them")
     return text
 
 

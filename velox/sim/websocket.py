@@ -15,85 +15,17 @@ from typing import Final, Protocol
 import orjson
 
 from velox.protocol.websocket import close_frame
+from velox.protocol.websocket_frames import BINARY, CLOSE, PING, PONG, TEXT, FrameReader, frame
 from velox.sim.conversations import Conversation, Event, events_of
 from velox.sim.shapes import Reply, Streamed, TokenStream
 from velox.types import Headers
 
-__all__ = ["FrameReader", "SocketSession", "frame"]
+__all__ = ["SocketSession"]
 
-_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-_FIN: Final = 0x80
-_MOST_BYTES: Final = 16 * 1024 * 1024  # of a message
 _MOST_WAITING: Final = 64  # events that came while a response is told
 _NO_HEADERS: Final[Headers] = []
 _BAD_FRAME: Final = 1002
 _GOING_AWAY: Final = 1001
-
-
-def frame(payload: bytes, opcode: int = _TEXT) -> bytes:
-    """Return a server's frame."""
-    n_bytes = len(payload)
-    if n_bytes < 126:
-        return bytes((_FIN | opcode, n_bytes)) + payload
-    if n_bytes < 65536:
-        return bytes((_FIN | opcode, 126)) + n_bytes.to_bytes(2) + payload
-    return bytes((_FIN | opcode, 127)) + n_bytes.to_bytes(8) + payload
-
-
-class FrameReader:
-    """A client's frames: feed() returns whole messages and control frames, each with its opcode."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-        self._message = bytearray()
-        self._opcode = _CONTINUATION  # of the message that has begun
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take what came. Raises ValueError for what no client may send."""
-        self._held += data
-        found: list[tuple[int, bytes]] = []
-        while (taken := self._take()) is not None:
-            first, payload = taken
-            opcode = first & 0xF
-            if first & 0x70:
-                raise ValueError("a reserved bit is set")
-            if opcode >= _CLOSE:
-                found.append((opcode, payload))
-                continue
-            if (opcode == _CONTINUATION) is (self._opcode == _CONTINUATION):
-                raise ValueError("a message begins within another, or goes on before it began")
-            self._opcode = opcode or self._opcode
-            self._message += payload
-            if len(self._message) > _MOST_BYTES:
-                raise ValueError("the message is too long")
-            if first & _FIN:
-                found.append((self._opcode, bytes(self._message)))
-                self._message.clear()
-                self._opcode = _CONTINUATION
-        return found
-
-    def _take(self) -> tuple[int, bytes] | None:
-        held = self._held
-        if len(held) < 2:
-            return None
-        if not held[1] & 0x80:
-            raise ValueError("a client's frame is not masked")
-        length, at = held[1] & 0x7F, 2
-        if length >= 126:
-            n_more = 2 if length == 126 else 8
-            if len(held) < 2 + n_more:
-                return None
-            length, at = int.from_bytes(held[2 : 2 + n_more]), 2 + n_more
-        if length > _MOST_BYTES:
-            raise ValueError("the frame is too long")
-        end = at + 4 + length
-        if len(held) < end:
-            return None
-        mask = bytes(held[at : at + 4]) * (length // 4 + 1)
-        payload = (int.from_bytes(held[at + 4 : end]) ^ int.from_bytes(mask[:length])).to_bytes(length)
-        first = held[0]
-        del held[:end]
-        return first, payload
 
 
 class Playing(Protocol):
@@ -179,13 +111,13 @@ class SocketSession:
         return not self.is_full
 
     def _take(self, opcode: int, payload: bytes) -> None:
-        if opcode == _PING:
-            self._transport.write(frame(payload, _PONG))
-        elif opcode == _CLOSE:
+        if opcode == PING:
+            self._transport.write(frame(payload, PONG))
+        elif opcode == CLOSE:
             self.stop()
-            self._transport.write(frame(payload[:2], _CLOSE))
+            self._transport.write(frame(payload[:2], CLOSE))
             self._transport.close()
-        elif opcode in (_TEXT, _BINARY):
+        elif opcode in (TEXT, BINARY):
             event = orjson.loads(payload)
             if not isinstance(event, dict) or len(self._waiting) >= _MOST_WAITING:
                 raise ValueError("it is no event")

@@ -14,6 +14,7 @@ from velox.dialects.form import (
     Failed,
     Finish,
     Kind,
+    Lost,
     Open,
     Refusal,
     Sign,
@@ -67,6 +68,7 @@ def assembled(events: Iterable[Event]) -> Answer:
     texts: dict[int, list[bytes]] = {}
     signatures: dict[int, Signature] = {}
     is_open: set[int] = set()
+    lost: dict[str, None] = {}
     has_ended = False
     for event in events:
         assert not has_ended, f"nothing follows on the end, but {event} did"
@@ -90,6 +92,8 @@ def assembled(events: Iterable[Event]) -> Answer:
                 is_open.remove(event.n)
             case Used():
                 usage = event.usage.over(usage)
+            case Lost():
+                lost[event.field] = None
             case Finish():
                 assert stop is None
                 assert not is_open, "all blocks are closed"
@@ -102,7 +106,7 @@ def assembled(events: Iterable[Event]) -> Answer:
     assert stop is not None
     assert has_ended
     blocks = [_block(each, joined(texts[n], b""), signatures.get(n)) for n, each in opens.items()]
-    return Answer(start.id, start.model, blocks, stop, usage)
+    return Answer(start.id, start.model, blocks, stop, usage, lost=tuple(lost))
 
 
 def _block(opened: Open, text: bytes, signature: Signature | None) -> Block:

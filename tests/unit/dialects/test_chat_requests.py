@@ -57,6 +57,9 @@ def _message(**fields: Any) -> Message:
     return _read(messages=[fields]).messages[0]
 
 
+NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
 def _write(request: Request, facts: ModelFacts = UNKNOWN_MODEL, losses: Losses | None = None) -> tuple[Any, Written]:
     written = ChatModel(facts, losses or Losses(), "openai").write(request, "up")
     return json.loads(written.body), written
@@ -154,11 +157,9 @@ def test_what_tunes_an_answer_is_dropped() -> None:
     """And counted, each by its name; on a strict route it is refused."""
     losses = Losses()
 
-    _read(
-        losses=losses, logit_bias={"1": 2}, prediction={}, verbosity="low", metadata={"a": "b"}, store=True, min_p=0.5
-    )
+    _read(losses=losses, logit_bias={"1": 2}, prediction={}, metadata={"a": "b"}, store=True, min_p=0.5)
 
-    assert set(losses.dropped) == {"logit_bias", "prediction", "verbosity", "metadata", "store", "unknown"}
+    assert set(losses.dropped) == {"logit_bias", "prediction", "metadata", "store", "unknown"}
     with pytest.raises(BadRequestError) as caught:
         _read(losses=Losses(strict=True), min_p=0.5)
     assert caught.value.param == "min_p"
@@ -585,14 +586,54 @@ def test_structured_output_is_written_with_its_schema() -> None:
 
 def test_tool_choices_are_read_and_written() -> None:
     """Words, one tool, some tools."""
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}, "strict": True, "description": "d"}}]
+    function = {"name": "f", "parameters": NO_PARAMETERS, "strict": True, "description": "d"}
+    tools = [{"type": "function", "function": function}]
     one = {"type": "function", "function": {"name": "f"}}
     some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}}
     for choice in ("auto", "none", "required", one, some):
         request = _read(tools=tools, tool_choice=choice, parallel_tool_calls=False)
-        body, _ = _write(request)
+        body, _ = _write(request, ModelFacts(allowed_tools=True))
         assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == (tools, choice, False)
     assert _read(tool_choice="any").tool_choice == ToolChoice(Choice.REQUIRED)
+
+
+def test_choice_among_tools_is_one_among_those_that_are_sent() -> None:
+    """Only OpenAI knows that choice; elsewhere it is a 400."""
+    tools = [{"type": "function", "function": {"name": name, "parameters": NO_PARAMETERS}} for name in "abc"]
+    allowed = [{"type": "function", "function": {"name": name}} for name in "ca"]
+
+    def written(names: list[Any], mode: str) -> Any:
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
+        return _write(_read(tools=tools, tool_choice=choice), ModelFacts())[0]
+
+    for mode in ("auto", "required"):
+        body = written(allowed, mode)
+        assert (body["tools"], body["tool_choice"]) == ([tools[0], tools[2]], mode)
+    with pytest.raises(BadRequestError, match="not among the tools"):
+        written([{"type": "function", "function": {"name": "d"}}], "auto")
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({}, NO_PARAMETERS),
+        ({"type": "object"}, NO_PARAMETERS),
+        ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"type": ["object", "null"], "$defs": {}}, {"type": "object", "properties": {}, "$defs": {}}),
+        ({"type": None, "properties": {}}, NO_PARAMETERS),
+    ],
+)
+def test_schema_of_a_tool_says_what_openai_needs(schema: Any, written: Any) -> None:
+    """That it is of an object, and has properties: servers of MCP leave both out, and Anthropic takes it so."""
+    request = _read(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert _write(request)[0]["tools"][0]["function"]["parameters"] == written
+
+
+def test_schema_of_a_tool_that_is_of_no_object_is_refused() -> None:
+    """By every API."""
+    request = _read(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])
+    with pytest.raises(BadRequestError, match="object"):
+        _write(request)
 
 
 def test_hosted_tools_are_dropped_and_custom_ones_stand_as_functions() -> None:

@@ -30,6 +30,8 @@ from velox.dialects.losses import BrokenReplyError, Losses
 from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.sse_events import SseEvents
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 
 _ALL = [each for each in recorded("anthropic", "/v1/messages", status=200) if "count" not in each.path]
 _STREAMS = [each for each in _ALL if each.is_stream]
@@ -131,12 +133,19 @@ def test_pitfall_20_cache_mark_of_the_request_goes_to_its_last_block() -> None:
 
 def test_pitfall_41_only_betas_that_bedrock_takes_go_there() -> None:
     """An unknown one would be a 400."""
-    known, others = bedrock_betas("context-1m-2025-08-07, oauth-2025-04-20,context-1m-2025-08-07,claude-code-20250219")
+    betas = facts_of(PROVIDERS["bedrock"], "anthropic.claude-x").betas
+    given = [
+        "context-1m-2025-08-07, oauth-2025-04-20",
+        "context-1m-2025-08-07,effort-2025-11-24",
+        "claude-code-20250219",
+    ]
 
-    assert known == ("context-1m-2025-08-07",)
+    known, others = bedrock_betas(given, betas)
+
+    assert known == ("context-1m-2025-08-07", "effort-2025-11-24")
     assert others == ("oauth-2025-04-20", "claude-code-20250219")
-    assert bedrock_betas("") == ((), ())
-    assert bedrock_betas("mine", {"mine"}) == (("mine",), ())
+    assert bedrock_betas([""], betas) == ((), ())
+    assert bedrock_betas(["mine-2026"], ["mine-*"]) == (("mine-2026",), ())
 
 
 # -- frames ----------------------------------------------------------------------------------------

@@ -710,7 +710,7 @@ def test_json_object_is_a_tool_whose_arguments_are_the_answer(facts: ModelFacts,
     assert request_faults(found.body) == []
     config = json.loads(found.body)["toolConfig"]
     assert config["toolChoice"] == {"tool": {"name": "json_answer"}}
-    assert config["tools"][0]["toolSpec"]["inputSchema"]["json"] == ({"a": 1} if schema else {"type": "object"})
+    assert config["tools"][0]["toolSpec"]["inputSchema"]["json"] == {"type": "object", **({"a": 1} if schema else {})}
 
     answer = model.answer(
         _answer([{"toolUse": {"toolUseId": "t", "name": "json_answer", "input": {"b": "\u00fc"}}}], "tool_use")

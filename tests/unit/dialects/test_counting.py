@@ -14,6 +14,7 @@ from velox.dialects.claude_envelope import bedrock_body
 from velox.dialects.converse.model import ConverseModel
 from velox.dialects.counting import (
     Counting,
+    cannot_count,
     count_request,
     estimated_tokens,
     generate_request,
@@ -41,7 +42,7 @@ def _of_messages(model_api: Surface, *, is_vertex: bool = False) -> Counting:
     losses = Losses()
     models = {
         Surface.COUNT_GENERATE: GenerateModel,
-        Surface.CONVERSE: ConverseModel,
+        Surface.COUNT_CONVERSE: ConverseModel,
         Surface.COUNT_MESSAGES: MessagesModel,
     }
     model = models.get(model_api, MessagesModel)(ModelFacts(), losses)
@@ -64,7 +65,7 @@ def test_messages_are_counted_by_gemini() -> None:
 
 def test_messages_are_counted_by_converse() -> None:
     """The fields that it takes, in its envelope."""
-    found = json.loads(_of_messages(Surface.CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
+    found = json.loads(_of_messages(Surface.COUNT_CONVERSE).request(_MESSAGES, "nova"))["input"]["converse"]
 
     assert found["messages"] == [{"role": "user", "content": [{"text": "Hi"}]}]
     assert set(found) <= {"messages", "system", "toolConfig", "additionalModelRequestFields"}
@@ -128,6 +129,28 @@ def test_bedrock_counts_bodies_for_invoke(each: Exchange) -> None:
     inner = json.loads(base64.b64decode(found["input"]["invokeModel"]["body"]))
     assert inner["max_tokens"] == 4096
     assert inner["anthropic_version"] == "bedrock-2023-05-31"
+
+
+def test_bedrock_says_that_it_can_not_count() -> None:
+    """By what it has been recorded to say; of a bad request it says another thing."""
+    model = ConverseModel(ModelFacts(), Losses())
+    found = {
+        each.reply: cannot_count(model.error(each.status, each.reply, each.headers))
+        for each in recorded("bedrock", "count-tokens", status=400)
+    }
+
+    assert len(found) == 3
+    for reply, is_unable in found.items():
+        assert is_unable is (b"provided model" in reply), reply
+    for name, status, is_unable in [
+        ("AccessDeniedException", 403, True),
+        ("InvalidSignatureException", 403, False),
+        ("ResourceNotFoundException", 404, True),
+        ("ThrottlingException", 429, False),
+        ("ValidationException", 400, False),
+    ]:
+        body = b'{"message":"Input is too long for requested model."}'
+        assert cannot_count(model.error(status, body, {"x-amzn-errortype": name})) is is_unable, name
 
 
 def test_chat_has_an_estimate_that_says_so() -> None:

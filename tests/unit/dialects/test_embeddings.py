@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from tests.recorded import Exchange, recorded
 from velox.dialects.chat.model import ChatModel
-from velox.dialects.embeddings import GoogleEmbeddings
+from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import Call
 from velox.dialects.generate.client import GenerateClient
@@ -105,3 +105,20 @@ def test_reply_that_is_no_vector_for_each_text_is_broken(reply: bytes) -> None:
 
     with pytest.raises(BrokenReplyError):
         made.answer(reply)
+
+
+def test_each_text_names_the_model_of_an_alias() -> None:
+    """Google refuses one that differs from the path's; all else stays as it stood."""
+    first = b'{"model":"models/mine","content":{"parts":[{"text":"model \\u00e9"}]},"x":1.50}'
+    body = b'{"requests": [%b,{"content":{}}]}' % first
+    changed = with_embedding_model(body, "gemini-embedding-001")
+    assert [each["model"] for each in json.loads(changed)["requests"]] == ["models/gemini-embedding-001"] * 2
+    assert b'{"parts":[{"text":"model \\u00e9"}]},"x":1.50' in changed
+    assert json.loads(with_embedding_model(b'{"content":{}}', "m")) == {"content": {}}
+    for wrong in (b"{", b'{"requests":3}', b'{"requests":["a"]}'):
+        with pytest.raises(BadRequestError):
+            with_embedding_model(wrong, "m")
+    single = with_embedding_model(
+        b'{"content":{"parts":[{"text":"a"}]}, "model":"models/mine"}', "gemini-embedding-001"
+    )
+    assert json.loads(single) == {"model": "models/gemini-embedding-001", "content": {"parts": [{"text": "a"}]}}

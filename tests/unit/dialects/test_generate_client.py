@@ -583,3 +583,29 @@ def test_a_signature_alone_closes_its_block() -> None:
 
     assert [part.thought_signature for part in _parts(*_stream(events))] == [None, b"sig", None]
     assert answer_of(events).blocks == [Text(b'"x"', signature=Signature("google", "c2ln"))]
+
+
+def test_array_has_the_same_items_as_the_events() -> None:
+    """It is closed by the end of a whole answer alone."""
+    answer = Answer("a", "m", [Text(b'"Hi\\n"'), ToolUse("c", "f", b'{"a":1}')], Stop(StopReason.TOOLS))
+    call = Call("0a", 1, "m", stream=True)
+    events = GenerateClient(call, Losses()).stream()
+    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), Losses()).stream()
+    sent = b"".join(events.write(event) for event in events_of(answer))
+    pieces = [array.write(event) for event in events_of(answer)]
+
+    assert json.loads(b"".join(pieces)) == [json.loads(line[6:]) for line in sent.split(b"\r\n") if line]
+    for n in range(1, len(pieces)):
+        with pytest.raises(ValueError):
+            json.loads(b"".join(pieces[:n]) or b"[")
+
+
+def test_array_is_not_closed_after_an_error() -> None:
+    """So that nobody takes it for whole."""
+    array = GenerateClient(Call("0a", 1, "m", stream=True, is_array=True), Losses()).stream()
+    events: list[Event] = [Start("a", "m"), Open(0, Kind.TEXT), Delta(0, b'"Hi"')]
+    events.append(Failed(ApiError(ErrorKind.UNAVAILABLE, 503, "Busy")))
+    text = b"".join(array.write(event) for event in events)
+    with pytest.raises(ValueError):
+        json.loads(text)
+    assert json.loads(text + b"]")[1]["error"]["code"] == 503

@@ -11,7 +11,7 @@ from google.genai import types
 
 from tests.recorded import Exchange, recorded
 from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, Close, Delta, End, Event, Finish, Open, Sign, Start, StopReason, Used
+from velox.dialects.form import Call, Close, Delta, End, Event, Finish, Lost, Open, Sign, Start, StopReason, Used
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
 from velox.dialects.generate.request_reader import camel
@@ -246,4 +246,4 @@ def _check_legal(events: list[Event]) -> None:
             assert not opened
             assert event.stop.reason in (StopReason.END, StopReason.TOOLS)
         else:
-            assert isinstance(event, Start | Used | End)
+            assert isinstance(event, Start | Used | Lost | End)

@@ -3,11 +3,14 @@ r"""Half a character (`\ud83d`) in what Gemini and Bedrock answer: every client'
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from google.genai import types
 
 from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, event, stop
+from velox.dialects.chat.client import ChatClient
+from velox.dialects.chat.model import ChatModel
 from velox.dialects.converse.model import ConverseModel
 from velox.dialects.events import events_of
 from velox.dialects.facts import ModelFacts
@@ -18,7 +21,11 @@ from velox.dialects.form import (
     Delta,
     Event,
     Kind,
+    Message,
+    ModelSide,
     Open,
+    Request,
+    Role,
     Start,
     StopReason,
     Text,
@@ -29,6 +36,7 @@ from velox.dialects.form import Stop as Stopped
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
 from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.messages.model import MessagesModel
 from velox.dialects.surrogates import without_half, without_halves
 
 HALF = rb"\ud83d"
@@ -180,3 +188,21 @@ def test_pieces_without_a_half_stay_as_they_were() -> None:
     assert without_half(b'"a\\ud83d"', b"") == (b'"a"', HALF)
     assert without_half(b'"\\ude00"', HALF) == (b'"\\ud83d\\ude00"', b"")
     assert without_halves(b'"\\ud83d\\ude00 \\\\ud83d \\u00fc"') == b'"\\ud83d\\ude00 \\\\ud83d \\u00fc"'
+
+
+def test_signature_with_a_half_comes_to_clients_of_chat() -> None:
+    """A server may write what it likes there, and wants it back as it was."""
+    detail = b'{"type":"reasoning.encrypted","data":"x\\ud83d","format":"f","id":"rs","index":0}'
+    body = b'{"choices":[{"message":{"content":"a","reasoning_details":[%b]},"finish_reason":"stop"}]}' % detail
+    answer = ChatModel(ModelFacts(), Losses()).answer(body)
+
+    written = json.loads(ChatClient(CALL, Losses()).answer(answer))
+
+    assert "x\ud83d" in written["choices"][0]["message"]["reasoning_details"][0]["data"]
+
+
+@pytest.mark.parametrize("model", [ChatModel, GenerateModel, ConverseModel, MessagesModel])
+def test_stop_string_with_a_half_goes_up(model: Callable[[ModelFacts, Losses], ModelSide]) -> None:
+    request = Request("m", [Message(Role.USER, [Text(b'"a"')])], stop=["x\ud83d"])
+
+    assert b"x\\ud83d" in model(ModelFacts(), Losses()).write(request, "m").body

@@ -356,6 +356,27 @@ def test_pitfall_26_newer_models_get_neither_sampling_nor_a_budget() -> None:
     assert neutral.dropped == ()
 
 
+def test_fields_that_a_server_refuses_are_left_out_and_counted() -> None:
+    """By their names here, or as a loss names them; others may be called otherwise."""
+    wanted: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_k": 3,
+        "stop": ["x"],
+        "user": "u",
+        "tier": "default",
+        "reasoning": Reasoning("low"),
+    }
+    refused = ("temperature", "top_k", "stop", "metadata", "service_tier", "thinking")
+    losses = Losses()
+    facts = {"refused": refused, "thinking": "adaptive"}
+
+    found = _options(losses, facts=facts, **wanted)
+
+    assert found == {"max_tokens": 4096, "output_config": {"effort": "low"}}
+    assert set(losses.dropped) == {"temperature", "top_k", "stop", "user", "tier", "reasoning"}
+    assert _options(facts={"renamed": (("top_k", "k"),)}, top_k=3)["k"] == 3
+
+
 def test_sampling_of_older_models() -> None:
     """Up to 1, one of the two, and neither beside reasoning."""
     losses = Losses()

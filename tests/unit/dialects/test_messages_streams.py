@@ -248,6 +248,17 @@ def test_unknown_stop_reason_is_told() -> None:
     assert Finish(Stop(StopReason.END, unknown="moon")) in _read(_START, _finish("moon"), _STOP)
 
 
+def test_message_stop_alone_is_no_end() -> None:
+    """37: only message_delta says why the model stopped; some relays whose upstream was cut write the stop, too."""
+    text = _block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "a"})
+    cut = [_START, *text, _STOP]
+
+    found = _read(*cut, _finish(), _STOP)
+
+    assert not any(isinstance(event, Finish | End) for event in found)
+    assert isinstance(_read(*cut[:-1], _finish(None), _STOP)[-1], End)
+
+
 @pytest.mark.parametrize(
     "events",
     [

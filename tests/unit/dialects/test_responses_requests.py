@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from velox.dialects.chat.client import ChatClient
 from velox.dialects.chat.model import ChatModel
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.form import (
+    Block,
     CacheMark,
     Call,
     Choice,
@@ -33,6 +35,8 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
+from velox.runtime.dialects import sides
+from velox.types import Surface
 
 _CODEX = Path(__file__).with_name("codex_request.json").read_bytes()
 
@@ -69,9 +73,9 @@ def test_pitfall_40_codex_tools_become_functions_and_hosted_ones_are_dropped() -
         "tools.hosted",
         "input.hosted",
         "client_metadata",
-        "verbosity",
         "tools.namespace.description",
     }
+    assert request.verbosity == "low"
 
 
 def test_codex_history_is_one_message_a_turn() -> None:
@@ -303,6 +307,38 @@ def test_round_trip_of_parts() -> None:
     ]
     facts = ModelFacts(renamed=(("prompt_cache_breakpoint", "prompt_cache_breakpoint"),))
     assert _written(request, facts)["input"][0]["content"] == parts
+
+
+@pytest.mark.parametrize("api", [Surface.CHAT, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE, Surface.CONVERSE])
+@pytest.mark.parametrize("verbosity", [False, True])
+def test_verbosity_goes_up_where_a_model_takes_it(api: Surface, verbosity: bool) -> None:
+    """From both of OpenAI's APIs to both; elsewhere it is counted."""
+    said = [
+        ResponsesClient(Call("abc", 7), Losses()).read(b'{"model":"m","input":"Hi","text":{"verbosity":"low"}}'),
+        ChatClient(Call("abc", 7), Losses()).read(
+            b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"verbosity":"low"}'
+        ),
+    ]
+    for request in said:
+        losses = Losses()
+        model = sides().models[api](ModelFacts(verbosity=verbosity), losses, "openai")
+
+        body = json.loads(model.write(request, "m").body)
+
+        found = body.get("verbosity") or body.get("text", {}).get("verbosity")
+        is_taken = verbosity and api in (Surface.CHAT, Surface.RESPONSES)
+        assert (found, losses.dropped) == (("low", ()) if is_taken else (None, ("verbosity",)))
+
+
+def test_mark_on_a_text_of_the_assistant_is_counted() -> None:
+    """OpenAI has marks on what comes in only."""
+    facts = ModelFacts(renamed=(("prompt_cache_breakpoint", "prompt_cache_breakpoint"),))
+    losses = Losses()
+    blocks: list[Block] = [Text(b'"a"', CacheMark())]
+
+    body = ResponsesModel(facts, losses).write(Request("m", [Message(Role.ASSISTANT, blocks)]), "m").body
+
+    assert b"prompt_cache_breakpoint" not in body and losses.dropped == ("cache",)
 
 
 def test_tool_choices() -> None:

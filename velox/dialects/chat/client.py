@@ -59,6 +59,10 @@ class ChatClient:
         self._model = request.model or self._model
         return request
 
+    def own_path(self, path: str) -> str:
+        """See ClientSide."""
+        return path  # writers use its names
+
     def stream(self) -> StreamWriter:
         """See ClientSide."""
         return ChunkWriter(self._call, self._model, self._reader.custom, include_usage=self._reader.include_usage)

@@ -13,6 +13,7 @@ Knows: these forms. Does not know: where a message stands, or to which upstream 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -74,7 +75,10 @@ def _entry(entry: dict[str, object], signature: Signature, index: int, own_id: s
     entry |= {"format": _format(signature.provider), "index": index}
     if own_id is not None:
         entry["id"] = own_id
-    return msgspec.json.encode(entry)
+    try:
+        return msgspec.json.encode(entry)
+    except UnicodeEncodeError:  # half a character
+        return json.dumps(entry).encode("ascii")
 
 
 def id_with_thought(call_id: str, signature: Signature | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.dialects.chat.replies import EXTRA_CONTENT
+from velox.dialects.documents import document_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -30,7 +31,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
-from velox.dialects.text import EMPTY, joined, quoted
+from velox.dialects.text import EMPTY, is_blank, joined, quoted
 
 __all__ = ["MessageWriter"]
 
@@ -38,6 +39,11 @@ __all__ = ["MessageWriter"]
 _MOST_ID: Final = 40
 _SYSTEM: Final = Role.SYSTEM
 _ASSISTANT: Final = Role.ASSISTANT
+_PLAIN: Final = {
+    Role.SYSTEM: b'{"role":"system","content":%b}',
+    Role.USER: b'{"role":"user","content":%b}',
+    Role.ASSISTANT: b'{"role":"assistant","content":%b}',
+}
 _N_MISTRAL: Final = 9
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LIFETIMES: Final = {"1h": "12h"}  # the form's -> OpenAI's; its default is 30 minutes
@@ -65,14 +71,12 @@ class MessageWriter:
             if note is not None and role is not _SYSTEM:
                 written.append(b'{"role":"system","content":%b}' % note)
                 note = None
-            blocks = message.blocks
-            if role is _ASSISTANT:
+            if message.plain is not None:
+                written.append(_PLAIN[role] % message.plain)
+            elif role is _ASSISTANT:
                 written.append(self._assistant(message))
-            elif len(blocks) == 1 and type(blocks[0]) is Text and blocks[0].cache is None and message.name is None:
-                form = b'{"role":"system","content":%b}' if role is _SYSTEM else b'{"role":"user","content":%b}'
-                written.append(form % blocks[0].text)
             elif role is _SYSTEM:
-                written.append(self._said(b"system", message, blocks, n))
+                written.append(self._said(b"system", message, message.blocks, n))
             else:
                 written += self._user(message, n)
         if note is not None:
@@ -152,17 +156,19 @@ class MessageWriter:
         return form % (quoted(url), detail, self._marks(image.cache))
 
     def _document(self, document: Document, path: str) -> bytes:
-        if document.context is not None or document.citations:
+        if document.citations:
             self._losses.drop("citations", path)
         source, mark = document.source, self._marks(document.cache)
         if source.kind is MediaKind.TEXT:
-            return b'{"type":"text","text":%b%b}' % (quoted(source.value), mark)
+            return b'{"type":"text","text":%b%b}' % (document_text(document), mark)
         if source.kind is not MediaKind.DATA:
             raise BadRequestError("the model of this route takes files as base64 data only", path)
         name = document.name or "file." + (source.type or "application/pdf").rpartition("/")[2]
         data = f"data:{source.type or 'application/pdf'};base64,{source.value}"
-        form = b'{"type":"file","file":{"filename":%b,"file_data":%b}%b}'
-        return form % (quoted(name), quoted(data), mark)
+        context = document.context
+        before = b"" if context is None or is_blank(context) else b'{"type":"text","text":%b},' % context
+        form = b'%b{"type":"file","file":{"filename":%b,"file_data":%b}%b}'
+        return form % (before, quoted(name), quoted(data), mark)
 
     def _result(self, result: ToolResult, moved: list[Block]) -> bytes:
         """Write the result of a tool: text only; files move to the message that follows."""

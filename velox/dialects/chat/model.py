@@ -16,6 +16,7 @@ from velox.dialects.chat import wire
 from velox.dialects.chat.messages import MessageWriter
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
+    lost,
     read_content,
     read_reasoning,
     read_usage,
@@ -46,18 +47,18 @@ from velox.dialects.form import (
     ToolUse,
     Written,
 )
-from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
+from velox.dialects.tool_schema import listed_schema
 
 __all__ = ["ChatModel"]
 
 _COMPLETION: Final = msgspec.json.Decoder(wire.Completion)
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _MOST_NAME: Final = 64
-_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 _OBJECT: Final = b'{"type":"json_object"}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _FORMAT_NAME_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -99,7 +100,7 @@ class ChatModel:
             if "stream_options" not in facts.refused:
                 fields.append(b',"stream_options":{"include_usage":true}')
         if request.tools:
-            tools = b",".join([self._tool(tool, messages) for tool in request.tools])
+            tools = b",".join([self._tool(tool, messages) for tool in self._sent(request)])
             fields += [b',"tools":[', tools, b"]"]
             if request.tool_choice is not None:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
@@ -108,7 +109,7 @@ class ChatModel:
         self._add_number(fields, facts.max_tokens_name, request.max_tokens)
         self._sampling(fields, request)
         if request.stop:
-            self._add(fields, "stop", msgspec.json.encode(request.stop))
+            self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, request.stop)))
         if wanted is not None:
             self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted))
         if request.reasoning is not None:
@@ -119,6 +120,11 @@ class ChatModel:
             self._add(fields, "service_tier", quoted(request.tier))
         if request.cache_key is not None:
             self._add(fields, "prompt_cache_key", quoted(short_key(request.cache_key)))
+        if request.verbosity is not None:
+            if facts.verbosity:
+                self._add(fields, "verbosity", quoted(request.verbosity))
+            else:
+                losses.drop("verbosity")
         fields += [messages.cache_control(request.cache), b"}"]
         return Written(b"".join(fields), self._names.originals, messages.ids)
 
@@ -164,13 +170,23 @@ class ChatModel:
         if effort is not None and not is_off:
             self._add(fields, "reasoning_effort", quoted(effort))
 
+    def _sent(self, request: Request) -> list[Tool]:
+        """Return the tools: where the choice is among some, and the API has no way to say so, those alone."""
+        choice = request.tool_choice
+        if choice is None or not choice.allowed or self._facts.allowed_tools:
+            return request.tools
+        tools = [tool for tool in request.tools if tool.name in choice.allowed]
+        if not tools:
+            raise BadRequestError("the tools that may be called are not among the tools", "tool_choice")
+        return tools
+
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
         strict = b"" if tool.strict is None else b',"strict":true' if tool.strict else b',"strict":false'
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
-            tool.parameters or _NO_PARAMETERS,
+            listed_schema(tool.parameters),
             strict,
             b"" if tool.cache is None else messages.cache_control(tool.cache),
         )
@@ -178,10 +194,7 @@ class ChatModel:
     def _tool_choice(self, choice: ToolChoice) -> bytes:
         if choice.choice is Choice.TOOL:
             return b'{"type":"function","function":{"name":%b}}' % quoted(self._names.fit(choice.name or ""))
-        if choice.allowed:
-            if "allowed_tools" in self._facts.refused:
-                self._losses.drop("tool_choice.allowed_tools")
-                return _CHOICES[choice.choice]
+        if choice.allowed and self._facts.allowed_tools:
             form = b'{"type":"function","function":{"name":%b}}'
             tools = b",".join(form % quoted(self._names.fit(name)) for name in choice.allowed)
             return b'{"type":"allowed_tools","allowed_tools":{"mode":%b,"tools":[%b]}}' % (
@@ -212,7 +225,15 @@ class ChatModel:
         stop = stop_of(choice.finish_reason or "stop", choice.stop_reason, has_calls=has_calls)
         if isinstance(stop, ApiError):
             raise ReplyError(stop)
-        return Answer(str(given.id or ""), given.model or "", blocks, stop, read_usage(given.usage), given.service_tier)
+        return Answer(
+            str(given.id or ""),
+            given.model or "",
+            blocks,
+            stop,
+            read_usage(given.usage),
+            given.service_tier,
+            tuple(dict.fromkeys(lost(choice.message))),
+        )
 
     def _blocks(self, message: wire.ReplyMessage) -> list[Block]:
         text, thought = read_content(message.content)

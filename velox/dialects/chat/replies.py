@@ -27,6 +27,7 @@ from velox.dialects.text import EMPTY, joined, raw_text
 
 __all__ = [
     "EXTRA_CONTENT",
+    "lost",
     "read_content",
     "read_reasoning",
     "read_usage",
@@ -40,10 +41,23 @@ EXTRA_CONTENT: Final = "extra_content"
 _USAGE: Final = msgspec.json.Decoder(wire.Usage)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _NO_USAGE: Final = Usage()
+_LIST: Final = ord("[")
+_NOTHING: Final = (b"", b"null", b"[]", b"{}")
+# Parts of a content that are none of a text, by what they are (form.Lost).
+_LOST_PARTS: Final = {
+    "image": "answer.image",
+    "image_url": "answer.image",
+    "output_image": "answer.image",
+    "audio": "answer.audio",
+    "output_audio": "answer.audio",
+    "file": "answer.file",
+    "reference": "answer.citations",  # Mistral's
+}
 
 _STOPS: Final = {
     "stop": StopReason.END,
     "eos": StopReason.END,
+    "eos_token": StopReason.END,
     "end_turn": StopReason.END,
     "stop_sequence": StopReason.STOP_STRING,
     "length": StopReason.LENGTH,
@@ -131,6 +145,23 @@ def read_content(raw: Raw) -> tuple[JsonText, JsonText]:
         elif part.type == "text":
             texts.append(raw_text(part.text) or EMPTY)
     return joined(texts, b""), joined(thoughts, b"")
+
+
+def lost(message: wire.ReplyMessage | wire.Delta) -> list[str]:
+    """Return what of a message or a delta the form has no place for (form.Lost)."""
+    content = b"" + message.content
+    has_parts = bool(content) and content[0] == _LIST
+    if not (has_parts or message.audio or message.images or message.annotations):
+        return []  # nearly all of them
+    fields = (("audio", message.audio), ("image", message.images), ("citations", message.annotations))
+    found = [f"answer.{name}" for name, raw in fields if bytes(raw) not in _NOTHING]
+    if has_parts:
+        try:
+            parts = _PARTS.decode(message.content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return found
+        found += [_LOST_PARTS[part.type] for part in parts if part.type in _LOST_PARTS]
+    return found
 
 
 def _texts(raw: Raw) -> list[JsonText]:

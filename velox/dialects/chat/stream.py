@@ -15,12 +15,14 @@ import msgspec
 from velox.dialects.chat import wire
 from velox.dialects.chat.replies import (
     EXTRA_CONTENT,
+    lost,
     read_content,
     read_usage,
     signed,
     stop_of,
 )
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
+from velox.dialects.delta_shape import DeltaShape
 from velox.dialects.form import (
     ApiError,
     Close,
@@ -31,6 +33,7 @@ from velox.dialects.form import (
     Finish,
     JsonText,
     Kind,
+    Lost,
     Open,
     Sign,
     Start,
@@ -70,6 +73,7 @@ class ChunkReader:
     def __init__(self, provider: str) -> None:
         self._provider: Final = provider
         self._events: Final = SseEvents()
+        self._shape: Final = DeltaShape()
         self._n_blocks = 0
         self._text = -1  # numbers of the open blocks; -1: none
         self._thinking = -1
@@ -87,12 +91,24 @@ class ChunkReader:
 
     def feed(self, data: bytes) -> list[Event]:
         """See StreamReader."""
+        delta = self._shape.same(data)
+        if delta is not None:
+            return [delta]
         found: list[Event] = []
         if self._is_over:
             return found
         for name, text in self._events.feed(data):
             self._read(name, text, found)
+        self._keep(data, found)
         return found
+
+    def _keep(self, data: bytes, found: list[Event]) -> None:
+        """Keep the shape of an event with some text. That of a call is not kept: what it says goes by its name."""
+        last = found[-1] if found and self._events.is_whole else None
+        if type(last) is Delta and (last.n == self._text or last.n == self._thinking):
+            self._shape.keep(data, found)
+        else:
+            self._shape.forget()
 
     def end(self) -> list[Event]:
         """See StreamReader. Many servers leave [DONE] out: a finish reason and a whole last event will do."""
@@ -200,6 +216,7 @@ class ChunkReader:
                 if self._refusal < 0:
                     self._refusal = self._open(Kind.REFUSAL, found)
                 found.append(Delta(self._refusal, text))
+        found += map(Lost, lost(delta))
         for each in delta.tool_calls or ():
             self._tool(each, found)
         if delta.function_call is not None:

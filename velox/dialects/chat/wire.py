@@ -32,6 +32,7 @@ __all__ = [
     "ReasoningDetail",
     "ReplyMessage",
     "RequestBody",
+    "ResponseFormat",
     "ThinkingBlock",
     "Tool",
     "ToolCall",
@@ -113,15 +114,16 @@ class Message(msgspec.Struct, gc=False):
     role: str
     content: Raw = ABSENT
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    cache_control: CacheControl | None = None
+    # What only the assistant's have beside their content:
+    tool_calls: list[ToolCall] | None = None
     refusal: Raw = ABSENT
     reasoning_content: Raw = ABSENT
     reasoning: Raw = ABSENT
     reasoning_details: list[ReasoningDetail] | None = None
     thinking_blocks: list[ThinkingBlock] | None = None
     extra_content: ExtraContent | None = None
-    cache_control: CacheControl | None = None
     function_call: Raw = ABSENT
     audio: Raw = ABSENT
 
@@ -208,7 +210,9 @@ class _JsonSchema(msgspec.Struct, gc=False):
     strict: bool | None = None
 
 
-class _ResponseFormat(msgspec.Struct, gc=False):
+class ResponseFormat(msgspec.Struct, gc=False):
+    """The form of the answer."""
+
     type: str
     json_schema: _JsonSchema | None = None
 
@@ -253,7 +257,7 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     frequency_penalty: float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     reasoning: _Reasoning | None = None
     thinking: _Thinking | None = None
@@ -264,6 +268,7 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     safety_identifier: str | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    verbosity: str | None = None
     cache_control: CacheControl | None = None
     modalities: list[str] | None = None
     store: bool | None = None
@@ -276,7 +281,6 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     # Dropped:
     logit_bias: Raw = ABSENT
     prediction: Raw = ABSENT
-    verbosity: Raw = ABSENT
     metadata: Raw = ABSENT
     prompt_cache_options: Raw = ABSENT
     prompt_cache_retention: Raw = ABSENT
@@ -312,8 +316,11 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class ReplyMessage(msgspec.Struct, gc=False):
-    """The message of an answer."""
+    """The message of an answer. images: OpenRouter's. annotations: where its text is from."""
 
+    audio: Raw = ABSENT
+    images: Raw = ABSENT
+    annotations: Raw = ABSENT
     content: Raw = ABSENT
     refusal: Raw = ABSENT
     reasoning_content: Raw = ABSENT
@@ -360,8 +367,11 @@ class ToolCallDelta(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What a chunk adds to the message."""
+    """What a chunk adds to the message. audio, images, annotations: as in ReplyMessage."""
 
+    audio: Raw = ABSENT
+    images: Raw = ABSENT
+    annotations: Raw = ABSENT
     content: Raw = ABSENT
     refusal: Raw = ABSENT
     reasoning_content: Raw = ABSENT

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.converse.wire import ERROR, MORE_FIELDS, TokenUsage
+from velox.dialects.converse.wire import ERROR, MORE_FIELDS, BlockBegin, Content, TokenUsage
 from velox.dialects.form import ApiError, ErrorKind, JsonText, Stop, StopReason, Usage
 from velox.dialects.losses import BrokenReplyError
 
-__all__ = ["api_error", "broken_stop", "message_of", "stop_of", "text_of", "usage_of"]
+__all__ = ["api_error", "broken_stop", "lost", "message_of", "stop_of", "text_of", "usage_of"]
 
 _STOPS: Final = {
     "end_turn": StopReason.END,
@@ -72,6 +72,23 @@ def text_of(raw: msgspec.Raw) -> JsonText | None:
     if text in (b"", b"null"):
         return None
     raise BrokenReplyError("a text of the upstream's reply is no string")
+
+
+def lost(block: Content | BlockBegin) -> str | None:
+    """Return what of a block the form has no place for (form.Lost); None: nothing."""
+    tool = block.tool_use
+    if tool is not None:
+        return "answer.tools.hosted" if tool.type == "server_tool_use" else None
+    if block.image:
+        return "answer.image"
+    if block.tool_result:
+        return "answer.tools.hosted"
+    if isinstance(block, BlockBegin):
+        return None
+    if block.citations_content is not None:
+        return "answer.citations"
+    media = (("audio", block.audio), ("video", block.video), ("file", block.document), ("file", block.search_result))
+    return next((f"answer.{name}" for name, raw in media if raw), None)
 
 
 def stop_of(reason: str, more: msgspec.Raw, stops: list[str]) -> Stop:

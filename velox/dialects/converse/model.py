@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from velox.dialects.converse.meaning import api_error, broken_stop, message_of, stop_of, text_of, usage_of
+from velox.dialects.converse.meaning import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.converse.stream import ConverseStream
 from velox.dialects.converse.wire import ANSWER, Content, Reasoning
 from velox.dialects.converse.writer import ANTHROPIC, RequestWriter, is_claude
@@ -75,8 +75,10 @@ class ConverseModel:
         stop = stop_of(found.stop_reason, found.additional_model_response_fields, self._stops)
         if self._unwrapped is not None and stop.reason is StopReason.TOOLS:
             stop = Stop(StopReason.END)
+        names = (lost(content) for content in found.output.message.content)
+        losses = tuple(dict.fromkeys(name for name in names if name is not None))
         tier = found.service_tier.type if found.service_tier is not None else None
-        return Answer("", "", blocks, stop, usage_of(found.usage), tier)
+        return Answer("", "", blocks, stop, usage_of(found.usage), tier, losses)
 
     def stream(self) -> ConverseStream:
         """Return what reads a streamed answer."""

@@ -15,7 +15,7 @@ import binascii
 from typing import Final
 
 from velox.dialects.converse.frames import Frame, Frames
-from velox.dialects.converse.meaning import api_error, broken_stop, message_of, stop_of, text_of, usage_of
+from velox.dialects.converse.meaning import api_error, broken_stop, lost, message_of, stop_of, text_of, usage_of
 from velox.dialects.converse.wire import BLOCK_DELTA, BLOCK_START, BLOCK_STOP, MESSAGE_STOP, METADATA
 from velox.dialects.form import (
     Close,
@@ -26,6 +26,7 @@ from velox.dialects.form import (
     Finish,
     JsonText,
     Kind,
+    Lost,
     Open,
     Sign,
     Signature,
@@ -138,6 +139,9 @@ class ConverseStream:
         self._close(index, events)
         if tool is None or tool.type == "server_tool_use":
             # Results of the service's own tools, pictures, and what is newer.
+            name = lost(found.start)
+            if name is not None:
+                events.append(Lost(name))
             self._remember(index, _Block(None, _TEXT))
         elif tool.name == self._unwrapped:
             self._begin(index, _TEXT, events)
@@ -167,6 +171,8 @@ class ConverseStream:
                 self._sign(index, block, _THINKING, reasoning.signature, events)
             elif reasoning.redacted_content is not None:
                 self._sign(index, block, _REDACTED, reasoning.redacted_content, events)
+        elif delta.citation:
+            events.append(Lost("answer.citations"))
 
     def _add(self, index: int, block: _Block | None, kind: Kind, text: JsonText, events: list[Event]) -> None:
         if block is None or block.kind is not kind:

@@ -67,12 +67,18 @@ class CitationsContent(msgspec.Struct, gc=False):
 
 
 class Content(msgspec.Struct, rename="camel", gc=False):
-    """One block of an answer: one of these; others are skipped."""
+    """One block of an answer: one of these. Of the last ones it is only known that they are there."""
 
     text: msgspec.Raw = ABSENT
     tool_use: ToolUseBlock | None = None
     reasoning_content: Reasoning | None = None
     citations_content: CitationsContent | None = None
+    image: msgspec.Raw = ABSENT
+    audio: msgspec.Raw = ABSENT
+    video: msgspec.Raw = ABSENT
+    document: msgspec.Raw = ABSENT
+    tool_result: msgspec.Raw = ABSENT
+    search_result: msgspec.Raw = ABSENT
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -124,13 +130,17 @@ class _ToolUseStart(msgspec.Struct, rename="camel", gc=False):
     type: str | None = None
 
 
-class _Start(msgspec.Struct, rename="camel", gc=False):
+class BlockBegin(msgspec.Struct, rename="camel", gc=False):
+    """Of a block: a call, or one of those that are not carried over."""
+
     tool_use: _ToolUseStart | None = None
+    image: msgspec.Raw = ABSENT
+    tool_result: msgspec.Raw = ABSENT
 
 
 class _BlockStart(msgspec.Struct, rename="camel", gc=False):
     content_block_index: int
-    start: _Start
+    start: BlockBegin
 
 
 class _ToolUseDelta(msgspec.Struct, gc=False):
@@ -147,6 +157,7 @@ class _Delta(msgspec.Struct, rename="camel", gc=False):
     text: msgspec.Raw = ABSENT
     tool_use: _ToolUseDelta | None = None
     reasoning_content: _ReasoningDelta | None = None
+    citation: msgspec.Raw = ABSENT
 
 
 class _BlockDelta(msgspec.Struct, rename="camel", gc=False):

@@ -44,6 +44,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
 from velox.dialects.text import is_blank, quoted
+from velox.dialects.tool_schema import object_schema
 
 __all__ = ["ANTHROPIC", "FORMAT_TOOL", "RequestWriter", "is_claude"]
 
@@ -61,6 +62,8 @@ _SCHEMA_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MOST_NAME: Final = 64
 # A turn needs something that is not blank.
 _FILLER: Final = b'{"text":"."}'
+_USER_TURN: Final = b'{"role":"user","content":[%b]}'
+_ASSISTANT_TURN: Final = b'{"role":"assistant","content":[%b]}'
 _REASONING: Final = b'{"reasoningContent":'
 _ANY_OBJECT: Final = b'{"type":"object"}'
 _JSON_ONLY: Final = '"Answer with one JSON object and nothing else, no other text, no code fence.'
@@ -88,20 +91,21 @@ def _path(place: _Place) -> str:
     return f"messages[{place[0]}].content[{place[1]}]"
 
 
-class _Turn:
-    """A message of the service: turns of one role that follow each other."""
+class _Turn(msgspec.Struct, gc=False):
+    """A message of the service: turns of one role that follow each other.
 
-    __slots__ = ("calls", "first", "has_document", "has_text", "marked", "parts", "results", "role")
+    first: number of the request's message. results: with their marks. calls: id as written, name as the client calls
+    it. marked: its last part is a mark.
+    """
 
-    def __init__(self, role: Role, first: int) -> None:
-        self.role: Final = role
-        self.first: Final = first  # number of the request's message
-        self.results: list[bytes] = []  # with their marks
-        self.parts: list[bytes] = []
-        self.calls: list[tuple[str, str]] = []  # id as written, name as the client calls it
-        self.has_text = False
-        self.has_document = False
-        self.marked = False  # its last part is a mark
+    role: Role
+    first: int
+    results: list[bytes] = []
+    parts: list[bytes] = []
+    calls: list[tuple[str, str]] = []
+    has_text: bool = False
+    has_document: bool = False
+    marked: bool = False
 
     def add(self, part: bytes) -> None:
         self.parts.append(part)
@@ -139,6 +143,8 @@ class RequestWriter:
             losses.drop("user")
         if request.cache_key is not None:
             losses.drop("prompt_cache_key")
+        if request.verbosity is not None:
+            losses.drop("verbosity")
         if request.parallel_tools is False:
             losses.drop("parallel_tool_calls")
         self._messages()
@@ -149,7 +155,7 @@ class RequestWriter:
         tools = self._tools(format_tool, is_thinking=is_thinking)
         self._mark_all()
 
-        fields = [b'"messages":[' + b",".join(self._written(turn) for turn in self._turns) + b"]"]
+        fields = [b'"messages":[' + b",".join([self._written(turn) for turn in self._turns]) + b"]"]
         if self._system:
             fields.append(b'"system":[' + b",".join(self._system) + b"]")
         if limits:
@@ -347,6 +353,7 @@ class RequestWriter:
 
     def _messages(self) -> None:
         is_leading = True
+        turn: _Turn | None = None
         for n, message in enumerate(self._request.messages):
             if message.name is not None:
                 self._losses.drop("name")
@@ -355,16 +362,20 @@ class RequestWriter:
                 continue
             is_leading = False
             role = _ASSISTANT if message.role is _ASSISTANT else _USER
-            turn = self._turns[-1] if self._turns else None
             if turn is None or turn.role is not role:
-                if role is _ASSISTANT:
+                if role is _ASSISTANT and self._open:
                     self._check_answered()
                 turn = _Turn(role, n)
                 self._turns.append(turn)
+            if message.plain is not None:
+                turn.has_text, turn.marked = True, False
+                turn.parts.append(b'{"text":%b}' % message.plain)
+                continue
             for at, block in enumerate(message.blocks):
                 self._add(turn, block, (n, at))
             if not turn.parts and not turn.results:
-                self._turns.remove(turn)  # nothing of it is left
+                self._turns.pop()  # nothing of it is left
+                turn = self._turns[-1] if self._turns else None
         # Claude may begin, others may not.
         if not self._turns or (self._turns[0].role is not _USER and not self._is_claude):
             turn = _Turn(_USER, 0)
@@ -529,11 +540,11 @@ class RequestWriter:
             last.results += self._mark(cache, "tool_results")
 
     def _written(self, turn: _Turn) -> bytes:
-        role = b"assistant" if turn.role is _ASSISTANT else b"user"
+        form = _ASSISTANT_TURN if turn.role is _ASSISTANT else _USER_TURN
         parts = [*turn.results, *turn.parts] if turn.results else turn.parts
         if turn.has_document and not turn.has_text:
             parts.append(_FILLER)
-        return b'{"role":"%b","content":[%b]}' % (role, b",".join(parts))
+        return form % (parts[0] if len(parts) == 1 else b",".join(parts))
 
 
 def _is_base64(text: str) -> bool:
@@ -544,7 +555,7 @@ def _is_base64(text: str) -> bool:
 
 
 def _tool(name: JsonText, description: JsonText | None, schema: JsonValue | None, strict: bool | None) -> bytes:
-    inside = b'"name":%b,"inputSchema":{"json":%b}' % (name, schema or _ANY_OBJECT)
+    inside = b'"name":%b,"inputSchema":{"json":%b}' % (name, _ANY_OBJECT if schema is None else object_schema(schema))
     if description is not None:
         inside += b',"description":' + description
     if strict is not None:

@@ -10,9 +10,10 @@ from typing import Final
 
 from velox.dialects.form import Answer, ApiError, Call, Refusal, Request
 from velox.dialects.generate.answers import EMPTY_PART, ending, error_body, part, usage_metadata
-from velox.dialects.generate.client_stream import GenerateStreamWriter
+from velox.dialects.generate.client_stream import GenerateArrayWriter, GenerateStreamWriter
 from velox.dialects.generate.request_reader import RequestReader
 from velox.dialects.losses import Losses
+from velox.dialects.own_paths import GENERATE_NAMES, own_path
 from velox.dialects.text import joined, quoted
 
 __all__ = ["GenerateClient"]
@@ -30,6 +31,10 @@ class GenerateClient:
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
         return RequestReader(self._losses).read(body, self._call.model, self._call.stream)
+
+    def own_path(self, path: str) -> str:
+        """See ClientSide."""
+        return own_path(path, GENERATE_NAMES)  # several contents may become one message
 
     def answer(self, answer: Answer) -> bytes:
         """Return the body of a plain answer."""
@@ -52,7 +57,7 @@ class GenerateClient:
 
     def stream(self) -> GenerateStreamWriter:
         """Return what writes a streamed answer."""
-        return GenerateStreamWriter(self._call)
+        return GenerateArrayWriter(self._call) if self._call.is_array else GenerateStreamWriter(self._call)
 
     def error(self, error: ApiError) -> bytes:
         """Return the body of an error."""

@@ -1,4 +1,5 @@
-"""Writes streams for Gemini's clients: server-sent events, each a whole answer with the parts that are new.
+"""Writes streams for Gemini's clients: server-sent events, each a whole answer with the parts that are new; or, where
+they did not ask for events, the same as the items of one JSON array.
 
 Calls come whole in this dialect: their arguments wait until they are complete. The reason for the end and the counts
 come last, together, once the upstream's stream is known to be whole.
@@ -34,7 +35,7 @@ from velox.dialects.losses import BrokenReplyError
 from velox.dialects.surrogates import without_half, without_halves
 from velox.dialects.text import EMPTY, decoded, joined, quoted
 
-__all__ = ["GenerateStreamWriter", "arguments_of"]
+__all__ = ["GenerateArrayWriter", "GenerateStreamWriter", "arguments_of"]
 
 _MOST_OPEN: Final = 128
 _MOST_WAITING_BYTES: Final = 1024 * 1024
@@ -44,6 +45,7 @@ _REFUSAL: Final = Kind.REFUSAL
 _THINKING: Final = Kind.THINKING
 _BEGIN: Final = b'data: {"candidates":[{"content":{"parts":['
 _MIDDLE: Final = b'],"role":"model"},"index":0'
+_DATA: Final = b"data: "
 _BLANK_LINE: Final = b"\r\n\r\n"
 
 
@@ -96,7 +98,7 @@ class GenerateStreamWriter:
         elif isinstance(event, End):
             return self._last()
         elif isinstance(event, Failed):
-            return b"data: " + error_body(event.error) + _BLANK_LINE
+            return _DATA + error_body(event.error) + _BLANK_LINE
         return b""
 
     def _start(self, event: Start) -> None:
@@ -157,6 +159,26 @@ class GenerateStreamWriter:
         refusal = joined(self._refusal, b"") if self._refusal else None
         usage = b',"usageMetadata":' + usage_metadata(self._usage)
         return _BEGIN + EMPTY_PART + _MIDDLE + b"," + ending(self._stop, refusal) + b"}]" + usage + self._end
+
+
+class GenerateArrayWriter(GenerateStreamWriter):
+    """One stream as an array. Only the end of a whole answer closes it: after an error it is no JSON."""
+
+    __slots__ = ("_has_items",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._has_items = False
+
+    def write(self, event: Event) -> bytes:
+        """Return what the client gets. Raises BrokenReplyError."""
+        text = super().write(event)
+        if not text:
+            return b""
+        item = text.removeprefix(_DATA).removesuffix(_BLANK_LINE)
+        lead = b",\r\n" if self._has_items else b"["
+        self._has_items = True
+        return lead + item + (b"]" if isinstance(event, End) else b"")
 
 
 def arguments_of(text: JsonText) -> bytes:

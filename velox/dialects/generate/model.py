@@ -16,6 +16,7 @@ from velox.dialects.generate.replies import (
     api_error,
     blocked,
     first,
+    lost,
     read_reply,
     status_error,
     stop,
@@ -56,9 +57,8 @@ class GenerateModel:
         if not is_absent(reply.error):
             raise ReplyError(status_error(reply.error))
         candidate = first(reply)
-        blocks: list[Block] = []
-        if candidate is not None and candidate.content is not None:
-            blocks = [block for part in candidate.content.parts or () for block in _blocks(part)]
+        parts = (candidate.content.parts if candidate is not None and candidate.content is not None else None) or ()
+        blocks = [block for part in parts for block in _blocks(part)]
         has_tools = any(isinstance(block, ToolUse) for block in blocks)
         found = stop(candidate, has_tools) if candidate is not None else blocked(reply.prompt_feedback)
         if isinstance(found, ApiError):
@@ -67,7 +67,13 @@ class GenerateModel:
             raise ReplyError(ApiError(ErrorKind.API, _BAD_GATEWAY, "the upstream's answer does not say why it ended"))
         metadata = reply.usage_metadata or _NO_USAGE
         return Answer(
-            reply.response_id or "", reply.model_version or "", blocks, found, usage(metadata), tier(metadata)
+            reply.response_id or "",
+            reply.model_version or "",
+            blocks,
+            found,
+            usage(metadata),
+            tier(metadata),
+            tuple(dict.fromkeys(name for part in parts if (name := lost(part)) is not None)),
         )
 
     def stream(self) -> GenerateStreamReader:

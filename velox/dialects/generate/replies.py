@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
-from velox.dialects.generate.wire import Candidate, Feedback, Reply, Status, UsageMetadata, is_absent
-from velox.dialects.losses import BrokenReplyError
+from velox.dialects.generate.wire import Candidate, Feedback, Reply, ReplyPart, Status, UsageMetadata, is_absent
+from velox.dialects.losses import BrokenReplyError, lost_media
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import raw_text
 
-__all__ = ["GOOGLE", "api_error", "blocked", "first", "read_reply", "status_error", "stop", "tier", "usage"]
+__all__ = ["GOOGLE", "api_error", "blocked", "first", "lost", "read_reply", "status_error", "stop", "tier", "usage"]
 
 # Whose signatures are read and written here.
 GOOGLE: Final = "google"
@@ -70,6 +70,8 @@ _KINDS: Final = {
 }
 _KINDS_BY_STATUS: Final = {kind.value: kind for kind in ErrorKind}
 _BAD_KEY: Final = "API_KEY_INVALID"  # comes with a status of 400
+# Beside pictures of megabytes, which hold no quote.
+_MIME_TYPE: Final = re.compile(rb'"mimeType"\s*:\s*"([a-z]{1,20})/')
 _DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _MOST_MESSAGE: Final = 4096
 _BAD_GATEWAY: Final = 502
@@ -101,6 +103,16 @@ def first(reply: Reply) -> Candidate | None:
         if not candidate.index:
             return candidate
     return None
+
+
+def lost(part: ReplyPart) -> str | None:
+    """Return what of a part without a text the form has no place for (form.Lost); None: there is nothing else in it."""
+    for media in (part.inline_data, part.file_data):
+        if not is_absent(media):
+            found = _MIME_TYPE.search(media)
+            return lost_media("" if found is None else found[1].decode())
+    own = (part.executable_code, part.code_execution_result, part.tool_call, part.tool_response)
+    return None if all(map(is_absent, own)) else "answer.tools.hosted"
 
 
 def stop(candidate: Candidate, has_tools: bool) -> Stop | ApiError | None:

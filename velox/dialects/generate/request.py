@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from velox.dialects.documents import document_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -48,6 +49,7 @@ from velox.dialects.generate.wire import as_object
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
 from velox.dialects.text import decoded, is_blank, joined, quoted
+from velox.dialects.tool_schema import object_schema
 
 __all__ = ["RequestWriter"]
 
@@ -59,6 +61,8 @@ _MOST_NAME: Final = 64
 # In place of a signature that is lost: the model then does not check. Documented for calls that other models made.
 _NO_SIGNATURE: Final = b'"skip_thought_signature_validator"'
 _SPACE: Final = b'{"text":" "}'
+_USER_TEXT: Final = b'{"role":"user","parts":[{"text":%b}]}'
+_MODEL_TEXT: Final = b'{"role":"model","parts":[{"text":%b}]}'
 # Facts.thinking of models that check signatures; a model that nobody knows is a current one.
 _SIGNING: Final = frozenset({"level", "effort"})
 
@@ -69,6 +73,15 @@ _LEAST_BUDGET: Final = 128  # of models that always think
 _LEVELS: Final = ("minimal", "low", "medium", "high")
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}  # others are levels of the same name
 
+# Names of fields, Gemini's name, whether it is for models that let one choose how they sample.
+_NUMBERS: Final = (
+    ("temperature", b"temperature", True),
+    ("top_p", b"topP", True),
+    ("top_k", b"topK", True),
+    ("seed", b"seed", False),
+    ("presence_penalty", b"presencePenalty", False),
+    ("frequency_penalty", b"frequencyPenalty", False),
+)
 _TIERS: Final = {"default": b'"standard"', "flex": b'"flex"', "priority": b'"priority"'}
 _TYPES: Final = {
     "png": "image/png",
@@ -142,17 +155,19 @@ class RequestWriter:
             yield _content(b"user", [_SPACE])
         if messages and messages[-1].role is _ASSISTANT and not self._facts.prefill:
             raise BadRequestError("this model can't continue an assistant's message; end with a user's", "messages")
-        turns: list[tuple[bool, list[Block]]] = []
+        turns: list[tuple[bool, list[Block], JsonText | None]] = []
         for message in messages:
             is_model = message.role is _ASSISTANT
             if turns and turns[-1][0] is is_model:
-                turns[-1][1].extend(message.blocks)
+                turns[-1] = (is_model, [*turns[-1][1], *message.blocks], None)
             else:
-                turns.append((is_model, [*message.blocks]))
+                turns.append((is_model, message.blocks, message.plain))
             if message.name is not None:
                 self._losses.drop("name", "messages")
-        for is_model, blocks in turns:
-            if is_model:
+        for is_model, blocks, plain in turns:
+            if plain is not None and not self._step:
+                yield (_MODEL_TEXT if is_model else _USER_TEXT) % plain
+            elif is_model:
                 yield _content(b"model", self._model_parts(blocks) or [_SPACE])
             else:
                 yield from self._user_contents(blocks)
@@ -276,14 +291,15 @@ class RequestWriter:
         return parts
 
     def _document(self, block: Document) -> list[bytes]:
+        if block.citations:
+            self._losses.drop("citations", "messages")
+        if block.source.kind is MediaKind.TEXT:
+            return [b'{"text":' + document_text(block) + b"}"]
         parts = []
         if block.context is not None and not is_blank(block.context):
             parts.append(b'{"text":' + block.context + b"}")
-        if block.source.kind is MediaKind.TEXT:
-            parts.append(b'{"text":' + quoted(block.source.value) + b"}")
-        else:
-            default = _TYPES.get(block.name.rpartition(".")[2].lower()) if block.name else None
-            parts.append(self._media(block.source, default))
+        default = _TYPES.get(block.name.rpartition(".")[2].lower()) if block.name else None
+        parts.append(self._media(block.source, default))
         return parts
 
     def _media(self, source: Media, default: str | None) -> bytes:
@@ -322,7 +338,7 @@ class RequestWriter:
         if tool.parameters is None:
             return written + b"}"
         if self._facts.schema_keywords:
-            return written + b',"parametersJsonSchema":' + tool.parameters + b"}"
+            return written + b',"parametersJsonSchema":' + object_schema(tool.parameters) + b"}"
         schema = self._subset(tool.parameters, "tools")
         return written + (b',"parameters":' + schema + b"}" if schema is not None else b"}")
 
@@ -357,18 +373,11 @@ class RequestWriter:
     def _config(self, request: Request) -> Iterator[bytes]:
         if request.max_tokens is not None:
             yield b'"maxOutputTokens":%d' % request.max_tokens
-        sampling = self._facts.sampling
-        for name, field, number, is_taken in (
-            ("temperature", b"temperature", request.temperature, sampling),
-            ("top_p", b"topP", request.top_p, sampling),
-            ("top_k", b"topK", request.top_k, sampling),
-            ("seed", b"seed", request.seed, True),
-            ("presence_penalty", b"presencePenalty", request.presence_penalty, True),
-            ("frequency_penalty", b"frequencyPenalty", request.frequency_penalty, True),
-        ):
+        for name, field, is_sampling in _NUMBERS:
+            number = getattr(request, name)
             if number is None:
                 continue
-            if not is_taken or name in self._facts.refused:
+            if name in self._facts.refused or (is_sampling and not self._facts.sampling):
                 self._losses.drop(name)
             else:
                 yield b'"%b":%b' % (field, repr(number).encode())
@@ -442,7 +451,11 @@ class RequestWriter:
         return None
 
     def _others(self, request: Request) -> list[bytes]:
-        for name, value in (("user", request.user), ("prompt_cache_key", request.cache_key)):
+        for name, value in (
+            ("user", request.user),
+            ("prompt_cache_key", request.cache_key),
+            ("verbosity", request.verbosity),
+        ):
             if value is not None:
                 self._losses.drop(name)
         self._lost_mark(request.cache is not None)

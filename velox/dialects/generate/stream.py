@@ -21,6 +21,7 @@ from velox.dialects.form import (
     Failed,
     Finish,
     Kind,
+    Lost,
     Open,
     Sign,
     Signature,
@@ -31,7 +32,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.generate.partial_args import PartialArgs
-from velox.dialects.generate.replies import GOOGLE, blocked, first, read_reply, status_error, stop, usage
+from velox.dialects.generate.replies import GOOGLE, blocked, first, lost, read_reply, status_error, stop, usage
 from velox.dialects.generate.wire import ReplyCall, ReplyPart, is_absent
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.sse_events import SseEvents
@@ -183,7 +184,10 @@ class _Parts:
             return
         text = raw_text(part.text)
         if text is None:
-            return  # code that was run, a picture
+            name = lost(part)  # code that was run, a picture
+            if name is not None:
+                events.append(Lost(name))
+            return
         signature = part.thought_signature
         if text == EMPTY and not signature:
             return

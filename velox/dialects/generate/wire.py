@@ -86,12 +86,18 @@ class ReplyCall(msgspec.Struct, rename="camel", gc=False):
 
 
 class ReplyPart(msgspec.Struct, rename="camel", gc=False):
-    """A part of an answer. Others than these are not read: code that was run, pictures."""
+    """A part of an answer. Of media, and of tools that Google runs itself, it is only known that they are there."""
 
     text: Raw = ABSENT
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: ReplyCall | None = None
+    inline_data: Raw = ABSENT
+    file_data: Raw = ABSENT
+    executable_code: Raw = ABSENT
+    code_execution_result: Raw = ABSENT
+    tool_call: Raw = ABSENT
+    tool_response: Raw = ABSENT
 
 
 class ReplyContent(msgspec.Struct, gc=False):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from velox.dialects.form import (
     Answer,
     ApiError,
@@ -25,27 +27,45 @@ from velox.dialects.messages.client_stream import MessagesWriter, error_body, si
 from velox.dialects.messages.meaning import served_tier, written_usage
 from velox.dialects.messages.reader import read_request
 from velox.dialects.messages.turns import PROVIDER
+from velox.dialects.own_paths import MESSAGES_NAMES, own_path
 from velox.dialects.signatures import tagged
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = ["MessagesClient"]
 
+_TOO_LONG: Final = "prompt is too long"
+
+
+class _Listed(msgspec.Struct):
+    messages: list[msgspec.Raw] = []
+
+
+_LISTED: Final = msgspec.json.Decoder(_Listed)
+
 
 class MessagesClient:
     """One request."""
 
-    __slots__ = ("_call", "_losses", "_model")
+    __slots__ = ("_body", "_call", "_losses", "_model", "_n_read")
 
     def __init__(self, call: Call, losses: Losses) -> None:
         self._call: Final = call
         self._losses: Final = losses
         self._model = call.model
+        self._body: bytes | bytearray = b""
+        self._n_read = 0  # messages of the request, with those of `system`
 
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
         request = read_request(body, self._losses)
         self._model = request.model
+        self._body, self._n_read = body, len(request.messages)
         return request
+
+    def own_path(self, path: str) -> str:
+        """Return a writer's path of a field as Anthropic calls it."""
+        n_own = len(_LISTED.decode(self._body).messages)
+        return own_path(path, MESSAGES_NAMES, n_system=self._n_read - n_own)
 
     def answer(self, answer: Answer) -> bytes:
         """Write a plain answer."""
@@ -100,8 +120,11 @@ class MessagesClient:
         return MessagesWriter(self._call, self._model)
 
     def error(self, error: ApiError) -> bytes:
-        """Write an error."""
-        return error_body(error.kind, error.message)
+        """Write an error. Agents know Anthropic's words for a conversation that is too long, which has no code here."""
+        message = error.message
+        if error.code == "context_length_exceeded" and _TOO_LONG not in message:
+            message = f"{_TOO_LONG}: {message}"
+        return error_body(error.kind, message)
 
 
 def _thinking(text: bytes, signature: Signature | None) -> bytes:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.form import ApiError, ErrorKind, Stop, StopReason, Usage
-from velox.dialects.messages.wire import ErrorBody, StopDetails, UsageOut
+from velox.dialects.messages.wire import BlockOut, ErrorBody, StopDetails, UsageOut
 from velox.dialects.text import raw_text
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "error_of",
     "error_type",
     "grown",
+    "lost",
     "served_tier",
     "status_kind",
     "stop_of",
@@ -59,6 +60,7 @@ _TYPES: Final = MappingProxyType(
     {**{kind: word for word, kind in _KINDS.items()}, ErrorKind.UNAVAILABLE: "overloaded_error"}
 )
 _BY_STATUS: Final = MappingProxyType({kind.value: kind for kind in ErrorKind})
+_KEPT: Final = frozenset({"thinking", "redacted_thinking", "tool_use"})
 _SERVER_ERROR: Final = 500
 
 
@@ -125,6 +127,13 @@ def served_tier(tier: str | None) -> bytes | None:
 def error_kind(word: str) -> ErrorKind | None:
     """Return what an error's type is about."""
     return _KINDS.get(word)
+
+
+def lost(block: BlockOut) -> str | None:
+    """Return what of a block of an answer the form has no place for (form.Lost); None: nothing."""
+    if block.type == "text":
+        return None if bytes(block.citations) in (b"", b"null", b"[]") else "answer.citations"
+    return None if block.type in _KEPT else "answer.tools.hosted"
 
 
 def status_kind(status: int) -> ErrorKind:

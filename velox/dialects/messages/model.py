@@ -28,7 +28,7 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BrokenReplyError, Losses, ReplyError
-from velox.dialects.messages.meaning import error_of, status_kind, stop_of, tier_of, usage_of
+from velox.dialects.messages.meaning import error_of, lost, status_kind, stop_of, tier_of, usage_of
 from velox.dialects.messages.stream import MessagesReader
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import ANSWER, ERROR, BlockOut
@@ -81,7 +81,8 @@ class MessagesModel:
         usage, tier = Usage(), None
         if found.usage is not None:
             usage, tier = usage_of(found.usage), tier_of(found.usage.service_tier)
-        return Answer(found.id, found.model, blocks, stop, usage, tier)
+        losses = tuple(dict.fromkeys(name for each in found.content if (name := lost(each)) is not None))
+        return Answer(found.id, found.model, blocks, stop, usage, tier, losses)
 
     def _block(self, block: BlockOut) -> Block | None:
         """Read one block; None: it has no counterpart, as those of tools that Anthropic runs."""

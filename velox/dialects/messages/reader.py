@@ -51,7 +51,7 @@ from velox.dialects.messages.wire import (
 )
 from velox.dialects.signatures import is_redacted, untagged
 from velox.dialects.surrogates import keeping_surrogates
-from velox.dialects.text import EMPTY, decoded, joined, quoted
+from velox.dialects.text import EMPTY, decoded, is_blank, joined, quoted
 
 __all__ = ["read_request"]
 
@@ -166,9 +166,9 @@ def _needed(value: _T | None, name: str) -> _T:
 
 def _messages(found: RequestIn, losses: Losses) -> list[Message]:
     messages: list[Message] = []
-    system = bytes(found.system)
+    system = b"" + found.system
     if system[:1] == b'"':
-        messages.append(Message(Role.SYSTEM, [Text(system)]))
+        messages.append(Message(Role.SYSTEM, [Text(system)], None, None if is_blank(system) else system))
     elif system not in _NOTHING:
         blocks = _blocks_of(found.system, "system", losses)
         if blocks:
@@ -178,9 +178,11 @@ def _messages(found: RequestIn, losses: Losses) -> list[Message]:
             role = _ROLES.get(message.role)
             if role is None:
                 raise BadRequestError("the role must be user, assistant or system", "role")
-            text = bytes(message.content)
-            blocks = [Text(text)] if text[:1] == b'"' else _blocks_of(message.content, "content", losses)
-            messages.append(Message(role, blocks))
+            text = b"" + message.content  # half the time of bytes()
+            if text[:1] == b'"':
+                messages.append(Message(role, [Text(text)], None, None if is_blank(text) else text))
+            else:
+                messages.append(Message(role, _blocks_of(message.content, "content", losses)))
         except BadRequestError as exc:
             raise _within(exc, f"messages[{at}]") from None
     return messages
@@ -285,6 +287,10 @@ def _add_other(block: BlockIn, blocks: list[Block], losses: Losses) -> None:
             found = _blocks_of(block.content, "content", losses)
             if block.cache_control is not None and found and isinstance(found[-1], Text):
                 found[-1].cache = block.cache_control
+            told = [quoted(block.title)] if block.title else []
+            told += [bytes(block.source)] if bytes(block.source)[:1] == b'"' else []
+            if told:
+                blocks.append(Text(joined(told)))  # what was found, and where
             blocks += found
         case "tool_reference":
             # A client's own search among its tools, all of which the model has: the name says which was found.
@@ -361,12 +367,12 @@ def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
             continue
         if not tool.name:
             raise BadRequestError("the field is missing", f"tools[{at}].name")
-        schema, description = bytes(tool.input_schema), bytes(tool.description)
+        schema, description = b"" + tool.input_schema, b"" + tool.description
         if schema[:1] != b"{":
             raise BadRequestError("a tool's schema must be an object", f"tools[{at}].input_schema")
         if tool.defer_loading:
             losses.drop("defer_loading", f"tools[{at}]")
-        if bytes(tool.input_examples) not in _EMPTY:
+        if tool.input_examples and bytes(tool.input_examples) not in _EMPTY:
             losses.drop("input_examples", f"tools[{at}]")
         text = description if description[:1] == b'"' else None
         tools.append(Tool(tool.name, text, schema, tool.strict, tool.cache_control))

@@ -2,6 +2,7 @@
 
     message_start, (content_block_start, content_block_delta ..., content_block_stop) ..., message_delta, message_stop
 
+Only message_delta says why the model stopped. A message_stop without one is no end: some relays write it after a cut.
 `ping` may come anywhere, `error` too: then nothing follows. Blocks, deltas and events that are not known are skipped.
 
 Knows: events and their order. Does not know: where they came from.
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.delta_shape import DeltaShape
 from velox.dialects.form import (
     Close,
     Delta,
@@ -24,6 +26,7 @@ from velox.dialects.form import (
     Finish,
     JsonText,
     Kind,
+    Lost,
     Open,
     Sign,
     Signature,
@@ -33,7 +36,7 @@ from velox.dialects.form import (
     Used,
 )
 from velox.dialects.losses import BrokenReplyError
-from velox.dialects.messages.meaning import error_of, grown, stop_of, usage_of
+from velox.dialects.messages.meaning import error_of, grown, lost, stop_of, usage_of
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import EVENT, BlockOut, DeltaOut, EventOut, UsageOut
 from velox.dialects.sse_events import SseEvents
@@ -75,15 +78,21 @@ class _Opened:
 class MessagesReader:
     """Of one stream. json_tool: a tool whose input is the text of the answer."""
 
-    __slots__ = ("_events", "_has_finished", "_is_over", "_json_tool", "_n_blocks", "_n_tools", "_opened", "_usage")
+    __slots__ = (
+        *("_events", "_has_delta", "_has_finished", "_is_over", "_json_tool", "_n_blocks", "_n_tools", "_opened"),
+        "_shape",
+        "_usage",
+    )
 
     def __init__(self, json_tool: str | None = None) -> None:
         self._json_tool: Final = json_tool
         self._events: Final = SseEvents()
+        self._shape: Final = DeltaShape()
         self._opened: Final[dict[int, _Opened]] = {}
         self._n_blocks = 0
         self._n_tools = 0
         self._usage = UsageOut()
+        self._has_delta = False
         self._has_finished = False
         self._is_over = False
 
@@ -92,9 +101,16 @@ class MessagesReader:
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what came. Raises BrokenReplyError."""
+        delta = self._shape.same(data)
+        if delta is not None:
+            return [delta]
         found: list[Event] = []
         for _, text in self._events.feed(data):
             self._read(text, found)
+        if self._events.is_whole:
+            self._shape.keep(data, found)
+        else:
+            self._shape.forget()
         return found
 
     def end(self) -> list[Event]:
@@ -140,13 +156,15 @@ class MessagesReader:
                     found.append(Start(event.message.id, event.message.model))
                     self._count(event.message.usage, found)
             case "message_delta":
+                self._has_delta = True
                 self._count(event.usage, found)
                 if event.delta is not None and event.delta.stop_reason is not None:
                     self._finish(event.delta, found)
             case "message_stop":
-                self._finish(DeltaOut(), found)
-                found.append(End())
                 self._is_over = True
+                if self._has_delta:
+                    self._finish(DeltaOut(), found)
+                    found.append(End())
             case _:
                 if event.error is not None:
                     found.append(Failed(error_of(event.error)))
@@ -160,6 +178,9 @@ class MessagesReader:
         if len(self._opened) >= _MOST_OPEN:
             raise BrokenReplyError(f"the upstream's stream has over {_MOST_OPEN} blocks open")
         kind = _KINDS.get(block.type)
+        name = lost(block)
+        if name is not None:
+            found.append(Lost(name))
         if kind is None:
             self._opened[index] = _Opened(None)
             return
@@ -192,6 +213,8 @@ class MessagesReader:
         elif kind == "signature_delta":
             if delta.signature:
                 found.append(Sign(n, Signature(PROVIDER, delta.signature)))
+        elif kind == "citations_delta":
+            found.append(Lost("answer.citations"))
         elif kind in _DELTA_TYPES:
             raise BrokenReplyError(f"the upstream's stream adds a {kind} to a block of another type")
 

@@ -18,6 +18,7 @@ from velox.dialects.form import (
     CacheMark,
     Document,
     Image,
+    JsonText,
     Message,
     Refusal,
     Role,
@@ -41,11 +42,12 @@ _BEGINNING: Final = quoted(".")
 _Marked: TypeAlias = Text | Image | Document | ToolUse | ToolResult
 
 
-class Turn(msgspec.Struct):
-    """One turn. is_user: else the assistant's. calls: those of the assistant, among its blocks."""
+class Turn(msgspec.Struct, gc=False):
+    """One turn. is_user: else the assistant's. plain: as in Message. calls: of the assistant, among its blocks."""
 
     is_user: bool
     blocks: list[Block]
+    plain: JsonText | None = None
     calls: list[ToolUse] = []
     results: list[ToolResult] = []
 
@@ -56,7 +58,7 @@ def system_texts(messages: list[Message]) -> tuple[list[Text], list[Message]]:
     for at, message in enumerate(messages):
         if message.role is not _SYSTEM:
             return texts, messages[at:]
-        texts += (block for block in message.blocks if type(block) is Text and not is_blank(block.text))
+        texts += [block for block in message.blocks if type(block) is Text and not is_blank(block.text)]
     return texts, []
 
 
@@ -68,7 +70,11 @@ def turns_of(messages: list[Message], losses: Losses) -> list[Turn]:
             losses.drop("name", "messages")
         is_user = message.role is not _ASSISTANT
         is_more = bool(turns) and turns[-1].is_user is is_user
+        if message.plain is not None and not is_more:
+            turns.append(Turn(is_user, message.blocks, message.plain))
+            continue
         turn = turns[-1] if is_more else Turn(is_user, [])
+        turn.plain = None
         blocks = turn.blocks
         for block in message.blocks:
             if type(block) is ToolUse:

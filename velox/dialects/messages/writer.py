@@ -41,6 +41,7 @@ from velox.dialects.messages.schema import fitted_schema
 from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
 from velox.dialects.names import FittedNames
 from velox.dialects.text import decoded, is_blank, quoted
+from velox.dialects.tool_schema import object_schema
 
 __all__ = ["RequestWriter"]
 
@@ -70,19 +71,9 @@ _TIERS: Final = {"auto": b"auto", "default": b"standard_only"}
 _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"', Choice.REQUIRED: b'{"type":"any"'}
 _USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
 _ASSISTANT_TEXT: Final = b'{"role":"assistant","content":[{"type":"text","text":%b}]}'
-_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 _ANY_OBJECT: Final = b'{"type":"object","additionalProperties":true}'
 _JSON_TOOL: Final = "json_answer"
 _JSON_TOOL_TEXT: Final = b'"Give your whole answer as the input of this tool."'
-
-
-class _Typed(msgspec.Struct):
-    """The only field of a schema that must be there."""
-
-    type: msgspec.Raw = msgspec.Raw(b"")
-
-
-_TYPED: Final = msgspec.json.Decoder(_Typed)
 
 
 class RequestWriter:
@@ -145,7 +136,7 @@ class RequestWriter:
 
     def _write_options(self, max_tokens: int, turns: list[Turn]) -> bool:
         """Write what is no part of the prompt; return whether the model reasons."""
-        request, losses, out = self._request, self._losses, self._out
+        request, losses = self._request, self._losses
         config: list[bytes] = []
         schema = self._schema()
         is_reasoning = False
@@ -156,26 +147,39 @@ class RequestWriter:
         if schema is not None:
             config.append(b'"format":{"type":"json_schema","schema":' + schema + b"}")
         if config:
-            out.append(b',"output_config":{' + b",".join(config) + b"}")
+            self._option("output_config", b"{" + b",".join(config) + b"}", "reasoning" if schema is None else "")
         self._write_sampling(is_reasoning=is_reasoning)
         stops = [stop for stop in request.stop if stop.strip()]
         if len(stops) < len(request.stop):
             losses.drop("stop")
         if stops:
-            out.append(b',"stop_sequences":[' + b",".join(map(quoted, stops)) + b"]")
+            self._option("stop_sequences", b"[" + b",".join(map(quoted, stops)) + b"]", "stop")
         if request.user is not None:
             if len(request.user) <= _MOST_USER:
-                out.append(b',"metadata":{"user_id":' + quoted(request.user) + b"}")
+                self._option("metadata", b'{"user_id":' + quoted(request.user) + b"}", "user")
             else:
                 losses.drop("user")
         if request.tier is not None:
             if request.tier in _TIERS:
-                out.append(b',"service_tier":"' + _TIERS[request.tier] + b'"')
+                self._option("service_tier", b'"' + _TIERS[request.tier] + b'"', "tier")
             else:
                 losses.drop("tier")
         if request.cache_key is not None:
             losses.drop("prompt_cache_key")
+        if request.verbosity is not None:
+            losses.drop("verbosity")
         return is_reasoning
+
+    def _option(self, name: str, value: bytes, lost: str = "") -> bool:
+        """Write a field as it is called there; return whether the model takes it. lost: its name as a loss."""
+        facts = self._facts
+        if name in facts.refused or lost in facts.refused:
+            self._losses.drop(lost or name)
+            return False
+        if facts.renamed:
+            name = dict(facts.renamed).get(name, name)
+        self._out.append(b',"%b":%b' % (name.encode("ascii"), value))
+        return True
 
     def _schema(self) -> JsonValue | None:
         """Return the schema of the answer; None: there is none, or a tool takes the answer."""
@@ -193,7 +197,7 @@ class RequestWriter:
         return None
 
     def _write_reasoning(self, max_tokens: int, turns: list[Turn], config: list[bytes]) -> bool:
-        reasoning, losses, out = self._request.reasoning, self._losses, self._out
+        reasoning, losses = self._request.reasoning, self._losses
         assert reasoning is not None, "the caller checks it"
         way = self._facts.thinking
         effort = effort_of(reasoning)
@@ -205,7 +209,7 @@ class RequestWriter:
             if way == "always":
                 losses.drop("reasoning")
                 return True
-            out.append(b',"thinking":{"type":"disabled"}')
+            self._option("thinking", b'{"type":"disabled"}', "reasoning")
             return False
         if self._is_json_forced and way != "always":
             losses.drop("reasoning")
@@ -215,15 +219,16 @@ class RequestWriter:
             display = b',"display":"omitted"' if reasoning.summary == "omitted" else b',"display":"summarized"'
         effort = _EFFORTS.get(effort, effort)
         if way in ("adaptive", "always"):
-            out.append(b',"thinking":{"type":"adaptive"' + display + b"}")
+            is_taken = self._option("thinking", b'{"type":"adaptive"' + display + b"}", "reasoning")
             if reasoning.effort is not None or reasoning.budget_tokens is not None:
                 config.append(b'"effort":' + quoted(effort))
-            return True
+            return is_taken or way == "always"
         budget = self._budget(budget_of(reasoning), max_tokens, turns)
         if budget is None:
             losses.drop("reasoning")
             return False
-        out.append(b',"thinking":{"type":"enabled","budget_tokens":%d%b}' % (budget, display))
+        if not self._option("thinking", b'{"type":"enabled","budget_tokens":%d%b}' % (budget, display), "reasoning"):
+            return False
         if way != "budget":
             config.append(b'"effort":' + quoted(effort))  # others that speak the dialect: they take no budget
         return True
@@ -242,7 +247,7 @@ class RequestWriter:
         return self.json_tool is not None and not self._facts.forced_choice
 
     def _write_sampling(self, *, is_reasoning: bool) -> None:
-        request, losses, out = self._request, self._losses, self._out
+        request, losses = self._request, self._losses
         if request.seed is not None:
             losses.drop("seed")
         if request.presence_penalty:
@@ -258,9 +263,9 @@ class RequestWriter:
             else:
                 if temperature > 1:
                     losses.drop("temperature")
-                out.append(b',"temperature":%b' % msgspec.json.encode(min(temperature, 1.0)))
+                self._option("temperature", msgspec.json.encode(min(temperature, 1.0)))
         elif temperature == 1 and is_taken:
-            out.append(b',"temperature":1.0')
+            self._option("temperature", b"1.0")
         if top_p is not None and top_p != 1:
             if (
                 not is_taken
@@ -269,12 +274,12 @@ class RequestWriter:
             ):
                 losses.drop("top_p")
             else:
-                out.append(b',"top_p":%b' % msgspec.json.encode(top_p))
+                self._option("top_p", msgspec.json.encode(top_p))
         if top_k is not None:
             if not is_taken or is_reasoning:
                 losses.drop("top_k")
             else:
-                out.append(b',"top_k":%d' % top_k)
+                self._option("top_k", b"%d" % top_k)
 
     # -- tools ----------------------------------------------------------------------------------------
 
@@ -309,7 +314,7 @@ class RequestWriter:
             out.append(b',"description":')
             out.append(tool.description)
         out.append(b',"input_schema":')
-        out.append(_object_schema(tool.parameters))
+        out.append(object_schema(tool.parameters))
         if tool.strict:
             if self._facts.json_schema:
                 out.append(b',"strict":true')
@@ -330,7 +335,7 @@ class RequestWriter:
                 b',"description":',
                 _JSON_TOOL_TEXT,
                 b',"input_schema":',
-                _object_schema(schema),
+                object_schema(schema),
                 b"}",
             )
         )
@@ -349,7 +354,7 @@ class RequestWriter:
             return
         head = b'{"type":"tool","name":' + self._name(name) if kind is _TOOL and name is not None else _CHOICES[kind]
         single = b',"disable_parallel_tool_use":true' if is_single else b""
-        self._out.append(b',"tool_choice":' + head + single + b"}")
+        self._option("tool_choice", head + single + b"}")
 
     # -- prompt ---------------------------------------------------------------------------------------
 
@@ -376,17 +381,16 @@ class RequestWriter:
         last = turns[-1]
         if not last.is_user and isinstance(last.blocks[-1], Text):
             last.blocks[-1].text = _without_space_at_end(last.blocks[-1].text)
+            last.plain = None
         for at, turn in enumerate(turns):
-            blocks = turn.blocks
-            if len(blocks) == 1 and type(blocks[0]) is Text and blocks[0].cache is None and blocks[0].citations is None:
-                # Most turns are one text.
-                form = _USER_TEXT if turn.is_user else _ASSISTANT_TEXT
-                out.append((b"," if at else b"") + form % blocks[0].text)
+            if at:
+                out.append(b",")
+            if turn.plain is not None:
+                out.append((_USER_TEXT if turn.is_user else _ASSISTANT_TEXT) % turn.plain)
                 continue
-            head = b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":['
-            out.append(b"," + head if at else head)
+            out.append(b'{"role":"user","content":[' if turn.is_user else b'{"role":"assistant","content":[')
             separator = b""
-            for block in blocks:
+            for block in turn.blocks:
                 if separator:
                     out.append(separator)
                 separator = b","
@@ -514,28 +518,6 @@ def _is_in_loop_without_thinking(turns: list[Turn]) -> bool:
         else:
             return not isinstance(turn.blocks[0], Thinking)
     return False
-
-
-def _object_schema(schema: JsonValue | None) -> bytes:
-    """Return a schema that says that it is of an object, as the API wants it to."""
-    if schema is None:
-        return _NO_PARAMETERS
-    if schema.startswith((b'{"type":"object"', b'{"type": "object"')):
-        return schema
-    try:
-        kind = bytes(_TYPED.decode(schema).type)
-    except msgspec.ValidationError:
-        raise BadRequestError("a tool's schema must be an object", "tools") from None
-    if kind == b'"object"':
-        return schema
-    if kind not in (b"", b"null"):
-        raise BadRequestError('a tool\'s schema must be of type "object"', "tools")
-    rest = schema[1:].lstrip()
-    if kind == b"null":
-        fields = msgspec.json.decode(schema, type=dict[str, msgspec.Raw])
-        del fields["type"]
-        rest = msgspec.json.encode(fields)[1:]
-    return b'{"type":"object"' + (b"," if rest != b"}" else b"") + rest
 
 
 def _image_source(source: Media) -> bytes:

@@ -22,6 +22,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import Losses
 from velox.dialects.openai_errors import error_json
+from velox.dialects.own_paths import RESPONSES_NAMES, own_path
 from velox.dialects.responses.outputs import (
     Envelope,
     call_item,
@@ -57,6 +58,10 @@ class ResponsesClient:
         request = self._reader.read(body)
         self._model = request.model or self._model
         return request
+
+    def own_path(self, path: str) -> str:
+        """See ClientSide."""
+        return own_path(path, RESPONSES_NAMES)  # several items become one message
 
     def stream(self) -> StreamWriter:
         """See ClientSide."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from velox.dialects.documents import document_text
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -28,7 +29,7 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
-from velox.dialects.text import EMPTY, quoted
+from velox.dialects.text import EMPTY, is_blank, quoted
 
 __all__ = ["ItemWriter"]
 
@@ -123,6 +124,8 @@ class ItemWriter:
     def _part(self, block: Block, role: Role, path: str) -> bytes:
         match block:
             case Text() if role is Role.ASSISTANT:
+                if block.cache is not None:
+                    self._losses.drop("cache")
                 return b'{"type":"output_text","text":%b}' % block.text
             case Text():
                 return b'{"type":"input_text","text":%b%b}' % (block.text, self._marks(block.cache))
@@ -139,20 +142,22 @@ class ItemWriter:
         raise BadRequestError("this part can't be in a message", path)
 
     def _document(self, document: Document, path: str) -> bytes:
-        if document.context is not None or document.citations:
+        if document.citations:
             self._losses.drop("citations", path)
+        context = document.context
+        before = b"" if context is None or is_blank(context) else b'{"type":"input_text","text":%b},' % context
         source, mark = document.source, self._marks(document.cache)
         match source.kind:
             case MediaKind.TEXT:
-                return b'{"type":"input_text","text":%b%b}' % (quoted(source.value), mark)
+                return b'{"type":"input_text","text":%b%b}' % (document_text(document), mark)
             case MediaKind.URL if source.value.startswith(("http:", "https:")):
-                return b'{"type":"input_file","file_url":%b%b}' % (quoted(source.value), mark)
+                return b'%b{"type":"input_file","file_url":%b%b}' % (before, quoted(source.value), mark)
             case MediaKind.DATA:
                 kind = source.type or "application/pdf"
                 name = document.name or "file." + kind.rpartition("/")[2]
                 data = f"data:{kind};base64,{source.value}"
-                form = b'{"type":"input_file","filename":%b,"file_data":%b%b}'
-                return form % (quoted(name), quoted(data), mark)
+                form = b'%b{"type":"input_file","filename":%b,"file_data":%b%b}'
+                return form % (before, quoted(name), quoted(data), mark)
         raise BadRequestError("the model of this route takes files as base64 data or http(s) URLs", path)
 
     def _marks(self, mark: CacheMark | None) -> bytes:

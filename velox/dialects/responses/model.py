@@ -36,6 +36,7 @@ from velox.dialects.responses.replies import answer_of
 from velox.dialects.responses.stream import EventReader
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import quoted
+from velox.dialects.tool_schema import listed_schema
 
 __all__ = ["ResponsesModel"]
 
@@ -45,7 +46,6 @@ _CALL_ID: Final = re.compile(r"[\x21-\x7e]+")
 _MOST_NAME: Final = 64
 _MOST_ID: Final = 64
 _LEAST_TOKENS: Final = 16  # fewer are refused
-_NO_PARAMETERS: Final = b'{"type":"object","properties":{}}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
@@ -89,8 +89,7 @@ class ResponsesModel:
             if request.parallel_tools is not None:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
         self._limits(fields, request)
-        if request.format is not None:
-            self._add(fields, "text", b'{"format":%b}' % _format(request.format))
+        self._text(fields, request)
         self._reasoning(fields, request.reasoning)
         if request.user is not None:
             self._add(fields, "user", quoted(short_key(request.user)))
@@ -110,6 +109,16 @@ class ResponsesModel:
             self._losses.drop(name)
         else:
             fields.append(b',"%b":%b' % (name.encode(), value))
+
+    def _text(self, fields: list[bytes], request: Request) -> None:
+        parts = [] if request.format is None else [b'"format":' + _format(request.format)]
+        if request.verbosity is not None:
+            if self._facts.verbosity:
+                parts.append(b'"verbosity":' + quoted(request.verbosity))
+            else:
+                self._losses.drop("verbosity")
+        if parts:
+            self._add(fields, "text", b"{%b}" % b",".join(parts))
 
     def _limits(self, fields: list[bytes], request: Request) -> None:
         most = request.max_tokens
@@ -163,7 +172,7 @@ class ResponsesModel:
         return b'{"type":"function","name":%b%b,"parameters":%b,"strict":%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
-            tool.parameters or _NO_PARAMETERS,
+            listed_schema(tool.parameters),
             b"true" if tool.strict else b"false",
         )
 

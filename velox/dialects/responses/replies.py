@@ -31,7 +31,7 @@ from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
 from velox.dialects.text import EMPTY, joined, raw_text
 
-__all__ = ["answer_of", "blocks_of", "reasoning_of", "signature_of", "stop_of", "usage_of"]
+__all__ = ["answer_of", "blocks_of", "lost", "reasoning_of", "signature_of", "stop_of", "usage_of"]
 
 _USAGE: Final = msgspec.json.Decoder(wire.Usage)
 _STOPS: Final = {
@@ -41,6 +41,8 @@ _STOPS: Final = {
 }
 _FAILED: Final = ("failed", "cancelled")
 _WHOLE: Final = ("completed", "complete", "incomplete", None)  # as other servers call it, or leave it out
+_KEPT: Final = ("reasoning", "function_call", "custom_tool_call")
+_LOST_PARTS: Final = {"output_audio": "answer.audio", "output_image": "answer.image"}
 _NO_USAGE: Final = Usage()
 
 
@@ -113,6 +115,19 @@ def blocks_of(output: Sequence[wire.OutputItem], provider: str) -> list[Block]:
     return blocks
 
 
+def lost(item: wire.OutputItem) -> list[str]:
+    """Return what of an item the form has no place for (form.Lost)."""
+    if item.type == "image_generation_call":
+        return ["answer.image"]
+    if item.type != "message":
+        return [] if item.type in _KEPT else ["answer.tools.hosted"]
+    parts = item.content or ()
+    found = [name for part in parts if (name := _LOST_PARTS.get(part.type or "")) is not None]
+    if any(bytes(part.annotations) not in (b"", b"null", b"[]") for part in parts):
+        found.append("answer.citations")
+    return found
+
+
 def answer_of(reply: wire.Reply, provider: str) -> Answer:
     """Read a whole answer. Raises ReplyError, BrokenReplyError."""
     blocks = blocks_of(reply.output or (), provider)
@@ -120,4 +135,5 @@ def answer_of(reply: wire.Reply, provider: str) -> Answer:
     stop = stop_of(reply, has_calls=has_calls)
     if reply.output is None:
         raise BrokenReplyError("the upstream's answer has no output")
-    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage), reply.service_tier)
+    names = tuple(dict.fromkeys(name for item in reply.output for name in lost(item)))
+    return Answer(reply.id or "", reply.model or "", blocks, stop, usage_of(reply.usage), reply.service_tier, names)

@@ -149,6 +149,7 @@ class RequestReader:
             user=given.safety_identifier if given.user is None else given.user,
             tier=given.service_tier,
             cache_key=given.prompt_cache_key,
+            verbosity=None if given.text is None else given.text.verbosity,
         )
 
     def _lenient(self, text: bytes) -> wire.RequestBody:
@@ -182,8 +183,6 @@ class RequestReader:
             self._losses.drop("truncation")
         if given.include is not None and any(each != _ENCRYPTED for each in given.include):
             self._losses.drop("include")
-        if given.text is not None and given.text.verbosity is not None:
-            self._losses.drop("verbosity", "text.verbosity")
 
     # -- items ----------------------------------------------------------------------------------------
 

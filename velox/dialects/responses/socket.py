@@ -20,17 +20,20 @@ import msgspec
 from msgspec import Raw
 
 from velox.dialects.decoding import checked_text, decoded_request, is_given
-from velox.dialects.form import ApiError, End, Finish, Start, Stop, StopReason, Usage, Used
-from velox.dialects.losses import BadRequestError
+from velox.dialects.form import ApiError, Call, End, ErrorKind, Finish, Start, Stop, StopReason, Usage, Used
+from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.openai_errors import error_json
+from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.stream_writer import EventWriter
 
-__all__ = ["Asked", "SocketMessages", "prepared"]
+__all__ = ["Asked", "SocketMessages", "is_last", "lane_of", "prepared", "prepared_messages", "type_of"]
 
 _MOST_KEPT_BYTES: Final = 8 * 1024 * 1024
 _CREATE: Final = "response.create"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_WHOLE: Final = (b'{"type":"response.completed"', b'{"type":"response.incomplete"')
+_WHOLE: Final = frozenset({"response.completed", "response.incomplete"})
+_LAST_TYPES: Final = _WHOLE | {"response.failed", "error"}
+_NOT_FOUND: Final = "previous_response_not_found"
 
 
 class _Message(msgspec.Struct):
@@ -50,8 +53,13 @@ class _Last(msgspec.Struct):
     response: _Answer
 
 
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
 _LAST: Final = msgspec.json.Decoder(_Last)
+_TYPED: Final = msgspec.json.Decoder(_Typed)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -73,6 +81,11 @@ class SocketMessages:
 
     def __repr__(self) -> str:
         return f"<SocketMessages {len(self._kept)} conversations, {self._kept_bytes} bytes>"
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of all conversations."""
+        return self._kept_bytes
 
     def asked(self, message: bytes) -> Asked:
         """Read a client's message. Raises BadRequestError."""
@@ -96,7 +109,7 @@ class SocketMessages:
 
     def messages(self, asked: Asked, events: Sequence[bytes]) -> list[bytes]:
         """Return the messages for the events of an answer, and keep its conversation when it is whole."""
-        if events and events[-1].startswith(_WHOLE):
+        if events and type_of(events[-1]) in _WHOLE:
             self._keep(asked, events[-1])
         if asked.stream_id is None:
             return list(events)
@@ -108,8 +121,21 @@ class SocketMessages:
         lane = b"" if stream_id is None else b',"stream_id":%b' % msgspec.json.encode(stream_id)
         return b'{"type":"error","status":%d,%b%b}' % (error.status, error_json(error)[1:-1], lane)
 
+    def refusal(self, error: BadRequestError) -> ApiError:
+        """Return what the client reads of a message that was refused: an unknown answer has a code of its own."""
+        code = _NOT_FOUND if error.param == "previous_response_id" else "bad_request"
+        return ApiError(ErrorKind.INVALID, ErrorKind.INVALID.value, error.message, code, error.param or None)
+
+    def forget(self) -> None:
+        """Keep no conversation any more."""
+        self._kept.clear()
+        self._kept_bytes = 0
+
     def _keep(self, asked: Asked, event: bytes) -> None:
-        answer = _LAST.decode(event).response
+        try:
+            answer = _LAST.decode(event).response
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return  # an upstream's own, which says too little to go on with it
         items = b",".join([each for each in (asked.items, _items(answer.output)) if each])
         if len(items) > self._most_kept_bytes:
             return
@@ -118,6 +144,31 @@ class SocketMessages:
         while self._kept_bytes > self._most_kept_bytes:
             oldest = next(iter(self._kept))
             self._kept_bytes -= len(self._kept.pop(oldest))
+
+
+def lane_of(message: bytes) -> str | None:
+    """Return the lane of a client's message. Raises BadRequestError."""
+    return decoded_request(_MESSAGE, checked_text(message)).stream_id
+
+
+def type_of(event: bytes) -> str:
+    """Return the type of an event; "" where it has none."""
+    try:
+        return _TYPED.decode(event).type
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+def is_last(event_type: str) -> bool:
+    """Say whether an event of this type ends an answer."""
+    return event_type in _LAST_TYPES
+
+
+def prepared_messages(messages: SocketMessages, asked: Asked, call: Call) -> list[bytes]:
+    """Return the messages for a request that is not to be answered. Raises BadRequestError."""
+    client = ResponsesClient(call, Losses())
+    client.read(asked.body)
+    return messages.messages(asked, prepared(client.events()))
 
 
 def prepared(events: EventWriter) -> list[bytes]:

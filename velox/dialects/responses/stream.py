@@ -24,6 +24,7 @@ from velox.dialects.form import (
     Finish,
     JsonText,
     Kind,
+    Lost,
     Open,
     Sign,
     Start,
@@ -32,7 +33,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
-from velox.dialects.responses.replies import answer_of, reasoning_of, signature_of, stop_of, usage_of
+from velox.dialects.responses.replies import answer_of, lost, reasoning_of, signature_of, stop_of, usage_of
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, NEWLINES, raw_text
@@ -218,6 +219,7 @@ class EventReader:
                     self._whole(block, text, found)
                     if signature is not None:
                         found.append(Sign(block.n, signature))
+        found += map(Lost, lost(item))
         for key in [key for key in self._blocks if key[0] == index]:
             self._close(self._blocks.pop(key), found)
 

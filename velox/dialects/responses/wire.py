@@ -232,6 +232,7 @@ class _ReplyPart(msgspec.Struct, gc=False):
     type: str | None = None
     text: Raw = ABSENT
     refusal: Raw = ABSENT
+    annotations: Raw = ABSENT
 
 
 class OutputItem(msgspec.Struct, gc=False):

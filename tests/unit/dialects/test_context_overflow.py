@@ -1,0 +1,61 @@
+"""A conversation that is too long for the model, as each server says it: agents of every dialect understand it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velox.dialects.form import Call
+from velox.dialects.losses import Losses
+from velox.gateway.crossing import Dialogue
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+SIDES = sides()
+VLLM = "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens."
+NEWER_VLLM = "The decoder prompt (length 9000) is longer than the maximum model length of 4096."
+SGLANG = "The input (9000 tokens) is longer than the model's context length (4096 tokens)."
+ANTHROPIC = "prompt is too long"
+GEMINI = "The input token count (9000) exceeds the maximum number of tokens allowed (4096)."
+SAID = [
+    (Surface.CHAT, {"error": {"message": VLLM, "type": "BadRequestError", "param": None, "code": 400}}),
+    (Surface.CHAT, {"object": "error", "message": NEWER_VLLM, "type": "BadRequestError", "code": 400}),
+    (Surface.CHAT, {"object": "error", "message": SGLANG, "type": "BadRequestError", "param": None, "code": 400}),
+    (Surface.RESPONSES, {"error": {"message": VLLM, "type": "invalid_request_error"}}),
+    (
+        Surface.MESSAGES,
+        {"type": "error", "error": {"type": "invalid_request_error", "message": f"{ANTHROPIC}: 9"}},
+    ),
+    (Surface.GENERATE, {"error": {"code": 400, "message": GEMINI, "status": "INVALID_ARGUMENT"}}),
+    (Surface.CONVERSE, {"message": "Input is too long for requested model."}),
+]
+
+
+def answered(client: Surface, api: Surface, status: int, body: bytes) -> bytes:
+    """Return what a client gets for an error of a model of another API."""
+    losses = Losses()
+    model = SIDES.models[api](facts_of(PROVIDERS["openai-compatible"], "m"), losses, "openai-compatible")
+    dialogue = Dialogue(SIDES.clients[client](Call("abc", 1, "m"), losses), model, losses)
+    return dialogue.error(dialogue.read_error(status, [], body))
+
+
+@pytest.mark.parametrize(("api", "error"), SAID)
+def test_it_has_the_name_that_agents_look_for(api: Surface, error: dict[str, object]) -> None:
+    """OpenAI's code, and Anthropic's words."""
+    body = json.dumps(error).encode()
+
+    for client in (Surface.CHAT, Surface.RESPONSES):
+        assert json.loads(answered(client, api, 400, body))["error"]["code"] == "context_length_exceeded"
+    message = json.loads(answered(Surface.MESSAGES, api, 400, body))["error"]["message"]
+    assert message.startswith("prompt is too long") and message.count("prompt is too long") == 1
+
+
+def test_other_errors_have_no_such_name() -> None:
+    """Nor one of another status that has the words."""
+    for status, said in ((400, "a tool has no name"), (500, VLLM)):
+        body = json.dumps({"error": {"message": said}}).encode()
+        assert json.loads(answered(Surface.CHAT, Surface.CHAT, status, body))["error"]["code"] is None
+        assert "prompt is too long" not in answered(Surface.MESSAGES, Surface.CHAT, status, body).decode()

@@ -1,0 +1,218 @@
+"""What a model's answer has and no other dialect a place for: pictures, sounds, sources, what hosted tools did.
+
+It is named and counted, never left out in silence; and the rest of the answer is what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.dialects.assembling import assembled
+from tests.unit.dialects.assembling import events_of as read_events
+from tests.unit.dialects.test_converse_stream import BEGIN, METADATA, STOP, delta, event, stop
+from velox.dialects.events import answer_of, events_of
+from velox.dialects.form import Call, Message, Request, Role, Text
+from velox.dialects.losses import Losses
+from velox.gateway.crossing import Dialogue
+from velox.gateway.translation import TranslatedReply
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+from velox.runtime.dialects import sides
+from velox.types import ReplyHead, Surface
+
+SIDES = sides()
+CALL = Call("abc", 1, "m")
+PICTURE = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+HI = {"type": "text", "text": "Hi"}
+
+
+def generated(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"candidates": [{"content": {"parts": [{"text": "Hi"}, *parts], "role": "model"}, "finishReason": "STOP"}]}
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "Hi", **more}
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def message(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "message", "id": "m", "model": "m", "content": [*blocks], "stop_reason": "end_turn"}
+
+
+def response(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    text = {"type": "output_text", "text": "Hi", **more}
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [text]}
+    return {"id": "r", "model": "m", "status": "completed", "output": [said, *items]}
+
+
+def converse(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}, *blocks]}},
+        "stopReason": "end_turn",
+    }
+
+
+CITED = {"type": "url_citation", "url_citation": {"url": "https://x.test", "title": "x"}}
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+PLAIN = [
+    (Surface.GENERATE, generated(PICTURE), "answer.image"),
+    (Surface.GENERATE, generated({"inlineData": {"data": "AA==", "mimeType": "audio/wav"}}), "answer.audio"),
+    (Surface.GENERATE, generated({"fileData": {"mimeType": "application/pdf", "fileUri": "gs://x"}}), "answer.file"),
+    (Surface.GENERATE, generated({"inlineData": "none"}), "answer.file"),
+    (Surface.GENERATE, generated({"executableCode": {"language": "PYTHON", "code": "1"}}), "answer.tools.hosted"),
+    (Surface.CHAT, chat(audio={"id": "a", "data": "AA=="}), "answer.audio"),
+    (
+        Surface.CHAT,
+        chat(images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]),
+        "answer.image",
+    ),
+    (Surface.CHAT, chat(annotations=[CITED]), "answer.citations"),
+    (Surface.CHAT, chat(content=[HI, {"type": "image_url", "image_url": {"url": "x"}}]), "answer.image"),
+    (Surface.CHAT, chat(content=[HI, {"type": "reference", "reference_ids": [1]}]), "answer.citations"),
+    (Surface.MESSAGES, message(SEARCH, HI), "answer.tools.hosted"),
+    (Surface.MESSAGES, message({**HI, "citations": [{"type": "char_location"}]}), "answer.citations"),
+    (Surface.RESPONSES, response({"type": "image_generation_call", "id": "i", "result": "AA=="}), "answer.image"),
+    (Surface.RESPONSES, response({"type": "web_search_call", "id": "w"}), "answer.tools.hosted"),
+    (Surface.RESPONSES, response(annotations=[CITED]), "answer.citations"),
+    (Surface.CONVERSE, converse({"image": {"format": "png", "source": {"bytes": "AA=="}}}), "answer.image"),
+    (Surface.CONVERSE, converse({"video": {"format": "mp4"}}), "answer.video"),
+    (Surface.CONVERSE, converse({"toolResult": {"toolUseId": "t"}}), "answer.tools.hosted"),
+]
+# The same where a field is there and empty, as OpenAI's API has it in each answer.
+NOTHING = [
+    (Surface.CHAT, chat(audio=None, annotations=[], images=[])),
+    (Surface.MESSAGES, message({**HI, "citations": None})),
+    (Surface.RESPONSES, response(annotations=[])),
+    (Surface.GENERATE, generated({"inlineData": None})),
+]
+
+
+def lines(*events: dict[str, Any]) -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)
+
+
+def chunk(**more: Any) -> dict[str, Any]:
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": more, "finish_reason": None}]}
+
+
+CHAT_END = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+MESSAGES_END = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
+BEGUN = {"type": "message_start", "message": {"id": "m", "model": "m"}}
+STREAMS = [
+    (Surface.GENERATE, lines(generated(PICTURE)), "answer.image"),
+    (Surface.CHAT, lines(chunk(content="Hi"), chunk(images=[{"type": "image_url"}]), CHAT_END), "answer.image"),
+    (Surface.CHAT, lines(chunk(content="Hi"), chunk(audio={"data": "AA=="}), CHAT_END), "answer.audio"),
+    (
+        Surface.MESSAGES,
+        lines(
+            BEGUN,
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": {}}},
+            *MESSAGES_END,
+        ),
+        "answer.citations",
+    ),
+    (
+        Surface.RESPONSES,
+        lines(
+            {"type": "response.created", "response": {"id": "r", "model": "m"}},
+            {"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"},
+            {"type": "response.output_item.done", "output_index": 0, "item": response()["output"][0]},
+            {"type": "response.output_item.done", "output_index": 1, "item": {"type": "image_generation_call"}},
+            {"type": "response.completed", "response": response()},
+        ),
+        "answer.image",
+    ),
+    (
+        Surface.CONVERSE,
+        b"".join(
+            [
+                BEGIN,
+                delta(0, text="Hi"),
+                stop(0),
+                event("contentBlockStart", {"contentBlockIndex": 1, "start": {"image": {"format": "png"}}}),
+                stop(1),
+                STOP,
+                METADATA,
+            ]
+        ),
+        "answer.image",
+    ),
+]
+
+
+def model(api: Surface, losses: Losses | None = None) -> Any:
+    made = SIDES.models[api](facts_of(PROVIDERS["openai"], "m"), losses or Losses(), "openai")
+    made.write(Request("m", [Message(Role.USER, [Text(b'"a"')])]), "m")
+    return made
+
+
+@pytest.mark.parametrize(("api", "answer", "field"), PLAIN)
+def test_plain_answer_names_it(api: Surface, answer: dict[str, Any], field: str) -> None:
+    """And a stream that is made of it."""
+    found = model(api).answer(json.dumps(answer).encode())
+
+    assert found.lost == (field,)
+    assert [block.text for block in found.blocks if isinstance(block, Text)] == [b'"Hi"']
+    assert answer_of(events_of(found)).lost == (field,)
+
+
+@pytest.mark.parametrize(("api", "answer"), NOTHING)
+def test_what_is_empty_is_no_loss(api: Surface, answer: dict[str, Any]) -> None:
+    """Nothing was said."""
+    assert model(api).answer(json.dumps(answer).encode()).lost == ()
+
+
+@pytest.mark.parametrize(("api", "stream", "field"), STREAMS)
+def test_stream_names_it(api: Surface, stream: bytes, field: str) -> None:
+    """Where it stands; its text is whole."""
+    found = assembled(read_events(model(api).stream(), stream))
+
+    assert found.lost == (field,)
+    assert [block.text for block in found.blocks if isinstance(block, Text)] == [b'"Hi"']
+
+
+def replied(*, is_stream: bool, body: bytes, counted: list[None]) -> tuple[TranslatedReply, bytes]:
+    """Give an answer of Gemini's to a client of Chat Completions, whose route is strict."""
+    losses = Losses(strict=True, on_lost=lambda: counted.append(None))
+    client, asked = SIDES.clients[Surface.CHAT](CALL, losses), model(Surface.GENERATE, losses)
+    dialogue = Dialogue(client, asked, losses)
+    dialogue.request(b'{"model":"m","messages":[{"role":"user","content":"a"}]}', "m")
+    reply = TranslatedReply(
+        dialogue, lambda _: False, lambda exc: pytest.fail(str(exc)), is_stream=is_stream, has_limits=False
+    )
+    kind = b"text/event-stream" if is_stream else b"application/json"
+    reply.begin(ReplyHead.of(200, [(b"content-type", kind)], None), is_sse=is_stream, is_plain=True)
+    return reply, reply.feed(body, True)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_client_is_told_and_it_is_counted_once(is_stream: bool) -> None:
+    """The head of a stream is gone where the text comes first; a strict route refuses no answer that is there."""
+    counted: list[None] = []
+    body = json.dumps(generated(PICTURE, PICTURE)).encode()
+
+    reply, written = replied(is_stream=is_stream, body=b"data: %b\n\n" % body if is_stream else body, counted=counted)
+
+    assert b"Hi" in written and reply.released is not None
+    assert dict(reply.released.headers)[b"x-velox-dropped"] == b"answer.image"
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_end_for_an_unknown_reason_is_told(is_stream: bool) -> None:
+    """The client's API has no word for it: it reads that the answer is whole, which nobody knows."""
+    counted: list[None] = []
+    answer = generated()
+    answer["candidates"][0]["finishReason"] = "NEW_REASON"
+    body = json.dumps(answer).encode()
+
+    reply, written = replied(is_stream=is_stream, body=b"data: %b\n\n" % body if is_stream else body, counted=counted)
+
+    assert b'"finish_reason":"stop"' in written and reply.released is not None
+    assert dict(reply.released.headers)[b"x-velox-dropped"] == b"answer.stop"
+    assert len(counted) == 1

@@ -1,0 +1,97 @@
+"""Where a fault stands that the writer for a model found, in the words of the client (dialects/own_paths.py)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from velox.dialects.form import Call
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.own_paths import GENERATE_NAMES, MESSAGES_NAMES, RESPONSES_NAMES, own_path
+from velox.gateway.crossing import Dialogue
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
+from velox.runtime.dialects import sides
+from velox.types import Surface
+
+SIDES = sides()
+NOVA = ("bedrock", "amazon.nova-2-lite-v1:0", Surface.CONVERSE)
+GPT = ("openai", "gpt-5.2", Surface.RESPONSES)
+URL = "https://example.test/a.png"
+IMAGES: dict[Surface, Any] = {
+    Surface.CHAT: {"type": "image_url", "image_url": {"url": URL}},
+    Surface.MESSAGES: {"type": "image", "source": {"type": "url", "url": URL}},
+    Surface.RESPONSES: {"type": "input_image", "image_url": URL},
+    Surface.GENERATE: {"fileData": {"mimeType": "image/png", "fileUri": URL}},
+}
+
+
+def request(api: Surface, *, image: bool = False, stop: bool = False, system: bool = True) -> dict[str, Any]:
+    """Return a request of that dialect: maybe a system message, a message, an answer, and one that may be wrong."""
+    seen = [IMAGES[api]] if image else []
+    if api is Surface.GENERATE:
+        said = [{"role": role, "parts": [{"text": "a"}]} for role in ("user", "model")]
+        found: dict[str, Any] = {"contents": [*said, {"role": "user", "parts": [{"text": "b"}, *seen]}]}
+        found |= {"systemInstruction": {"parts": [{"text": "s"}]}} if system else {}
+        return found | ({"generationConfig": {"stopSequences": ["x"]}} if stop else {})
+    kind = "input_text" if api is Surface.RESPONSES else "text"
+    said = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    said.append({"role": "user", "content": [{"type": kind, "text": "b"}, *seen]})
+    if api is Surface.RESPONSES:
+        return {"model": "m", "input": said, **({"instructions": "s"} if system else {})}
+    if api is Surface.CHAT:
+        before = [{"role": "system", "content": "s"}] if system else []
+        return {"model": "m", "messages": [*before, *said], **({"stop": "x"} if stop else {})}
+    more = {"system": "s"} if system else {}
+    return {"model": "m", "max_tokens": 9, "messages": said, **more, **({"stop_sequences": ["x"]} if stop else {})}
+
+
+def refused(client_api: Surface, asked: tuple[str, str, Surface], body: dict[str, Any]) -> str:
+    """Return the path of the field that is refused."""
+    provider, model, api = asked
+    losses = Losses()
+    client = SIDES.clients[client_api](Call("a", 1, "m"), losses)
+    written = SIDES.models[api](facts_of(PROVIDERS[provider], model), losses, provider)
+    with pytest.raises(BadRequestError) as raised:
+        Dialogue(client, written, losses).request(json.dumps(body).encode(), model)
+    return raised.value.param
+
+
+@pytest.mark.parametrize("system", [False, True])
+@pytest.mark.parametrize(
+    ("api", "path"),
+    [
+        (Surface.CHAT, "messages[{}].content[1]"),
+        (Surface.MESSAGES, "messages[2]"),
+        (Surface.RESPONSES, "input"),
+        (Surface.GENERATE, "contents"),
+    ],
+)
+def test_message_is_the_one_of_the_client(api: Surface, path: str, system: bool) -> None:
+    """With its own number, also where the form has a system message before it; or the list, where that is not sure."""
+    wanted = path.format(2 + system) if api is Surface.CHAT else path
+    assert refused(api, NOVA, request(api, image=True, system=system)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("api", "path"),
+    [
+        (Surface.CHAT, "stop"),
+        (Surface.MESSAGES, "stop_sequences"),
+        (Surface.GENERATE, "generationConfig.stopSequences"),
+    ],
+)
+def test_field_is_called_as_the_client_calls_it(api: Surface, path: str) -> None:
+    """By a model that takes no stop strings."""
+    assert refused(api, GPT, request(api, stop=True)) == path
+
+
+def test_what_has_the_same_name_keeps_it() -> None:
+    """And what is no path at all."""
+    assert own_path("tools[1].name", MESSAGES_NAMES, 1) == "tools"
+    assert own_path("messages[0].content[0]", MESSAGES_NAMES, 1) == "system"
+    assert own_path("messages[0]", RESPONSES_NAMES) == "input"
+    assert own_path("temperature", GENERATE_NAMES) == "generationConfig.temperature"
+    assert own_path("", MESSAGES_NAMES, 0) == ""

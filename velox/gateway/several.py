@@ -1,0 +1,188 @@
+"""One request that goes up as several calls: its model takes fewer texts a call than the client has sent.
+
+    open()      in place of a connection's: begins, some calls at a time, each on a connection of its own
+    take()      is given each answer as it comes; the reply is told once all are there
+    cancel()    ends them all
+
+For all others it is one attempt with one reply: that has the head of the first call's answer, and what take() has made
+of the bodies. The first error or failure takes the place of the reply, and ends the other calls. Another attempt
+repeats all of them.
+
+Knows: how many run at a time, who hears of which end. Does not know: what the bodies are (embedding_models.py), or how
+one is sent (aside.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from velox.dialects.losses import BrokenReplyError
+from velox.errors import Reason, VeloxError
+from velox.gateway.aside import Askable, ask
+from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
+from velox.types import Headers, ReplyHead
+
+__all__ = ["CalledMember", "SeveralCalls"]
+
+_AT_ONCE: Final = 8  # arbitrary: 100 texts take as long as 13 in a row
+_MOST_CALL_BYTES: Final = 8 * 1024 * 1024
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of all answers
+_ANY: Final = 86_400.0
+_NOT_GOOD_FROM: Final = 300
+
+
+class _Timeouts(Protocol):
+    @property
+    def first_byte_s(self) -> float: ...
+
+    @property
+    def total_s(self) -> float: ...
+
+
+class _Concurrency(Protocol):
+    @property
+    def limit(self) -> int: ...
+
+
+class CalledMember(Askable, Protocol):
+    """Where the calls go (member.py)."""
+
+    @property
+    def timeouts(self) -> _Timeouts:
+        """How long one may take."""
+
+    @property
+    def concurrency(self) -> _Concurrency:
+        """How many requests may run there; 0: any number."""
+
+
+class SeveralCalls:
+    """The calls of one attempt, and its stream.
+
+    build: makes the request of a body, just before it is sent: a signature does not hold for long. take: called with an
+    answer's number, headers and body. Raises BrokenReplyError. on_bug: called with an unexpected error.
+    """
+
+    __slots__ = (
+        *("_bodies", "_build", "_headers", "_is_over", "_member", "_n_bytes", "_n_left", "_next", "_on_bug", "_sink"),
+        *("_take", "_tasks"),
+    )
+
+    def __init__(
+        self,
+        bodies: Sequence[bytes],
+        build: Callable[[bytes], UpstreamRequest],
+        take: Callable[[int, Headers, bytes], None],
+        member: CalledMember,
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        self._bodies: Final = bodies
+        self._build: Final = build
+        self._take: Final = take
+        self._member: Final = member
+        self._on_bug: Final = on_bug
+        self._sink: ReplySink | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._next = 0
+        self._n_left = len(bodies)
+        self._n_bytes = 0
+        self._headers: Headers = []  # of the first call's answer
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<SeveralCalls {self._n_left} of {len(self._bodies)} left>"
+
+    def open(self, sink: ReplySink) -> UpstreamStream:
+        """Begin. The sink hears of the reply once it is whole."""
+        self._sink = sink
+        loop = asyncio.get_running_loop()
+        n_at_once = min(len(self._bodies), _AT_ONCE, self._member.concurrency.limit or _AT_ONCE)
+        self._tasks = [loop.create_task(self._work(loop)) for _ in range(n_at_once)]
+        return self
+
+    # -- UpstreamStream -----------------------------------------------------------------------------
+
+    @property
+    def n_unsent(self) -> int:
+        """How many calls are not answered: it becomes less, so the attempt is not taken for a silent one."""
+        return self._n_left
+
+    def pause(self) -> None:
+        """Nothing goes to the client before all is there."""
+
+    def resume(self) -> None:
+        """Nothing was held up."""
+
+    def cancel(self) -> None:
+        """Give all calls up. The sink hears nothing more."""
+        self._is_over = True
+        self._sink = None
+        for task in self._tasks:
+            task.cancel()
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make one call after the other, as long as there are some."""
+        try:
+            while self._next < len(self._bodies) and not self._is_over:
+                n = self._next
+                self._next += 1
+                await self._call(n, loop)
+        except BrokenReplyError as exc:
+            message = f"the upstream's reply can't be translated: {exc}"
+            self._fail(UpstreamFailure(Reason.UPSTREAM_PROTOCOL, message))
+        except VeloxError as exc:
+            # Other calls may have been answered: none of it is sure to have been no work.
+            self._fail(UpstreamFailure(exc.reason, exc.message, status=exc.status))
+        except Exception as exc:
+            self._on_bug(exc)
+            self._fail(UpstreamFailure(Reason.INTERNAL, "an error inside Velox ended this request; it was recorded"))
+
+    async def _call(self, n: int, loop: asyncio.AbstractEventLoop) -> None:
+        limits = self._member.timeouts
+        answer = await ask(
+            self._member,
+            self._build(self._bodies[n]),
+            loop,
+            timeout_s=limits.total_s or _ANY,
+            first_byte_s=limits.first_byte_s,
+            max_bytes=_MOST_CALL_BYTES,
+        )
+        if self._is_over:
+            return
+        if answer.status >= _NOT_GOOD_FROM:
+            self._tell(answer.status, answer.headers, answer.body)
+            return
+        self._n_bytes += len(answer.body)
+        if self._n_bytes > _MOST_BYTES:
+            raise BrokenReplyError(f"its answers are over {_MOST_BYTES} bytes")
+        self._take(n, answer.headers, answer.body)
+        if n == 0:
+            self._headers = answer.headers
+        self._n_left -= 1
+        if not self._n_left:
+            self._tell(200, self._headers, b"")
+
+    def _tell(self, status: int, headers: Headers, body: bytes) -> None:
+        sink = self._end()
+        if sink is not None:
+            kept = [field for field in headers if field[0] != b"content-length"]
+            sink.on_reply(ReplyHead.of(status, kept, len(body)), body, True)
+
+    def _fail(self, failure: UpstreamFailure) -> None:
+        sink = self._end()
+        if sink is not None:
+            sink.on_failure(failure)
+
+    def _end(self) -> ReplySink | None:
+        """End the other calls; return who hears of it, None where somebody has been told already."""
+        sink, self._sink = self._sink, None
+        self._is_over = True
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        return sink

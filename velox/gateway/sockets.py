@@ -1,0 +1,591 @@
+"""WebSockets of the Responses API that Velox answers itself: each message of a client is a request like any other.
+
+    ResponsesSockets.answers()  no upstream could take such a WebSocket as a tunnel: some speak another API
+    check(), open()             the handshake: key, origin, a place among the tunnels (VELOX_MAX_TUNNELS); the 101
+    ResponsesSocket             frames in, messages out; one answer at a time in each lane (`stream_id`)
+      Turn                      a `response.create` as POST to the same path: the whole way of a request (exchange.py),
+                                whose events are messages
+
+Knows: which requests a connection makes, when it ends, what it keeps. Does not know: what happens to a request, or what
+is in its events (dialects/responses/socket.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final, Protocol, cast
+
+from velox.dialects.form import ApiError, Call
+from velox.dialects.losses import BadRequestError, BrokenReplyError
+from velox.dialects.openai_errors import kind_of, read_error
+from velox.dialects.responses.socket import Asked, SocketMessages, is_last, lane_of, prepared_messages, type_of
+from velox.dialects.sse_events import SseEvents
+from velox.errors import Reason, VeloxError
+from velox.gateway.parts import Parts
+from velox.gateway.routing import Routing
+from velox.gateway.tunnel import check_page
+from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
+from velox.net.tunnel import UNSENT_BYTES
+from velox.protocol.websocket import GOING_AWAY, POLICY, accept_value, close_frame
+from velox.protocol.websocket_frames import (
+    BINARY,
+    CLOSE,
+    MOST_BYTES,
+    PING,
+    PONG,
+    TEXT,
+    FrameReader,
+    close_code_of,
+    frame,
+)
+from velox.providers.rows import OPENAI
+from velox.types import Caller, Endpoint, Header, Headers, RequestHead, Surface
+
+__all__ = ["ResponsesSocket", "ResponsesSockets", "SocketOwner", "forget_oldest"]
+
+_PROTOCOL_ERROR: Final = 1002
+_NORMAL: Final = 1000
+_ERRORS_FROM: Final = 400
+_BAD_GATEWAY: Final = 502
+_MOST_ERROR_BYTES: Final = 64 * 1024
+# The last event of an answer repeats all of it.
+_MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
+_MOST_WAITING: Final = 32
+_MOST_WAITING_BYTES: Final = MOST_BYTES
+# Of the conversations of all connections of a worker.
+_MOST_KEPT_BYTES: Final = 256 * 1024 * 1024
+_MOST_TURNS: Final = 16
+_CLOSE_S: Final = 2.0  # how long a client may take to answer a Close frame
+# Of the handshake alone, or said of each body anew.
+_NOT_PASSED: Final = frozenset(
+    {
+        *(b"accept", b"accept-encoding", b"content-type", b"content-length", b"origin", b"idempotency-key"),
+        *(b"x-request-id", b"connection", b"upgrade"),
+    }
+)
+_OF_A_BODY: Final[tuple[Header, ...]] = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"text/event-stream"),
+    (b"accept-encoding", b"identity"),
+)
+_BETA: Final = (b"openai-beta", b"responses_websockets")
+
+
+class SocketOwner(Protocol):
+    """What a socket asks of the gateway that it belongs to (intake.py)."""
+
+    parts: Parts
+    routing: Routing
+    loop: asyncio.AbstractEventLoop
+    draining: bool
+
+    def check_head(self, head: RequestHead) -> Caller:
+        """Refuse what is refused whatever its body is; return the caller. Raises VeloxError."""
+
+    def submit(
+        self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
+    ) -> ClientExchange | None:
+        """Take a whole request; None when it was refused on the spot."""
+
+    def refuse(self, client: Client, head: RequestHead | None, error: VeloxError) -> None:
+        """Answer a request that never became an exchange."""
+
+
+class _TlsTransport(Protocol):
+    def set_read_buffer_limits(self, high: int, low: int) -> None:
+        """See net/tunnel.py."""
+
+
+class ResponsesSockets:
+    """Those of one worker."""
+
+    def __init__(self, owner: SocketOwner) -> None:
+        self._owner: Final = owner
+        self._open: Final[set[ResponsesSocket]] = set()
+
+    def __repr__(self) -> str:
+        return f"<ResponsesSockets {len(self._open)}>"
+
+    def answers(self, head: RequestHead) -> bool:
+        """Say whether a WebSocket that a head asks for is answered here, and not passed on as a tunnel.
+
+        No upstream can be chosen before the first message names a model: so none may be unable to take it.
+        """
+        owner = self._owner
+        if owner.parts.endpoints.facts(head.path).surface is not Surface.RESPONSES:
+            return False
+        lanes = [member.lanes for member in owner.routing.members]
+        return any(each is not None and not each.takes_sockets for each in lanes)
+
+    def check(self, head: RequestHead) -> Caller:
+        """Return the caller of a handshake. Raises VeloxError."""
+        parts = self._owner.parts
+        caller = parts.auth.check(head)
+        parts.endpoints.check(head)
+        if not parts.auth.asks:
+            check_page(head)
+        return caller
+
+    def open(self, client: Client, head: RequestHead) -> ResponsesSocket | None:
+        """Answer a handshake; None: it was refused."""
+        owner = self._owner
+        socket = ResponsesSocket(owner, client, head, self._closed)
+        try:
+            if owner.draining:
+                raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
+            owner.parts.tunnels.take(socket)
+        except VeloxError as error:
+            owner.refuse(client, head, error)
+            return None
+        self._open.add(socket)
+        owner.loop.call_soon(socket.switch)  # the connection is still in the midst of reading the head
+        return socket
+
+    def sweep(self, now_s: float, *, is_short_of_memory: bool) -> None:
+        """End what takes too long. now_s: the loop's time."""
+        for socket in tuple(self._open):
+            socket.check(now_s, is_short_of_memory=is_short_of_memory)
+        forget_oldest(self._open, _MOST_KEPT_BYTES)
+
+    def close_all(self, text: str) -> None:
+        """End all of them."""
+        for socket in tuple(self._open):
+            socket.close(GOING_AWAY, text)
+
+    def _closed(self, socket: ResponsesSocket) -> None:
+        self._open.discard(socket)
+        self._owner.parts.tunnels.give(socket)
+
+
+class ResponsesSocket(asyncio.BufferedProtocol):
+    """One connection, from the handshake on. on_closed: called once, when it is gone."""
+
+    def __init__(
+        self, owner: SocketOwner, client: Client, head: RequestHead, on_closed: Callable[[ResponsesSocket], None]
+    ) -> None:
+        self._owner: Final = owner
+        self._client: Final = client
+        self._head: Final = head
+        self._on_closed: Final = on_closed
+        self._limits: Final = owner.parts.tunnels.limits
+        self._fields: Final = _turn_fields(head)
+        self._reader: Final = FrameReader()
+        self.messages = SocketMessages()
+        self._turns: Final[dict[str | None, Turn]] = {}  # that run, by their lanes
+        self._waiting: Final[deque[tuple[str | None, bytes]]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._on_lost: Callable[[BaseException | None], None] | None = None
+        self._is_gone = False
+        self._is_closing = False  # a Close frame was sent
+        self._closing_s = 0.0
+        self.is_write_paused = False
+        self._n_unsent = 0  # while writing is paused: at the last look
+        self._progress_s = 0.0
+        self._began_s: Final = owner.loop.time()
+        self.moved_s = self._began_s  # when a message, or an answer, last came to its end
+
+    def __repr__(self) -> str:
+        return f"<ResponsesSocket turns={len(self._turns)} waiting={len(self._waiting)}>"
+
+    # -- ClientExchange: the connection has one until it is lost ------------------------------------
+
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """The client left; the first call counts."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        self._waiting.clear()
+        self.messages.forget()
+        for turn in tuple(self._turns.values()):
+            turn.client_gone(stalled=stalled)
+        self._turns.clear()
+        self._on_closed(self)
+
+    def client_paused(self) -> None:
+        """Before the 101 there is nothing to be paused."""
+
+    def client_resumed(self) -> None:
+        """See client_paused()."""
+
+    # -- the handshake ------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Answer 101, and take the connection over."""
+        if self._is_gone:
+            return
+        offer = self._head.offer
+        assert offer is not None, "asked for heads that offer one"
+        headers = [
+            (b"upgrade", b"websocket"),
+            (b"connection", b"Upgrade"),
+            (b"sec-websocket-accept", accept_value(offer.key)),
+        ]
+        # A browser that offers some wants one of them; those with a key in them are none.
+        names = [name for name in offer.protocols if b"." not in name]
+        if names:
+            headers.append((b"sec-websocket-protocol", names[0]))
+        headers.append((b"x-velox-request-id", self._owner.parts.recorder.next_id()))
+        self._client.switch(headers, cast(Successor, self))
+
+    def take(self, transport: asyncio.Transport, early: bytes, on_lost: Callable[[BaseException | None], None]) -> None:
+        """See Successor."""
+        self._transport = transport
+        self._on_lost = on_lost
+        if transport.is_reading():
+            transport.pause_reading()  # it looks at the kind of its protocol when it begins to read
+        transport.set_write_buffer_limits(UNSENT_BYTES)
+        if hasattr(transport, "set_read_buffer_limits"):
+            cast(_TlsTransport, transport).set_read_buffer_limits(1, 0)
+        transport.set_protocol(self)
+        if early:
+            self._received(early)
+        if self._transport is not None and not transport.is_closing():
+            transport.resume_reading()
+
+    # -- asyncio.BufferedProtocol -------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._owner.parts.tunnels.buffer.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received(bytes(self._owner.parts.tunnels.buffer.view[:nbytes]))
+
+    def eof_received(self) -> bool:
+        return False  # nobody is there for the answers: the transport closes
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        self.client_gone()
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        self._progress_s = self._owner.loop.time()
+        self._n_unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        for turn in self._turns.values():
+            turn.client_paused()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        for turn in self._turns.values():
+            turn.client_resumed()
+
+    # -- what the client sends ----------------------------------------------------------------------
+
+    def _received(self, data: bytes) -> None:
+        self.moved_s = self._owner.loop.time()
+        try:
+            for opcode, payload in self._reader.feed(data):
+                self._take_frame(opcode, payload)
+        except ValueError as exc:
+            self.close(_PROTOCOL_ERROR, str(exc))
+
+    def _take_frame(self, opcode: int, payload: bytes) -> None:
+        if opcode == PING:
+            self._write(frame(payload, PONG))
+        elif opcode == CLOSE:
+            if not self._is_closing:
+                self._write(frame(close_code_of(payload).to_bytes(2), CLOSE))
+            self._end()
+        elif opcode in (TEXT, BINARY) and not self._is_closing:
+            self._take_message(payload)
+
+    def _take_message(self, message: bytes) -> None:
+        try:
+            lane = lane_of(message)
+        except BadRequestError as exc:
+            self._refuse(exc, None)
+            return
+        n_bytes = len(message) + sum(len(each) for _, each in self._waiting)
+        if len(self._waiting) >= _MOST_WAITING or n_bytes > _MOST_WAITING_BYTES:
+            self.close(POLICY, "too many messages wait for their answers")
+            return
+        self._waiting.append((lane, message))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin what waits and may begin: one answer at a time in each lane, in the order of the messages."""
+        held: set[str | None] = set(self._turns)
+        for _ in range(len(self._waiting)):
+            if self._is_gone or self._is_closing:
+                return
+            lane, message = self._waiting.popleft()
+            if lane in held or len(self._turns) >= _MOST_TURNS:
+                held.add(lane)
+                self._waiting.append((lane, message))
+                continue
+            self._ask(lane, message)
+            if lane in self._turns:
+                held.add(lane)
+
+    def _ask(self, lane: str | None, message: bytes) -> None:
+        """Make a request of a message."""
+        owner = self._owner
+        try:
+            asked = self.messages.asked(message)
+            if not asked.generate:
+                number = owner.parts.recorder.next_id().decode("ascii").replace("-", "")
+                call = Call(number, int(time.time()), "", stream=True)
+                for told in prepared_messages(self.messages, asked, call):
+                    self.send(told)
+                return
+        except BadRequestError as exc:
+            self._refuse(exc, lane)
+            return
+        head = RequestHead.of(b"POST", self._head.target, self._fields, len(asked.body))
+        turn = self._turns[lane] = Turn(self, asked, lane)
+        try:
+            caller = owner.check_head(head)  # the key may be one of yesterday
+        except VeloxError as error:
+            owner.refuse(turn, head, error)
+            return
+        turn.begin(owner.submit(turn, head, asked.body, caller))
+
+    def _refuse(self, exc: BadRequestError, lane: str | None) -> None:
+        error = VeloxError(Reason.BAD_REQUEST, exc.message)
+        recorder = self._owner.parts.recorder
+        recorder.refused(recorder.next_id(), self._head, Endpoint.RESPONSES, error)
+        self.send(self.messages.error(self.messages.refusal(exc), lane))
+
+    # -- for its turns ------------------------------------------------------------------------------
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        if not self._is_closing:
+            self._write(frame(message))
+
+    def turn_over(self, turn: Turn) -> None:
+        """Note that an answer has ended: the next may begin."""
+        if self._turns.get(turn.lane) is turn:
+            del self._turns[turn.lane]
+            self.moved_s = self._owner.loop.time()
+            if self._waiting:
+                self._owner.loop.call_soon(self._go_on)  # not from within the end of the one before
+
+    # -- ends ---------------------------------------------------------------------------------------
+
+    def check(self, now_s: float, *, is_short_of_memory: bool) -> None:
+        """End what takes too long, or lasts while the worker leaves. now_s: the loop's time."""
+        limits, transport = self._limits, self._transport
+        if transport is None:
+            return
+        if is_short_of_memory:
+            self.messages.forget()
+        if self._is_closing:
+            if now_s - self._closing_s >= _CLOSE_S:
+                transport.abort()
+        elif self._is_stalled(transport, now_s, limits.client_write_s):
+            self.client_gone(stalled=True)
+            transport.abort()
+        elif self._owner.draining and not self._turns:
+            self.close(GOING_AWAY, "the gateway is shutting down")
+        elif limits.total_s and now_s - self._began_s >= limits.total_s:
+            self.close(GOING_AWAY, "the connection has reached its longest time")
+        elif not self._turns and now_s - self.moved_s >= limits.idle_s:
+            self.close(GOING_AWAY, "no message came for too long")
+
+    def _is_stalled(self, transport: asyncio.Transport, now_s: float, limit_s: float) -> bool:
+        if not self.is_write_paused:
+            return False
+        n_unsent = transport.get_write_buffer_size()
+        if n_unsent != self._n_unsent:
+            self._n_unsent, self._progress_s = n_unsent, now_s
+        return now_s - self._progress_s >= limit_s
+
+    def close(self, code: int, text: str) -> None:
+        """Send a Close frame; what runs is given up. The connection ends when the client has answered it."""
+        if self._is_closing:
+            return
+        self._write(close_frame(code, text))
+        self._is_closing = True
+        self._closing_s = self._owner.loop.time()
+        self._waiting.clear()
+        for turn in tuple(self._turns.values()):
+            turn.client_gone()
+        self._turns.clear()
+
+    def _end(self) -> None:
+        """Both Close frames were sent (RFC 6455 §7.1.1)."""
+        self._is_closing = True
+        self._closing_s = self._owner.loop.time()
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class Turn(PairsOnly):
+    """One request of a connection, and the client that its reply is for."""
+
+    __slots__ = ("_asked", "_events", "_exchange", "_is_over", "_is_told", "_refusal", "_socket", "_status", "lane")
+
+    may_run_ahead: Final = False
+    chunk_writer: Final[ChunkWriter | None] = None
+
+    def __init__(self, socket: ResponsesSocket, asked: Asked, lane: str | None) -> None:
+        self.lane: Final = lane
+        self._socket: Final = socket
+        self._asked: Final = asked
+        self._exchange: ClientExchange | None = None
+        self._events: SseEvents | None = None  # of a reply that streams
+        self._refusal = b""  # any other reply
+        self._status = 0
+        self._is_told = False  # the client knows how it ended
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Turn lane={self.lane} status={self._status} {'over' if self._is_over else 'runs'}>"
+
+    def begin(self, exchange: ClientExchange | None) -> None:
+        """Take what runs for it."""
+        if not self._is_over:
+            self._exchange = exchange
+
+    # -- what the connection tells it ---------------------------------------------------------------
+
+    def client_gone(self, *, stalled: bool = False) -> None:
+        """Nobody waits for it any more."""
+        self._is_over = self._is_told = True
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone(stalled=stalled)
+
+    def client_paused(self) -> None:
+        if self._exchange is not None:
+            self._exchange.client_paused()
+
+    def client_resumed(self) -> None:
+        if self._exchange is not None:
+            self._exchange.client_resumed()
+
+    # -- Client ---------------------------------------------------------------------------------------
+
+    @property
+    def is_write_paused(self) -> bool:
+        """See Client."""
+        return self._socket.is_write_paused
+
+    def begin_reply(
+        self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
+    ) -> None:
+        """See Client."""
+        self._status = status
+        media = next((value for name, value in headers if name == b"content-type"), b"")
+        if status < _ERRORS_FROM and media.lower().startswith(b"text/event-stream"):
+            self._events = SseEvents(_MOST_EVENT_BYTES)
+        self.body(data, end)
+
+    def body(self, data: bytes, end: bool) -> None:
+        """See Client."""
+        if self._is_told:
+            return
+        events = self._events
+        if events is None:
+            self._refusal += data[: _MOST_ERROR_BYTES - len(self._refusal)]
+            return
+        try:
+            found = events.feed(data)
+            if end:
+                found += events.end()
+        except BrokenReplyError as exc:
+            self._fail(ApiError(kind_of(_BAD_GATEWAY), _BAD_GATEWAY, str(exc)))
+            return
+        for _, event in found:
+            self._tell(event)
+
+    def cut(self, last: bytes) -> None:
+        """See Client: the error that is told is the end of the answer, which is none."""
+        self.body(last, False)
+        self._end()
+
+    def answer(self, status: int, headers: Headers, body: bytes, *, with_body: bool, close: bool) -> None:
+        """See Client: an error of Velox's own."""
+        self._status, self._refusal = status, body
+        self._end()
+
+    def switch(self, headers: Headers, successor: Successor) -> None:
+        """Never called: its head offers nothing."""
+        raise AssertionError("only a head with an offer")
+
+    def finish(self) -> None:
+        """See Client."""
+        self._end()
+
+    def release_body(self) -> None:
+        """See Client: the body goes with the exchange."""
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _tell(self, event: bytes) -> None:
+        """Send an event as a message; an error without a type, as servers send it in any stream, gets one."""
+        if self._is_told or not event.startswith(b"{"):
+            return  # what comes behind the end, and marks like [DONE]
+        kind = type_of(event)
+        if not kind:
+            self._fail(read_error(_BAD_GATEWAY, event))
+            return
+        self._is_told = is_last(kind)
+        for message in self._socket.messages.messages(self._asked, [event]):
+            self._socket.send(message)
+
+    def _fail(self, error: ApiError) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._socket.send(self._socket.messages.error(error, self.lane))
+
+    def _end(self) -> None:
+        """The reply is over; an answer that has come to no end of its own was cut."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._exchange = None
+        if self._events is None and self._status >= _ERRORS_FROM:
+            self._fail(read_error(self._status, self._refusal))
+        else:
+            message = "the upstream's stream ended before the answer was whole"
+            if self._events is None:
+                message = "the upstream answered with no event stream, which was asked for"
+            self._fail(ApiError(kind_of(_BAD_GATEWAY), _BAD_GATEWAY, message))
+        self._socket.turn_over(self)
+
+
+class Keeping(Protocol):
+    """A connection, as far as it holds memory."""
+
+    messages: SocketMessages
+    moved_s: float
+
+
+def forget_oldest(sockets: Collection[Keeping], most_bytes: int) -> None:
+    """Have those forget their conversations that were silent for longest, until all keep no more than so much."""
+    n_bytes = sum(socket.messages.kept_bytes for socket in sockets)
+    if n_bytes <= most_bytes:
+        return
+    for socket in sorted(sockets, key=lambda each: each.moved_s):
+        n_bytes -= socket.messages.kept_bytes
+        socket.messages.forget()
+        if n_bytes <= most_bytes:
+            return
+
+
+def _turn_fields(head: RequestHead) -> tuple[Header, ...]:
+    """Return the fields of the requests that a handshake leads to: its own, with a key of its protocols as a header."""
+    name, start = _BETA
+    fields = [
+        field
+        for field in head.headers
+        if field[0] not in _NOT_PASSED and not (field[0] == name and field[1].startswith(start))
+    ]
+    offer = head.offer
+    keys = {OPENAI.key_in(protocol) for protocol in offer.protocols} - {b""} if offer is not None else set()
+    if keys and not any(field[0] == b"authorization" for field in fields):
+        fields.append((b"authorization", b"Bearer " + keys.pop()))
+    return (*fields, *_OF_A_BODY)
