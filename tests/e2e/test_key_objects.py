@@ -122,6 +122,7 @@ def test_response_over_a_websocket_belongs_to_its_caller(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("rows", "status"), [("1048576", 404), ("1024", 200)])
 @covers("VELOX_OBJECT_ROWS")
+@pytest.mark.more
 def test_table_of_objects_is_as_large_as_was_said(rows: str, status: int, tmp_path: Path) -> None:
     """Of a small one the first objects are forgotten, and are open to those who know their ids."""
     keys = tmp_path / "keys.yaml"

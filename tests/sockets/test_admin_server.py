@@ -246,14 +246,12 @@ def test_profile_second_at_once_is_429_and_other_pages_answer(admin: Address) ->
     )
     thread.start()
     time.sleep(0.5)
-    started = time.monotonic()
     second, _ = get(admin, "/debug/pprof/profile?seconds=1")
     health, _ = get(admin, "/healthz")
-    took = time.monotonic() - started
+    assert first == [], "the profile still runs"
     thread.join()
 
     assert (second.status, health.status) == (429, 200)
-    assert took < 0.5
     assert first == [200]
 
 

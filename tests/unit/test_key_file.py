@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def test_file_that_is_read_again_says_what_it_says_anew(texts: list[str]) -> Non
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1200), st.integers(0, 60), ITEMS | st.just("")), min_size=1, max_size=4))
+@pytest.mark.more
 def test_file_that_is_edited_anywhere_says_what_it_says_anew(edits: list[tuple[int, int, str]]) -> None:
     """Also in the middle of an item, so that it is cut."""
     reader, text = KeyFile("keys.yaml"), MANY

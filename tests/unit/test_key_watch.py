@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from velox.accounts.service import Accounts
+from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.series import CELLS
 from velox.runtime.credentials import KeyWatch, gone_of, some_of
 from velox.settings import load
@@ -247,3 +250,61 @@ def test_gateway_whose_keys_have_all_expired_lets_nobody_in(tmp_path: Path) -> N
 
     late.watch = KeyWatch(late.settings, late.status, late.logger, lambda: early.wall_s)
     assert late.watch.keys == () and late.watch.auth.asks
+
+
+class Managed(Watched):
+    """A watch over managed keys besides those of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = SqliteAccounts(folder / "ledger")
+        self.accounts = Accounts(self.store)
+        self.path = Path(snapshot_path(folder / "ledger"))
+        self.snapshot = KeySnapshot(self.store, self.path)
+        super().__init__(folder, VELOX_LEDGER=str(folder / "ledger"), VELOX_MANAGED_KEYS="true")
+
+    def names(self) -> set[str]:
+        self.snapshot.turn(self.wall_s)
+        self.settle()
+        return {key.name for key in self.watch.keys}
+
+
+def test_managed_keys_come_and_go_beside_those_of_files(tmp_path: Path) -> None:
+    """Neither takes the other away; what a file says of a key that both have counts."""
+    watched = Managed(tmp_path)
+    assert watched.watch.auth.asks and watched.names() == {""}
+    key = watched.accounts.create_key({"name": "a"}, "me").key
+    watched.accounts.create_key({"name": "b", "key": "sk-0123456789abcdef"}, "me")
+    assert watched.names() == {"", "a", "b"}
+    watched.file.write_text("- {key: sk-0123456789abcdef, name: of-file}\n")
+    assert watched.names() == {"a", "of-file"}
+    watched.accounts.block("key", key.id, "me")
+    assert watched.names() == {"of-file"}
+    watched.watch.replace_fixed(parse_entries("fixed"))
+    assert watched.names() == {"", "of-file"}
+    watched.file.write_text("one\n")
+    watched.accounts.unblock("key", key.id, "me")
+    assert watched.names() == {"", "a", "b"}
+    assert len(watched.watch.keys) == 4
+
+
+def test_managed_keys_that_can_not_be_read_stay_as_they_were(tmp_path: Path) -> None:
+    """A file that is broken or gone: one line in the log. A whole one counts again. After a restart the file counts."""
+    watched = Managed(tmp_path)
+    watched.accounts.create_key({"name": "a"}, "me")
+    assert watched.names() == {"", "a"}
+    whole = watched.path.read_bytes()
+    watched.path.write_bytes(whole[:-5])
+    assert watched.names() == {"", "a"} and len(watched.lines) == 1
+    watched.path.unlink()
+    assert watched.names() == {"", "a"} and len(watched.lines) == 1
+    watched.path.write_bytes(whole)
+    assert watched.names() == {"", "a"}
+    again = load({"VELOX_LEDGER": str(tmp_path / "ledger"), "VELOX_MANAGED_KEYS": "true"}, cores=1)
+    assert [key.name for key in again.api_keys] == ["a"] and again.asks_for_keys
+
+
+def test_gateway_with_managed_keys_only_asks_for_one_though_there_is_none(tmp_path: Path) -> None:
+    """A folder without anything in it."""
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_MANAGED_KEYS": "true"}, cores=1)
+    watch = KeyWatch(settings, GatewayStatus(Segment(1, CELLS)), logging.Logger("test"))
+    assert watch.keys == () and watch.auth.asks

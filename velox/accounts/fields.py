@@ -36,6 +36,8 @@ _EMAIL: Final = Spelling(r"[^\s@\x00-\x1f\x7f]{1,64}@[^\s@\x00-\x1f\x7f]{1,190}"
 _MOST_LISTED: Final = 1000
 _MOST_BUDGETS: Final = 16
 _METADATA_BYTES: Final = 16 * 1024
+# Lists and objects in each other. An encoder of JSON has a limit too, and lists of accounts are deeper than one.
+_METADATA_DEPTH: Final = 32
 _FAR_S: Final = 253_370_764_800  # the year 9999
 
 
@@ -143,7 +145,15 @@ def _metadata(value: object) -> dict[str, object]:
         raise ValueError("expected an object of JSON") from None
     if size > _METADATA_BYTES:
         raise ValueError(f"expected at most {_METADATA_BYTES} bytes of JSON")
+    if _depth(value) > _METADATA_DEPTH:
+        raise ValueError(f"expected objects and lists at most {_METADATA_DEPTH} deep in each other")
     return value
+
+
+def _depth(value: object) -> int:
+    """Return how many objects and lists are in each other, of what an encoder of JSON has taken: not too many."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 
 
 def _budgets(value: object) -> tuple[Budget, ...]:

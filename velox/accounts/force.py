@@ -5,8 +5,9 @@ Knows: how a key, its team and its user go together. Does not know: where they a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,37 +16,34 @@ from velox.policy.patterns import covers
 from velox.policy.spellings import MOST_TAGS
 from velox.types import NO_RATES, KeyEntry
 
-__all__ = ["entries_in_force"]
+__all__ = ["caller_id", "caller_id_of", "entries_in_force", "entry_of", "is_over"]
 
 T = TypeVar("T")
+
+_ID_BYTES: Final = 8
 
 
 def entries_in_force(
     documents: Mapping[Kind, Sequence[bytes]], digests: Iterable[Digest], now_s: float
 ) -> tuple[KeyEntry, ...]:
-    """Return an entry for each digest that holds. None of a key that is blocked, or whose team or user is, or is over.
-
-    Those that end later carry their end.
-    """
+    """Return an entry for each digest that holds now."""
     keys = {each.id: each for each in _decoded(documents["key"], Key)}
     teams = {each.id: each for each in _decoded(documents["team"], Team)}
     users = {each.id: each for each in _decoded(documents["user"], User)}
     entries = []
     for digest in digests:
         key = keys.get(digest.key)
-        if key is None or key.is_blocked:
+        if key is None or is_over(digest, now_s):
             continue
-        team, user = teams.get(key.team), users.get(key.user)
-        if any(owner is None or owner.is_blocked for id_, owner in ((key.team, team), (key.user, user)) if id_):
-            continue
-        ends = [each for each in (key.expires_s, digest.until_s) if each is not None]
-        expires_s = min(ends, default=None)
-        if expires_s is not None and expires_s <= now_s:
-            continue
-        entry = _entry(digest.digest, key, team, user, expires_s)
-        if entry is not None:
+        entry = entry_of(digest, key, teams.get(key.team), users.get(key.user))
+        if entry is not None and (entry.expires_s is None or entry.expires_s > now_s):
             entries.append(entry)
     return tuple(entries)
+
+
+def is_over(digest: Digest, now_s: float) -> bool:
+    """Tell whether a digest holds no longer."""
+    return digest.until_s is not None and digest.until_s <= now_s
 
 
 def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterable[T]:
@@ -53,8 +51,14 @@ def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterable[T]:
     return map(decoder.decode, documents)
 
 
-def _entry(digest: bytes, key: Key, team: Team | None, user: User | None, expires_s: int | None) -> KeyEntry | None:
-    """Return what a key may do; None: nothing."""
+def entry_of(digest: Digest, key: Key, team: Team | None, user: User | None) -> KeyEntry | None:
+    """Return what a key may do; None: nothing, because it is blocked, or its team or user is, or is not there.
+
+    team, user: those that it names. If it ends some day, the entry says when.
+    """
+    named = ((key.team, team), (key.user, user))
+    if key.is_blocked or any(owner is None or owner.is_blocked for id_, owner in named if id_):
+        return None
     owners = [each for each in (team, user) if each is not None]
     models, endpoints = key.models, key.endpoints
     for owner in owners:
@@ -64,8 +68,9 @@ def _entry(digest: bytes, key: Key, team: Team | None, user: User | None, expire
         models, endpoints = narrowed[0] or (), narrowed[1] or ()
     priorities = [each.priority for each in (key, *owners) if each.priority is not None]
     tags = dict.fromkeys(tag for each in (key, *owners) for tag in each.tags)
+    ends = [each for each in (key.expires_s, digest.until_s) if each is not None]
     return KeyEntry(
-        digest,
+        digest.digest,
         name=key.name or key.id,
         models=models,
         rates=key.rates,
@@ -76,9 +81,24 @@ def _entry(digest: bytes, key: Key, team: Team | None, user: User | None, expire
         tags=tuple(tags)[:MOST_TAGS],
         team_rates=NO_RATES if team is None else team.rates,
         user_rates=NO_RATES if user is None else user.rates,
-        expires_s=expires_s,
-        in_file=True,
+        budgets=key.budgets,
+        team_budgets=() if team is None else team.budgets,
+        user_budgets=() if user is None else user.budgets,
+        expires_s=min(ends, default=None),
+        where=f"key {key.id}",
+        is_managed=True,
+        id=caller_id(key),
     )
+
+
+def caller_id(key: Key) -> bytes:
+    """Return what a key is counted by in limits, budgets and records: the same when it is rotated."""
+    return caller_id_of(key.id)
+
+
+def caller_id_of(id: str) -> bytes:  # noqa: A002 - the field's name
+    """Return the same of a key that may be gone."""
+    return hashlib.sha256(id.encode()).digest()[:_ID_BYTES]
 
 
 def _within(own: tuple[str, ...], most: tuple[str, ...]) -> tuple[str, ...] | None:

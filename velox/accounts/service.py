@@ -9,6 +9,7 @@ A key is shown once, when it is made or rotated; only its SHA-256 is kept. All c
 from __future__ import annotations
 
 import base64
+import enum
 import hashlib
 import re
 import secrets
@@ -19,13 +20,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from velox.accounts.fields import FieldError, read_fields, view
+from velox.accounts.force import entry_of, is_over
 from velox.accounts.model import Account, Change, Digest, Key, Kind, Team, User
 from velox.accounts.store import AccountStore, Conflict, ConflictError, Write
 from velox.policy import spellings
 from velox.policy.patterns import covers
 from velox.types import NO_RATES
 
-__all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Made", "Page"]
+__all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
 
 A = TypeVar("A", bound=Account)
 
@@ -57,6 +59,30 @@ class Made(NamedTuple):
 
     key: Key
     secret: str
+
+
+class Adopted(NamedTuple):
+    """An account as it was elsewhere. digests: of a key: SHA-256, and Unix time to which it holds; None: as the key.
+
+    created_s: Unix time; None: not known. hint: as a Key's.
+    """
+
+    kind: Kind
+    id: str
+    fields: Mapping[str, object]
+    is_blocked: bool = False
+    created_s: int | None = None
+    digests: tuple[tuple[bytes, int | None], ...] = ()
+    hint: str = ""
+
+
+class Adoption(enum.Enum):
+    """What has become of it. SAME: it was here already. KEPT: somebody has changed it here since, and it stays so."""
+
+    MADE = "made"
+    CHANGED = "changed"
+    SAME = "the same"
+    KEPT = "kept"
 
 
 class Page(NamedTuple):
@@ -145,6 +171,40 @@ class Accounts:
     def _secret(self) -> tuple[str, bytes, str]:
         secret = "sk-" + base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
         return secret, hashlib.sha256(secret.encode()).digest(), _hint(secret)
+
+    def adopt(self, adopted: Adopted, actor: str) -> Adoption:
+        """Have an account be as it was elsewhere; with the same actor a second time, as it is there now.
+
+        What somebody else has changed here since then stays. Raises AccountsError.
+        """
+        kind, id_ = adopted.kind, self._id(adopted.kind, adopted.id)
+        account = self._new(_TYPES[kind], id_, adopted.fields, is_blocked=adopted.is_blocked)
+        if isinstance(account, Key):
+            account = msgspec.structs.replace(account, hint=adopted.hint)
+            self._check_owners(account)
+        digests = [Digest(digest, id_, until_s) for digest, until_s in adopted.digests]
+        created_s = adopted.created_s or account.created_s
+        for _ in range(_RETRIES):
+            document = self._store.get(kind, id_)
+            if document is None:
+                account = msgspec.structs.replace(account, created_s=created_s)
+                if self._apply("create", None, account, actor, digests if kind == "key" else None):
+                    return Adoption.MADE
+                continue
+            before = msgspec.json.decode(document, type=_TYPES[kind])
+            same = {name: getattr(before, name) for name in ("created_s", "updated_s", "version")}
+            after = msgspec.structs.replace(account, **same)
+            # Through JSON: there lists and tuples are the same.
+            if msgspec.json.encode(after) == document and set(digests) == set(self._store.digests(id_)):
+                return Adoption.SAME
+            changes = self._store.changes(0, 1, {"kind": kind, "object_id": id_})
+            if changes and changes[0].actor != actor:
+                return Adoption.KEPT
+            updated_s = max(int(self._clock()), before.updated_s)
+            after = msgspec.structs.replace(after, updated_s=updated_s, version=before.version + 1)
+            if self._apply("update", before, after, actor, digests if kind == "key" else None):
+                return Adoption.CHANGED
+        raise _busy()
 
     # -- changing ---------------------------------------------------------------------------------
 
@@ -248,10 +308,10 @@ class Accounts:
 
     def _check_owners(self, key: Key) -> None:
         """Check that a key asks for nothing that its team may not use. Raises AccountsError."""
-        for kind, id_ in (("team", key.team), ("user", key.user)):
+        for kind, id_ in _owners(key):
             if not id_:
                 continue
-            document = self._store.get("team" if kind == "team" else "user", id_)
+            document = self._store.get(kind, id_)
             if document is None:
                 raise AccountsError("invalid", f"{kind}: there is no such {kind}", kind)
             if kind == "team":
@@ -278,11 +338,40 @@ class Accounts:
         document = None if id_ is None else self._store.get("key", id_)
         return None if document is None else msgspec.json.decode(document, type=Key)
 
+    def key_in_force(self, secret: str) -> Key | None:
+        """Return the key that a client presents; None: it is none, or may not be used now."""
+        digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+        key = self.key_of_digest(digest)
+        if key is None:
+            return None
+        team, user = (self._store.get(kind, id_) if id_ else None for kind, id_ in _owners(key))
+        held = next((each for each in self._store.digests(key.id) if each.digest == digest), None)
+        now_s = self._clock()
+        if held is None or is_over(held, now_s) or (key.expires_s is not None and key.expires_s <= now_s):
+            return None
+        entry = entry_of(
+            held,
+            key,
+            None if team is None else msgspec.json.decode(team, type=Team),
+            None if user is None else msgspec.json.decode(user, type=User),
+        )
+        return None if entry is None else key
+
+    def find_key(self, id: str) -> Key | None:  # noqa: A002
+        """Return a key by its id; None: there is none."""
+        document = self._store.get("key", id)
+        return None if document is None else msgspec.json.decode(document, type=Key)
+
     def key_of_digest(self, digest: bytes) -> Key | None:
         """Return the key that has a digest; None: none has."""
         id_ = self._store.owner(digest)
         document = None if id_ is None else self._store.get("key", id_)
         return None if document is None else msgspec.json.decode(document, type=Key)
+
+    def key_digests(self) -> dict[str, bytes]:
+        """Return the digest of each key, by its id; of a rotated one the last."""
+        _, _, digests = self._store.everything()
+        return {each.key: each.digest for each in sorted(digests, key=lambda each: each.until_s is None)}
 
     def digests(self, key: str) -> list[Digest]:
         """Return what a key's client may present, as digests."""
@@ -313,6 +402,10 @@ def _read(kind: Kind, fields: Mapping[str, object], now: Account | None = None) 
         return read_fields(kind, fields, NO_RATES if now is None else now.rates)
     except FieldError as exc:
         raise AccountsError("invalid", str(exc), exc.field) from None
+
+
+def _owners(key: Key) -> tuple[tuple[Kind, str], tuple[Kind, str]]:
+    return ("team", key.team), ("user", key.user)
 
 
 def _kind_of(made: type[Account]) -> Kind:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import httptools
 
@@ -66,7 +66,14 @@ class RefusalError(Exception):
 
     def __init__(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(text)
-        self.reply: Final = Reply(status, f"{text}\n".encode(), headers=headers)
+        self.reply = Reply(status, f"{text}\n".encode(), headers=headers)
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return one that gets this reply."""
+        refusal = cls(reply.status, "")
+        refusal.reply = reply
+        return refusal
 
 
 class Framing(NamedTuple):

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from operator import add
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -26,19 +26,26 @@ from velox import __version__
 from velox.observe import series
 from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
+from velox.policy.budget import NANO_PER_USD, period_text
 from velox.policy.health.member import State
+from velox.shm.budget_table import AlertCount, BudgetMemory, BudgetState
 from velox.shm.problems import CredentialProblem
 from velox.shm.quota_table import QuotaMemory
+from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, RestartCause, WorkerState, WorkerStatus, serving
 from velox.shm.upstream_table import (
     ATTEMPTS,
+    COST_NANO,
     EJECTIONS,
     FIRST_BYTE_NS,
     KEYS_OUT,
     KEYS_RESTING,
     STATES,
+    TOKEN_KINDS,
+    TOKENS,
     TTFB,
+    UNPRICED,
     RowTotals,
     UpstreamTable,
 )
@@ -49,6 +56,9 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+# Series of budgets; more would be no page that anybody scrapes.
+_MOST_BUDGETS: Final = 2000
 
 # Label values, and the number.
 _Sample: TypeAlias = tuple[Sequence[str], float]
@@ -89,21 +99,80 @@ def render(
     *,
     quotas: QuotaMemory | None = None,
     upstreams: UpstreamTable | None = None,
+    budgets: BudgetMemory | None = None,
+    scopes: Collection[str] = (),
+    records: Sequence[RecordRing] | None = None,
 ) -> bytes:
-    """Return the page. proc: the kernel's /proc. quotas: the table of limits."""
-    return generate_latest(_GatewayCollector(segment, proc, quotas, upstreams))
+    """Return the page. proc: the kernel's /proc. quotas: the table of limits. scopes: whose budgets are shown.
+
+    records: where calls are recorded; None: nowhere.
+    """
+    collector = _GatewayCollector(segment, proc, quotas, upstreams, records)
+    page = generate_latest(collector)
+    return page if budgets is None else page + generate_latest(_BudgetCollector(budgets, scopes))
+
+
+class _BudgetCollector:
+    """A prometheus_client Collector over budgets. scopes: of those that are shown."""
+
+    def __init__(self, memory: BudgetMemory, scopes: Collection[str]) -> None:
+        states = (each for each in memory.states(time.time()) if each.label.scope in scopes)
+        self._states: Final = list(islice(states, _MOST_BUDGETS))
+        self._alerts: Final = {what: memory.n_alerts(what) for what in AlertCount}
+        self._overflowed: Final = memory.n_overflowed
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family; none where nothing has a budget."""
+        if self._overflowed:
+            text = "Budgets that found no row in the table: each worker counts these for itself."
+            yield _counter("velox_budget_overflows", text, (), [((), self._overflowed)])
+        if self._alerts[AlertCount.REACHED]:
+            text = "Thresholds of budgets that were reached, each once in a window."
+            yield _counter("velox_budget_alerts", text, (), [((), self._alerts[AlertCount.REACHED])])
+            results = [((what.name.lower(),), n) for what, n in self._alerts.items() if what is not AlertCount.REACHED]
+            yield _counter("velox_alert_webhooks", "Alerts for the webhook, by their end.", ("result",), results)
+        if self._states:
+            yield self._gauge("limit", "How much may be spent in the window that is open.", lambda each: each.limit)
+            yield self._gauge("spent", "How much of it is spent.", lambda each: each.spent)
+            yield self._gauge("held", "How much of it requests hold that run.", lambda each: each.held)
+            yield self._gauge("left", "How much of it is left.", lambda each: each.left)
+
+    def _gauge(self, name: str, text: str, value: Callable[[BudgetState], int]) -> Metric:
+        labels = ("scope", "name", "budget", "window", "unit")
+        return _gauge(
+            f"velox_budget_{name}",
+            f"{text} By the unit: dollars or tokens.",
+            labels,
+            (
+                (_budget_labels(each), value(each) / (1 if each.label.is_tokens else NANO_PER_USD))
+                for each in self._states
+            ),
+        )
+
+
+def _budget_labels(state: BudgetState) -> Sequence[str]:
+    label = state.label
+    who = label.who.partition(" ")[2] or label.who if label.scope == "key" else label.who
+    unit = "tokens" if label.is_tokens else "usd"
+    return label.scope, who, label.name, period_text(label.budget(state.limit)), unit
 
 
 class _GatewayCollector:
     """A prometheus_client Collector over one segment."""
 
     def __init__(
-        self, segment: Segment, proc: Path, quotas: QuotaMemory | None, upstreams: UpstreamTable | None
+        self,
+        segment: Segment,
+        proc: Path,
+        quotas: QuotaMemory | None,
+        upstreams: UpstreamTable | None,
+        records: Sequence[RecordRing] | None,
     ) -> None:
         self._segment = segment
         self._proc = proc
         self._quotas = quotas
         self._upstreams = upstreams
+        self._records = records
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Called once a scrape."""
@@ -117,6 +186,7 @@ class _GatewayCollector:
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
         yield from _limit_rows(self._quotas)
+        yield from _ledger(self._records)
         yield from _gateway(GatewayStatus(self._segment))
 
     def _pids(self) -> dict[str, int]:
@@ -233,6 +303,7 @@ def upstream_families(members: Sequence[RowTotals]) -> Iterator[Metric]:
             for state, n in zip(("out", "resting"), numbers, strict=True)
         ),
     )
+    yield from _spend(by_name)
     times = ((name, cells[TTFB : TTFB + len(FIRST_BYTE_NS) + 2]) for name, cells in by_name.items())
     yield _histogram(
         "velox_upstream_time_to_first_byte_seconds",
@@ -240,6 +311,33 @@ def upstream_families(members: Sequence[RowTotals]) -> Iterator[Metric]:
         ["upstream"],
         FIRST_BYTE_NS,
         (((name,), cells) for name, cells in times if any(cells[:-1])),
+    )
+
+
+def _spend(by_name: Mapping[str, list[int]]) -> Iterator[Metric]:
+    """Yield what recorded calls took. by_name: the cells of each upstream."""
+    yield _counter(
+        "velox_upstream_tokens",
+        "Tokens of recorded calls; cached, cache_written and reasoning are parts of the others.",
+        ["upstream", "kind"],
+        (
+            ((name, kind), cells[at])
+            for name, cells in by_name.items()
+            for at, kind in enumerate(TOKEN_KINDS, TOKENS)
+            if cells[at]
+        ),
+    )
+    yield _counter(
+        "velox_upstream_cost_usd",
+        "What recorded calls cost, in dollars, as far as their prices are known.",
+        ["upstream"],
+        (((name,), cells[COST_NANO] / NANO_PER_USD) for name, cells in by_name.items() if cells[COST_NANO]),
+    )
+    yield _counter(
+        "velox_upstream_unpriced_calls",
+        "Recorded calls whose cost is not known.",
+        ["upstream"],
+        (((name,), cells[UNPRICED]) for name, cells in by_name.items() if cells[UNPRICED]),
     )
 
 
@@ -311,6 +409,23 @@ def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
         [],
         [] if found is None else [([], found.over_share)],
     )
+
+
+def _ledger(rings: Sequence[RecordRing] | None) -> Iterator[Metric]:
+    """Yield how records get on; without a ledger there is no number."""
+
+    def samples(of_ring: Callable[[RecordRing], int]) -> list[_Sample]:
+        return [] if rings is None else [([], sum(map(of_ring, rings)))]
+
+    kept = "Records that are safe in the database, names of keys and models among them."
+    yield _counter("velox_ledger_records", kept, [], samples(lambda ring: ring.tail))
+    waiting = samples(lambda ring: max(0, ring.head - ring.tail))
+    yield _gauge("velox_ledger_waiting_records", "Records that wait for the database.", [], waiting)
+    dropped = samples(lambda ring: ring.dropped[0])
+    yield _counter("velox_ledger_dropped_calls", "Calls of which only sums were kept.", [], dropped)
+    unprotected = samples(lambda ring: ring.n_unprotected)
+    text = "Calls that would have been lost had their worker been killed: too many were open."
+    yield _counter("velox_ledger_unprotected_calls", text, [], unprotected)
 
 
 def _gateway(status: GatewayStatus) -> Iterator[Metric]:

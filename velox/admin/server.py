@@ -25,6 +25,7 @@ import orjson
 import uvloop
 
 from velox.admin import metrics_page
+from velox.admin.api.service import Api
 from velox.admin.connection import HEAD_BYTES, Incoming, PlainStream, Stream, TlsStream, has_private_peer
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
@@ -44,7 +45,7 @@ class AdminApp:
     """What the admin listener serves.
 
     metrics: renders the metrics page now. ready: judges now. profiles: takes them; None: there are none. reload: asks
-    for one; None: nobody can be asked.
+    for one; None: nobody can be asked. api: what is served at its paths; None: nothing is.
     token: what is asked for, where it is. viewer_token: one that may only read. tls: the context for the next
     handshake; None: there is no TLS. host_names: names, lower-case, that a Host header may have besides IP addresses
     and localhost.
@@ -61,6 +62,7 @@ class AdminApp:
         viewer_token: str | None = None,
         host_names: frozenset[str] = frozenset(),
         tls: Callable[[], ssl.SSLContext] | None = None,
+        api: Api | None = None,
     ) -> None:
         self.tls: Final = tls
         self.host_names: Final = host_names
@@ -68,18 +70,24 @@ class AdminApp:
         self._ready = ready
         self._profiles = profiles
         self._reload = reload
+        self._api = api
         self._token = TokenCheck(token, viewer_token)
 
     def is_api(self, path: str) -> bool:
         """Tell whether a path takes all methods."""
-        return False
+        return self._api is not None and self._api.takes(path)
 
     def admit(self, request: AdminRequest) -> None:
         """Raise RefusalError for a request that needs a token and has none, before its body is read."""
-        self._token.check(request)
+        if self._api is not None and self._api.takes(request.path):
+            self._api.admit(request, self._token.role_of(request))
+        else:
+            self._token.check(request)
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Answer a request. Raises RefusalError."""
+        if self._api is not None and self._api.takes(request.path):
+            return await self._api.reply(request, self._token.role_of(request))
         match request.path:
             case "/":
                 return index_page(request, with_profiles=self._profiles is not None, problems=self._ready().reasons)

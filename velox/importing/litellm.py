@@ -326,7 +326,7 @@ class _File:
         if key is not None:
             meaning = "keys that clients must present, with commas between, or sha256:HEX of them"
             self._notes.variables["VELOX_API_KEYS"] = f"{meaning}; master_key is one ({key.where})"
-            text = "it opens the way to models only: Velox has no administration by HTTP"
+            text = "it opens the way to models only; what administers is VELOX_ADMIN_TOKEN"
             self._notes.changed("general_settings.master_key", text, key.where)
 
 

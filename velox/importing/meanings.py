@@ -27,8 +27,8 @@ _REDIS: Final = (
     " and several gateways hold their limits together; nothing else is kept there"
 )
 _KEYS_OF_DATABASE: Final = (
-    "keys that LiteLLM has made stay there; it keeps their SHA-256, which Velox takes as `sha256:HEX` in"
-    " VELOX_API_KEYS_FILE, so that clients need no new ones: see docs/moving-in.md"
+    "keys that LiteLLM has made stay there: `velox import litellm-db` takes them, so that clients need no new ones; see"
+    " docs/moving-in.md"
 )
 _CLIENT_RETRIES: Final = "retries are the same for all upstreams: VELOX_RETRIES"
 _STATUSES: Final = "VELOX_RETRY_STATUSES says which statuses are tried again"
@@ -36,7 +36,7 @@ _UI_MODELS: Final = "models that were added in its UI are not in this file"
 _IN_FILE: Final = "give Velox the secret in a file (file:PATH)"
 _OWN_AUTH: Final = "Velox knows clients by their keys (docs/keys.md)"
 _AFFINITY: Final = "`balance: hash` or `balance: prefix` keeps a session or a prompt at one upstream"
-_ADMIN: Final = "Velox has no administration by HTTP"
+_ADMIN: Final = "Velox's administration by HTTP has its own rules: see docs/admin-api.md"
 _ONE_MODEL: Final = "a route with match.paths, and `model`, asks for one model whatever the request says"
 _VERIFY: Final = "Velox always checks certificates; give the upstream `ca_file` for authorities of your own"
 

@@ -41,6 +41,7 @@ __all__ = [
     "parse_key_file",
     "parse_plain_items",
     "read_key_file",
+    "with_managed",
 ]
 
 T = TypeVar("T")
@@ -70,7 +71,9 @@ _PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
 _OF_NOTHING: Final = hashlib.sha256(b"").digest()
 # What differs from key to key, in a plain item of a file. The rest says the same of many keys.
 _OWN: Final = field_pattern("key", "name")
-_COMMON: Final = tuple({each.name for each in fields(KeyEntry)} - {"digest", "name", "where", "in_file"})
+_COMMON: Final = tuple(
+    {each.name for each in fields(KeyEntry)} - {"digest", "name", "where", "in_file", "is_managed", "id"}
+)
 
 
 def parse_entries(text: str) -> tuple[KeyEntry, ...]:
@@ -145,6 +148,16 @@ def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Prob
         expected = f"expected at most {_MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
         problems.append(Problem("the keys", "", expected))
     return tuple(by_digest.values()), problems
+
+
+def with_managed(
+    keys: tuple[KeyEntry, ...], managed: tuple[KeyEntry, ...]
+) -> tuple[tuple[KeyEntry, ...], list[Problem]]:
+    """Return keys of files and settings with those that are managed. What a file says of a key counts first."""
+    if not managed:
+        return keys, []
+    known = {key.digest for key in keys}
+    return merged((*keys, *(key for key in managed if key.digest not in known)))
 
 
 def _lines(lines: Sequence[bytes], path: str) -> tuple[tuple[KeyEntry, ...], list[Problem]]:

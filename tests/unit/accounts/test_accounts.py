@@ -13,22 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.postgres_server import PostgresServer
 from velox.accounts.fields import FIELDS, view
-from velox.accounts.force import entries_in_force
+from velox.accounts.force import caller_id, entries_in_force
 from velox.accounts.model import KINDS, Key
+from velox.accounts.postgres import PostgresAccounts
 from velox.accounts.service import Accounts, AccountsError
 from velox.accounts.sqlite import SqliteAccounts
+from velox.accounts.store import AccountStore
 from velox.types import KeyEntry, Priority, Rates
 
 ME = "ann"
 
 
+def _nested(n: int) -> object:
+    """Return an object that holds n more, one in the other: what one list more around it makes too deep to show."""
+    return {"a": _nested(n - 1)} if n else {}
+
+
 class House:
     """A service on a store of its own, and its time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, store: AccountStore) -> None:
         self.now_s = 1_800_000_000.0
-        self.store = SqliteAccounts(folder)
+        self.store = store
         self.accounts = Accounts(self.store, lambda: self.now_s)
 
     def entries(self) -> tuple[KeyEntry, ...]:
@@ -44,12 +52,22 @@ class House:
         return caught.value
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    """A house without accounts."""
-    found = House(tmp_path / "ledger")
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AccountStore]:
+    """An empty store of each kind."""
+    if request.param == "sqlite":
+        found: AccountStore = SqliteAccounts(tmp_path / "ledger")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        found = PostgresAccounts(server.database())
     yield found
-    found.store.close()
+    found.close()
+
+
+@pytest.fixture
+def house(store: AccountStore) -> House:
+    """A house without accounts."""
+    return House(store)
 
 
 def digest(secret: str) -> bytes:
@@ -61,12 +79,16 @@ def test_key_is_shown_once_and_kept_as_a_digest(house: House, tmp_path: Path) ->
     key, secret = house.accounts.create_key({"name": "web", "rpm": 600, "priority": "high"}, ME)
 
     assert secret.startswith("sk-") and len(secret) == 46 and key.hint == f"sk-...{secret[-4:]}"
-    assert all(secret.encode() not in path.read_bytes() for path in (tmp_path / "ledger").iterdir())
+    assert all(secret.encode() not in path.read_bytes() for path in tmp_path.rglob("*.db*"))
+    assert secret not in repr((house.store.everything(), house.accounts.changes().items))
     assert house.accounts.key_of(secret) == key == house.accounts.get("key", key.id)
     assert house.accounts.key_of(secret[:-1]) is None
     (entry,) = house.entries()
-    wanted = KeyEntry(digest(secret), "web", rates=Rates(rpm=600, burst=100), priority=Priority.HIGH)
-    assert entry == wanted
+    rates = Rates(rpm=600, burst=100)
+    assert entry == KeyEntry(digest(secret), "web", rates=rates, priority=Priority.HIGH, id=caller_id(key))
+    rotated = house.accounts.rotate_key(key.id, 0, ME)
+    assert [each.id for each in house.entries()] == [entry.id], "limits and records go on"
+    assert rotated.key.id == key.id
 
 
 def test_key_may_be_brought_along(house: House) -> None:
@@ -95,7 +117,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "tpm_burst": (5,),
     "expires": ("soon", 5, "2027-02-30", "2027-01-01T00:00:00", "9999-12-31", "1969-01-01"),
     "budgets": ({}, [5], "20 usd/month"),
-    "metadata": ([], "x", 5, {"a": "x" * 20_000}),
+    "metadata": ([], "x", 5, {"a": "x" * 20_000}, _nested(32), _nested(250)),
     "team": ("nobody", 5, "a b"),
     "user": ("nobody", ["u"]),
     "max_budget": (5,),
@@ -315,7 +337,7 @@ def test_whatever_is_given_makes_a_key_or_names_the_field(
     tmp_path_factory: pytest.TempPathFactory, fields: Mapping[str, object]
 ) -> None:
     """Never an error of another kind; what is made can be shown and is in force as it was asked for."""
-    house = House(tmp_path_factory.mktemp("accounts"))
+    house = House(SqliteAccounts(tmp_path_factory.mktemp("accounts")))
     try:
         made = house.accounts.create_key(fields, ME)
     except AccountsError as exc:

@@ -1,0 +1,402 @@
+"""`velox import litellm-db`: dumps as pg_dump makes them, what their rows become, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velox.accounts.fields import FieldError, view
+from velox.accounts.litellm import take_fields
+from velox.accounts.model import Key
+from velox.accounts.service import Accounts, Adopted, Adoption
+from velox.accounts.sqlite import SqliteAccounts
+from velox.cli import main
+from velox.importing.litellm_db import TABLES, Plan, plan, read_tables
+from velox.importing.pg_dump import DumpError, Row, parse_array, read_database, read_dump
+
+DUMPS = Path(__file__).parent / "litellm_dumps"
+COPY, INSERTS = DUMPS / "copy.sql", DUMPS / "inserts.sql"
+NOW_S = 1_795_430_000  # 2026-11-23
+SHOP, LAB, MEMBER = "shop-frontend", "lab", "member"
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def rows_of(path: Path) -> list[tuple[str, Row]]:
+    """Return all rows; INSERTs write truth values as words."""
+    words = {"true": "t", "false": "f"}
+    return [
+        (table, {name: words.get(value, value) if value else value for name, value in row.items()})
+        for table, row in read_dump(path, TABLES)
+    ]
+
+
+def planned(text: str | None = None, *, zone: str = "UTC", path: Path = COPY, into: Path | None = None) -> Plan:
+    if text is not None and into is not None:
+        path = into / "dump.sql"
+        path.write_text(text)
+    return plan(read_tables(read_dump(path, TABLES)), NOW_S, zone)
+
+
+def account(made: Plan, name: str) -> Adopted:
+    return next(each for each in made.accounts if each.fields.get("name") == name)
+
+
+# -- dumps --------------------------------------------------------------------------------------------
+
+
+def test_both_forms_of_a_dump_have_the_same_rows() -> None:
+    """COPY and INSERT; a prompt in it looks like statements, and a function has an odd apostrophe."""
+    rows = rows_of(COPY)
+
+    assert rows == rows_of(INSERTS)
+    tokens = [row for table, row in rows if table == "LiteLLM_VerificationToken"]
+    assert [row["key_alias"] for row in tokens] == ["shop frontend", "lab", "rotated", "member", "spent", "old", None]
+    assert json.loads(tokens[0]["metadata"] or "") == {"tags": ["prod", "web"], "owner": "x\ty"}
+    messages = next(row["messages"] for _, row in rows if row.get("request_id") == "r2")
+    assert "it's; \nCOPY public" in json.loads(messages or "")["content"]
+
+
+def test_compressed_dump_is_read(tmp_path: Path) -> None:
+    packed = tmp_path / "dump.sql.gz"
+    packed.write_bytes(gzip.compress(COPY.read_bytes()))
+
+    assert rows_of(packed) == rows_of(COPY)
+
+
+@pytest.mark.parametrize("path", [COPY, INSERTS], ids=["copy", "inserts"])
+def test_dump_that_was_cut_off_is_refused_wherever(path: Path, tmp_path: Path) -> None:
+    """A limit could be missing."""
+    content = path.read_bytes()
+    end = content.rindex(b"-- PostgreSQL database dump complete")
+    cut = tmp_path / "cut.sql"
+    for at in range(0, end, 397):
+        cut.write_bytes(content[:at])
+        with pytest.raises(DumpError, match="dump"):
+            list(read_dump(cut, TABLES))
+
+
+def test_other_formats_and_encodings_are_refused(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    dump.write_bytes(b"PGDMP\x01\x0e")
+    with pytest.raises(DumpError, match="pg_restore"):
+        list(read_dump(dump, TABLES))
+    dump.write_text(COPY.read_text().replace("'UTF8'", "'LATIN1'"))
+    with pytest.raises(DumpError, match="encoding=UTF8"):
+        list(read_dump(dump, TABLES))
+    with pytest.raises(DumpError, match="No such file"):
+        list(read_dump(tmp_path / "none", TABLES))
+
+
+def test_database_is_read_by_pg_dump(tmp_path: Path) -> None:
+    """The password is not among its arguments; what it says when it fails is told."""
+    program = tmp_path / "pg_dump"
+    program.write_text(f'#!/bin/sh\nenv > {tmp_path}/env\necho "$@" > {tmp_path}/arguments\ncat {COPY}\n')
+    program.chmod(0o700)
+    url = "postgresql://me:p%40ss@db.example:6432/llm?schema=public&connection_limit=5&sslmode=require"
+
+    rows = list(read_database(url, TABLES, program=str(program)))
+
+    assert len(rows) == len(rows_of(COPY))
+    environ = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    wanted = {"PGHOST": "db.example", "PGPORT": "6432", "PGUSER": "me", "PGPASSWORD": "p@ss", "PGDATABASE": "llm"}
+    assert {name: environ[name] for name in wanted} == wanted and environ["PGSSLMODE"] == "require"
+    arguments = (tmp_path / "arguments").read_text()
+    assert "p@ss" not in arguments and '--table="LiteLLM_VerificationToken"' in arguments
+    program.write_text(f"#!/bin/sh\nhead -c 5000 {COPY}\necho 'server closed the connection' >&2\nexit 1\n")
+    with pytest.raises(DumpError, match="server closed the connection"):
+        list(read_database(url, TABLES, program=str(program)))
+    with pytest.raises(DumpError, match="client programs"):
+        list(read_database(url, TABLES, program=str(tmp_path / "none")))
+    with pytest.raises(DumpError, match="expected postgresql://"):
+        list(read_database("postgresql://me:x@[db/llm", TABLES, program=str(program)))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("{}", []), (None, []), ("{a,b}", ["a", "b"]), (r'{"a,b","c\"d\\",NULL,x}', ["a,b", 'c"d\\', "x"])],
+)
+def test_arrays_are_read(text: str | None, values: list[str]) -> None:
+    assert parse_array(text) == values
+
+
+@pytest.mark.parametrize("text", ["a", "{a", '{"a}', "{a}b}", "{a,,b}"])
+def test_what_is_no_array_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="array"):
+        parse_array(text)
+
+
+# -- what becomes of it -------------------------------------------------------------------------------
+
+
+def test_accounts_keep_ids_digests_and_limits() -> None:
+    made = planned()
+    shop = account(made, SHOP)
+
+    assert made.limiting == {}
+    assert shop.digests == ((bytes.fromhex(digest("sk-shop-0123456789abcdef")), None),)
+    assert shop.hint == "sk-...cdef"
+    assert shop.fields == {
+        "name": SHOP,
+        "team": "shop",
+        "user": "auth0-5f7c-662dd0a5",
+        "rpm": 600,
+        "burst": 600,
+        "concurrency": 20,
+        "tags": ["prod", "web"],
+        "models": ["gpt-4o", "gpt-4o-mini"],
+        "budgets": [{"usd": "100.000000000", "window": "month"}],
+        "metadata": {
+            "owner": "x\ty",
+            "litellm": {"aliases": {"fast": "gpt-4o-mini"}, "key_alias": "shop frontend"},
+        },
+    }
+    rotated = account(made, "rotated")
+    assert rotated.is_blocked
+    assert rotated.digests[1:] == ((bytes.fromhex(digest("sk-before-0123456789abcd")), 1_798_761_600),)
+    assert "models" not in rotated.fields  # all of its team's
+    # Of the row of budgets it names; its user's models, since it is the user's own.
+    assert account(made, LAB).fields == {
+        "name": LAB,
+        "user": "ada@example.com",
+        "rpm": 60,
+        "burst": 60,
+        "tpm": 50_000,
+        "models": ["gpt-4o"],
+        "endpoints": ["/v1/chat/completions"],
+        "expires": "2096-06-30T12:00:00Z",
+        "budgets": [{"usd": "5.000000000", "window": "24h", "soft": [80]}],
+        "metadata": {"litellm": {"budget_duration": "24h"}},
+    }
+    assert account(made, MEMBER).fields["budgets"] == [{"usd": "2.500000000", "window": "week"}]
+    assert "models" not in account(made, MEMBER).fields
+    assert account(made, "Bob").fields["budgets"] == [
+        {"usd": "20.000000000", "window": "10d", "starts": "2026-11-28T00:00:00Z"}
+    ]
+    assert made.left_out == {
+        "keys of sessions of LiteLLM's own pages": [digest("sk-session")[:8]],
+        "keys that have expired": ["old"],
+    }
+
+
+def test_spend_is_that_of_the_days_and_what_is_beyond() -> None:
+    """Days come first, then single calls of other days, then what LiteLLM's counters have more, in their period."""
+    made = planned()
+    nano: dict[str, int] = {}
+    for row in made.spend:
+        nano[row.key.partition(" ")[2] or f"team {row.team}"] = (
+            nano.get(row.key.partition(" ")[2] or f"team {row.team}", 0) + row.sums.cost_nano
+        )
+
+    assert nano == {
+        SHOP: 40_250_000_000,
+        LAB: 1_500_000_000,
+        "gone": 240,
+        "rotated": 500_000_000,
+        "spent": 1_250_000_000,
+        "old": 125_000_000,
+        "team shop": 41_250_000_000 - 40_250_000_000 - 240,
+    }
+    assert {row.team for row in made.spend if "gone" in row.key} == {"shop"}
+    assert sum(row.sums.n for row in made.spend) == 915
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("\t{}\tb-lab\t", '\t{"gpt-4o": 5}\tb-lab\t', "model_max_budget of a key"),
+        ('"tags": ["prod", "web"]', '"model_rpm_limit": {"gpt-4o": 1}', "metadata.model_rpm_limit of a key"),
+        ('"tags": ["prod", "web"]', '"guardrails": ["pii"]', "metadata.guardrails of a key"),
+        ("\t{/chat/completions}\t", "\t{management_routes}\t", "allowed_routes of a key"),
+        ("b-org\t\\N\t\\N", "b-org\t1000\t\\N", "limits of an organization"),
+    ],
+)
+def test_limit_that_would_not_hold_is_told(before: str, after: str, told: str, tmp_path: Path) -> None:
+    text = COPY.read_text()
+    assert before in text
+
+    assert told in planned(text.replace(before, after), into=tmp_path).limiting
+
+
+def test_members_budget_over_several_keys_is_told(tmp_path: Path) -> None:
+    line = next(line for line in COPY.read_text().splitlines() if "\tmember\t" in line)
+    text = COPY.read_text().replace(line, f"{line}\n{line.replace(digest('sk-member'), digest('sk-other'))}")
+
+    assert planned(text, into=tmp_path).limiting == {
+        "limits of a member of a team, over several keys": ["ada@example.com"]
+    }
+
+
+# -- fields -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        ({"max_budget": 10}, {"usd": "10.000000000", "window": "total"}),
+        ({"max_budget": 0.1, "budget_duration": "1d"}, {"usd": "0.100000000", "window": "day"}),
+        ({"max_budget": 1, "budget_duration": "7d"}, {"usd": "1.000000000", "window": "week"}),
+        ({"max_budget": 1, "budget_duration": "1mo"}, {"usd": "1.000000000", "window": "month"}),
+        ({"max_budget": 1, "budget_duration": "3mo"}, {"usd": "1.000000000", "window": "93d"}),
+        ({"max_budget": 1e-10, "budget_duration": "30s"}, {"usd": "0.000000000", "window": "30s"}),
+        (
+            # An older LiteLLM, which counts thirty days from the last reset.
+            {"max_budget": 1, "budget_duration": "30d", "budget_reset_at": "2026-12-05 07:00:00"},
+            {"usd": "1.000000000", "window": "30d", "starts": "2026-12-05T07:00:00Z"},
+        ),
+        (
+            {"max_budget": 8, "soft_budget": 2, "budget_duration": "1d"},
+            {"usd": "8.000000000", "window": "day", "soft": [25]},
+        ),
+    ],
+)
+def test_budgets_have_the_windows_of_litellm(given: dict[str, Any], budget: dict[str, Any]) -> None:
+    assert take_fields("key", given, NOW_S).fields["budgets"] == [budget]
+
+
+def test_soft_budget_is_kept_as_it_was() -> None:
+    """Where it is no whole percent, and where no budget is."""
+    kept = take_fields("key", {"max_budget": 3, "soft_budget": Decimal(1)}, NOW_S).fields
+    assert kept["metadata"] == {"litellm": {"soft_budget": 1.0}}
+    assert take_fields("key", {"soft_budget": Decimal(1)}, NOW_S).fields["metadata"] == {
+        "litellm": {"soft_budget": 1.0}
+    }
+
+
+def test_budgets_have_the_zone_in_which_litellm_resets() -> None:
+    given = {"max_budget": 1, "budget_duration": "1d", "budget_reset_at": "2026-11-23 23:00:00"}
+
+    assert take_fields("key", given, NOW_S, "Europe/Berlin").fields["budgets"] == [
+        {"usd": "1.000000000", "window": "day", "zone": "Europe/Berlin"}
+    ]
+    assert take_fields("key", given, NOW_S).fields["budgets"] == [
+        {"usd": "1.000000000", "window": "1d", "starts": "2026-11-23T23:00:00Z"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_budget", "much"),
+        ("max_budget", -1),
+        ("max_budget", float("nan")),
+        ("max_budget", True),
+        ("rpm_limit", 1.5),
+        ("tpm_limit", -1),
+        ("duration", "soon"),
+        ("metadata", [1]),
+        ("allowed_routes", [1]),
+    ],
+)
+def test_wrong_value_names_the_field(field: str, value: object) -> None:
+    with pytest.raises(FieldError) as refused:
+        take_fields("key", {field: value}, NOW_S)
+
+    assert refused.value.field == field
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str, dump: Path = COPY) -> tuple[int, str]:
+    capsys.readouterr()
+    environ = {"VELOX_LEDGER": str(folder), "VELOX_UPSTREAM_ORIGIN": "http://127.0.0.1:1"}
+    code = main(["import", "litellm-db", str(dump), *arguments], environ)
+    return code, capsys.readouterr().err
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Iterator[Accounts]:
+    store = SqliteAccounts(tmp_path / "ledger")
+    yield Accounts(store)
+    store.close()
+
+
+def test_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], accounts: Accounts) -> None:
+    """What somebody has changed here since stays; the rest follows LiteLLM."""
+    folder = tmp_path / "ledger"
+    assert run(folder, capsys)[0] == 0
+    number = accounts.number()
+    code, told = run(folder, capsys, dump=INSERTS)
+
+    assert (code, accounts.number()) == (0, number)
+    assert "teams: 2 the same" in told
+    assert "keys: 5 the same" in told
+    shop = accounts.key_of("sk-shop-0123456789abcdef")
+    assert shop is not None
+    accounts.update("key", shop.id, {"rpm": 5}, "ann")
+    moved = tmp_path / "later.sql"
+    moved.write_text(COPY.read_text().replace("\t50000\t", "\t70000\t").replace("\t600\t", "\t900\t"))
+
+    code, told = run(folder, capsys, dump=moved)
+
+    assert code == 0
+    assert "keys: 1 changed, 3 the same, 1 kept" in told
+    lab = accounts.key_of("sk-lab-0123456789abcdefg")
+    assert lab is not None
+    assert lab.rates.tpm == 70_000
+    kept = accounts.get("key", shop.id)
+    assert kept.rates.rpm == 5
+    assert isinstance(kept, Key)
+    assert view(kept)["team"] == "shop"
+
+
+def test_nothing_is_done_on_a_dry_run_or_when_a_limit_would_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accounts: Accounts
+) -> None:
+    folder = tmp_path / "ledger"
+    assert run(folder, capsys, "--dry-run")[0] == 0
+    assert accounts.number() == 0
+    weaker = tmp_path / "weaker.sql"
+    weaker.write_text(COPY.read_text().replace('"tags": ["prod", "web"]', '"guardrails": ["pii"]'))
+
+    code, told = run(folder, capsys, dump=weaker)
+
+    assert code == 1
+    assert "metadata.guardrails of a key: shop frontend" in told
+    assert accounts.number() == 0
+    assert run(folder, capsys, "--allow-weaker", dump=weaker)[0] == 0
+    assert accounts.key_of("sk-shop-0123456789abcdef") is not None
+
+
+def test_report_shows_no_secret_and_no_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = run(tmp_path / "ledger", capsys)[1]
+
+    assert "scrypt" not in told
+    assert digest("sk-session") not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("--zone", "Nowhere"), "--zone"), (("-o", "x"), "--output"), (("none.sql",), "none.sql"), (("env:URL",), "URL")],
+)
+def test_wrong_argument_is_told(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments[0].startswith("-"):
+        code, lines = run(tmp_path / "ledger", capsys, *arguments)
+    else:
+        code, lines = run(tmp_path / "ledger", capsys, dump=Path(arguments[0]))
+
+    assert code == 2
+    assert told in lines
+
+
+def test_adopted_key_must_not_have_a_digest_of_another(accounts: Accounts) -> None:
+    made, secret = accounts.create_key({"name": "one"}, "ann")
+    adopted = Adopted("key", "key_two", {"name": "two"}, digests=((hashlib.sha256(secret.encode()).digest(), None),))
+
+    with pytest.raises(Exception, match="there is such a key already"):
+        accounts.adopt(adopted, "import")
+    again = adopted._replace(digests=((b"x" * 32, None),))
+    assert [accounts.adopt(again, "import") for _ in range(2)] == [Adoption.MADE, Adoption.SAME]
+    assert made.id != "key_two"

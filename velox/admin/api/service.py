@@ -1,0 +1,129 @@
+"""The API as a whole: who asks, which call it is, and its answer from a thread.
+
+Knows: roles, and that what waits for a database does so in few threads, for probes and metrics must not wait. Does not
+know: what a call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from velox.accounts.service import AccountsError
+from velox.admin.api.accounts import refused
+from velox.admin.api.call import ApiCall, ApiError, Asker, error_reply, json_reply
+from velox.admin.api.openapi import describe
+from velox.admin.api.routes import OtherTable, Route, RouteTable
+from velox.admin.message import AdminRequest, RefusalError, Reply
+from velox.admin.roles import Role, bearer_of
+from velox.ledger.store import StoreError
+
+__all__ = ["API_PATH", "Api"]
+
+API_PATH: Final = "/api/v1"
+_DESCRIPTION: Final = f"{API_PATH}/openapi.json"
+_THREADS: Final = 2
+_MOST_WAITING: Final = 32
+_READS: Final = frozenset({"GET", "HEAD"})
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Api:
+    """The API of the admin listener.
+
+    asker_of: returns who shows a key of a client; None: it is no key in force. It may wait for the database.
+    litellm: paths of LiteLLM that are served beside it; None: none is.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        asker_of: Callable[[str], Asker | None],
+        version: str,
+        litellm: OtherTable | None = None,
+    ) -> None:
+        self._table: Final = RouteTable(routes)
+        self._litellm: Final = litellm
+        self._asker_of: Final = asker_of
+        self._description: Final = describe(routes, version)
+        self._threads: Final = ThreadPoolExecutor(_THREADS, "api")
+        self._n_waiting = 0
+
+    def __repr__(self) -> str:
+        return f"<Api {self._table!r}>"
+
+    def takes(self, path: str) -> bool:
+        """Tell whether a path is the API's."""
+        return path == API_PATH or path.startswith(f"{API_PATH}/") or self._is_litellms(path)
+
+    def _is_litellms(self, path: str) -> bool:
+        return self._litellm is not None and self._litellm.takes(path)
+
+    def _refusal(self, request: AdminRequest, error: ApiError) -> Reply:
+        """Return the reply of a call that is refused, in the shape of its path."""
+        if self._litellm is not None and self._litellm.takes(request.path):
+            return self._litellm.error_reply(error)
+        return error_reply(error)
+
+    def admit(self, request: AdminRequest, role: Role | None) -> None:
+        """Refuse what is refused whatever its body is. Raises RefusalError.
+
+        role: of who asks; None: they show no token. A client's key may read, and is looked for later.
+        """
+        if role is None and (not bearer_of(request) or request.method not in _READS):
+            raise RefusalError.of(self._refusal(request, _unknown()))
+
+    async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
+        """Answer a request. role: as for admit()."""
+        if self._n_waiting >= _MOST_WAITING:
+            busy = ApiError(503, "busy", "too many calls of the API are waiting", headers=(("Retry-After", "1"),))
+            return self._refusal(request, busy)
+        self._n_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, role)
+        finally:
+            self._n_waiting -= 1
+
+    def _answer(self, request: AdminRequest, role: Role | None) -> Reply:
+        try:
+            asker = self._asker_of(bearer_of(request)) if role is None else Asker(role, role.value)
+            if asker is None:
+                raise _unknown()
+            if request.path == _DESCRIPTION and request.method in _READS:
+                return json_reply(200, self._description)
+            return self._call(request, asker)
+        except ApiError as error:
+            return self._refusal(request, error)
+        except AccountsError as error:
+            return self._refusal(request, refused(error))
+        except StoreError:
+            _log.warning("the API can't use its database", exc_info=True)
+            return self._refusal(
+                request, ApiError(503, "database", "the database can't be used now; the operations log says why")
+            )
+
+    def _call(self, request: AdminRequest, asker: Asker) -> Reply:
+        table: OtherTable | RouteTable = self._table
+        if self._litellm is not None and self._litellm.takes(request.path):
+            table = self._litellm
+        route, ids = table.find(request)
+        if asker.role not in route.roles:
+            raise _forbidden(asker.role)
+        query, body = table.query(request, route), table.body(request, route)
+        answer = route.handle(ApiCall(asker, ids, query, body, request.is_private))
+        return json_reply(answer.status, answer.body)
+
+
+def _unknown() -> ApiError:
+    message = "send the admin token, or a client's key: Authorization: Bearer TOKEN"
+    return ApiError(401, "unauthorized", message, headers=(("WWW-Authenticate", "Bearer"),))
+
+
+def _forbidden(role: Role) -> ApiError:
+    if role is Role.OPEN:
+        return ApiError(403, "forbidden", "nothing is changed without a token: set VELOX_ADMIN_TOKEN")
+    return ApiError(403, "forbidden", "this token may not do that: the admin token is needed")

@@ -1,0 +1,129 @@
+"""What calls of models took and cost, at /api/v1: sums, and single calls.
+
+Knows: the parameters, and what each role may see. Does not know: how records are kept (velox.ledger). All handlers
+block: they wait for the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from velox.admin.api import schemas
+from velox.admin.api.call import Answer, ApiCall, ApiError
+from velox.admin.api.routes import OWNERS, Field, Route
+from velox.admin.roles import Role
+from velox.ledger.asked import FOREVER_S, parse_dimensions, parse_time
+from velox.ledger.report import call_rows, total_rows
+from velox.ledger.store import DIMENSIONS, Dimension, Question, Store
+
+__all__ = ["UsagePages"]
+
+_PAGE: Final = 1000
+_MOST_PAGE: Final = 10_000
+_US: Final = 1_000_000
+_FILTERS: Final[tuple[Dimension, ...]] = ("key", "team", "user", "tag", "upstream", "model")
+_TEXT: Final = {"type": "string"}
+_CURSOR: Final = re.compile(r"([0-9]{1,17})\.([0-9]{1,9})")
+
+
+class UsagePages:
+    """The calls. store: opens it; it is closed again. now: with its time zone.
+
+    key_of: returns how records name a managed key, by its id; what is no id of one is returned as it is.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        now: Callable[[], datetime.datetime],
+        key_of: Callable[[str], str],
+    ) -> None:
+        self._store: Final = store
+        self._now: Final = now
+        self._key_of: Final = key_of
+
+    def __repr__(self) -> str:
+        return "<UsagePages>"
+
+    def routes(self) -> Iterator[Route]:
+        """Return all of them."""
+        times = (
+            Field("since", _TEXT, "a day, a time of RFC 3339, or a time ago such as 24h or 30d; 30d"),
+            Field("until", _TEXT, "the same; none: to now"),
+            Field("key", _TEXT, "only calls of this key: its id, its name, or as `by=key` shows it"),
+            *(Field(name, _TEXT, f"only calls of this {name}") for name in _FILTERS if name != "key"),
+        )
+        cursor = Field("cursor", _TEXT, "of the page before")
+        limit = Field("limit", {"type": "integer", "minimum": 1, "maximum": _MOST_PAGE}, f"of a page; {_PAGE}")
+        by = Field("by", _TEXT, f"with commas between: {', '.join(DIMENSIONS)}; day")
+        page = schemas.listed(schemas.ref("Usage"))
+        about = "Sums of calls, tokens and cost."
+        yield Route("GET", "/api/v1/usage", "usage", about, self._sums, page, OWNERS, (*times, by, cursor, limit))
+        page = schemas.listed(schemas.ref("Call"))
+        about = "Single calls, in the order of their start."
+        yield Route("GET", "/api/v1/calls", "listCalls", about, self._calls, page, OWNERS, (*times, cursor, limit))
+
+    def _question(self, call: ApiCall, by: tuple[Dimension, ...]) -> Question:
+        """Return what is asked for. Raises ApiError."""
+        now = self._now()
+        try:
+            since_s = parse_time(call.query.get("since", "30d"), now)
+        except ValueError as exc:
+            raise ApiError(400, "invalid", f"since: {exc}", "since") from None
+        try:
+            until_s = parse_time(call.query["until"], now) if "until" in call.query else FOREVER_S
+        except ValueError as exc:
+            raise ApiError(400, "invalid", f"until: {exc}", "until") from None
+        where = [(name, call.query[name]) for name in _FILTERS if name in call.query]
+        where = [(name, self._key_of(value) if name == "key" else value) for name, value in where]
+        asker = call.asker
+        if asker.role is Role.OWN:
+            # A key's name may be another team's key's name, too.
+            where.append(("team", asker.team))
+            if not asker.team:
+                where.append(("key", asker.key_name))
+        return Question(since_s, until_s, by, tuple(where))
+
+    def _sums(self, call: ApiCall) -> Answer:
+        try:
+            by = parse_dimensions(call.query.get("by", "day"))
+        except ValueError as exc:
+            raise ApiError(400, "invalid", f"by: {exc}", "by") from None
+        text = call.query.get("cursor", "0")
+        if not text.isascii() or not text.isdecimal() or len(text) > 12:
+            raise _bad_cursor()
+        at, most = int(text), call.number("limit", _PAGE, _MOST_PAGE)
+        with contextlib.closing(self._store()) as store:
+            found = store.totals(self._question(call, by))
+        rows = list(total_rows(by, found[at : at + most]))
+        return Answer(200, {"data": rows, "cursor": str(at + most) if len(found) > at + most else None})
+
+    def _calls(self, call: ApiCall) -> Answer:
+        question, most = self._question(call, ()), call.number("limit", _PAGE, _MOST_PAGE)
+        begin_us, n_seen = question.since_s * _US, 0
+        if "cursor" in call.query:
+            match = _CURSOR.fullmatch(call.query["cursor"])
+            if match is None:
+                raise _bad_cursor()
+            begin_us, n_seen = int(match[1]), int(match[2])
+            question = Question(max(question.since_s, begin_us // _US), question.until_s, (), question.where)
+        with contextlib.closing(self._store()) as store:
+            later = (each for each in store.calls(question) if each.started_us >= begin_us)
+            found = list(islice(later, n_seen, n_seen + most + 1))
+        shown = found[:most]
+        cursor = None
+        if len(found) > most:
+            # So many calls of this very microsecond are on the pages up to this one.
+            last_us = shown[-1].started_us
+            n_last = sum(each.started_us == last_us for each in shown) + (n_seen if last_us == begin_us else 0)
+            cursor = f"{last_us}.{n_last}"
+        return Answer(200, {"data": list(call_rows(shown)), "cursor": cursor})
+
+
+def _bad_cursor() -> ApiError:
+    return ApiError(400, "invalid", "cursor: expected what the page before has told", "cursor")

@@ -1,0 +1,195 @@
+"""Keys, teams and users as LiteLLM's clients give and see them.
+
+    created()   a body that makes one, as Accounts takes it
+    changed()   a body that changes one: the fields of ours that it changes
+    shown()     one as its fields there
+
+Knows: which fields of ours a field of theirs changes. Does not know: paths, or where spend is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from velox.accounts.fields import FieldError, time_text
+from velox.accounts.litellm import LITELLM, duration_text, take_fields, window_fields
+from velox.accounts.model import Account, Key, Kind, User
+from velox.admin.api.call import ApiError
+from velox.policy.budget import NANO_PER_USD, parse_budget
+from velox.types import Budget
+
+__all__ = ["changed", "created", "first_budget", "shown"]
+
+_ID: Final[Mapping[Kind, str]] = {"key": "key", "team": "team_id", "user": "user_id"}
+_RATES: Final = {"rpm_limit": "rpm", "tpm_limit": "tpm", "max_parallel_requests": "concurrency"}
+_BUDGET: Final = frozenset({"max_budget", "budget_duration", "soft_budget", "budget_limits"})
+# What of ours a field of theirs changes; any other changes only what is kept in `metadata`.
+_CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "key_alias": ("name",),
+    "team_alias": ("name",),
+    "user_alias": ("name",),
+    "user_email": ("email",),
+    "team_id": ("team",),
+    "user_id": ("user",),
+    "models": ("models",),
+    "tags": ("tags",),
+    "metadata": ("tags",),
+    "allowed_routes": ("endpoints",),
+    "duration": ("expires",),
+    "expires": ("expires",),
+    "rpm_limit": ("rpm", "burst"),
+    "tpm_limit": ("tpm",),
+    "max_parallel_requests": ("concurrency",),
+    **dict.fromkeys(_BUDGET, ("budgets",)),
+}
+# They ask for something to be done, not kept.
+_DONE: Final = frozenset(
+    {"blocked", "spend", "auto_create_key", "send_invite_email", "litellm_changed_by", "grace_period"}
+)
+_OF_TEAMS: Final = frozenset({"members_with_roles", "members", "admins"})
+
+
+def created(kind: Kind, body: Mapping[str, Any], now_s: int, tell: Callable[[str], None]) -> dict[str, object]:
+    """Return the fields of a new one. tell: takes the name of each field that means nothing. Raises ApiError."""
+    check_blocked(body)
+    if body.get("spend"):
+        raise ApiError(400, "invalid", "spend: expected 0 or nothing: what was spent is what is recorded", "spend")
+    return _taken(kind, {name: value for name, value in body.items() if name not in _DONE}, now_s, tell)
+
+
+def changed(
+    account: Account, body: Mapping[str, Any], now_s: int, tell: Callable[[str], None], kind: Kind
+) -> dict[str, object]:
+    """Return the fields that a body changes; None: it takes one away. As created()."""
+    check_blocked(body)
+    given = {name: value for name, value in body.items() if name not in _DONE and name != _ID[kind]}
+    before = _settable(account)
+    metadata = dict(before.pop("metadata", {}))
+    metadata[LITELLM] = {name: value for name, value in _kept(account).items() if name not in given}
+    if isinstance(given.get("metadata"), dict):
+        metadata = {**given["metadata"], LITELLM: metadata[LITELLM]}
+        if "tags" in given["metadata"]:
+            before.pop("tags", None)
+    taken = _taken(kind, {**before, **given, "metadata": metadata}, now_s, tell)
+    names = {ours for name in given for ours in _CHANGES.get(name, ())}
+    fields = {name: taken.get(name) for name in names}
+    if "budgets" in names:
+        budgets = taken.get("budgets") or []
+        assert isinstance(budgets, list), "made by take_fields()"
+        # Those that have no name there: of tokens, and further ones.
+        others = [each for each in account.budgets if each is not first_budget(account)]
+        if "budget_limits" not in given:
+            budgets = [*budgets, *map(_budget_fields, others)]
+        fields["budgets"] = budgets
+    fields["metadata"] = taken.get("metadata")
+    return fields
+
+
+def check_blocked(body: Mapping[str, Any]) -> None:
+    """Refuse what neither blocks nor unblocks. Raises ApiError."""
+    if body.get("blocked") not in (None, True, False):
+        raise ApiError(400, "invalid", "blocked: expected true or false", "blocked")
+
+
+def _taken(kind: Kind, given: Mapping[str, object], now_s: int, tell: Callable[[str], None]) -> dict[str, object]:
+    try:
+        taken = take_fields(kind, given, now_s)
+    except FieldError as exc:
+        raise ApiError(400, "invalid", str(exc), exc.field) from None
+    if taken.limiting:
+        name = taken.limiting[0]
+        message = (
+            f"{name}: Velox has no such limit; without it more would be allowed than asked for, so nothing was done"
+        )
+        raise ApiError(400, "invalid", message, name)
+    for name in taken.unused:
+        tell(name)
+    return taken.fields
+
+
+def first_budget(account: Account) -> Budget | None:
+    """Return the budget that `max_budget` stands for."""
+    return next((each for each in account.budgets if each.limit_nano is not None), None)
+
+
+def _budget_fields(budget: Budget) -> dict[str, object]:
+    found: dict[str, object] = {"window": budget.window, "soft": list(budget.soft) or None, "strict": budget.strict}
+    if budget.limit_nano is None:
+        found["tokens"] = budget.limit_tokens
+    else:
+        found["usd"] = f"{budget.limit_nano // NANO_PER_USD}.{budget.limit_nano % NANO_PER_USD:09d}"
+        found["unpriced"] = "refuse" if budget.refuses_unpriced else "allow"
+    if isinstance(budget.window, str) and budget.window != "total":
+        found["zone"] = budget.zone
+    if budget.start_s:
+        found["starts"] = time_text(budget.start_s)
+    return found
+
+
+def _kept(account: Account) -> dict[str, Any]:
+    kept = account.metadata.get(LITELLM)
+    return dict(kept) if isinstance(kept, dict) else {}
+
+
+def _settable(account: Account) -> dict[str, Any]:
+    """Return the fields that a client may give, as it would give them."""
+    rates = {theirs: getattr(account.rates, ours) or None for theirs, ours in _RATES.items()}
+    found: dict[str, Any] = {
+        "models": list(account.models),
+        "metadata": {name: value for name, value in account.metadata.items() if name != LITELLM},
+        "tags": list(account.tags),
+        **rates,
+        **_budget_shown(account),
+    }
+    if isinstance(account, Key):
+        expires = None if account.expires_s is None else time_text(account.expires_s)
+        owners = {"team_id": account.team or None, "user_id": account.user or None}
+        found |= {
+            "key_alias": account.name or None,
+            **owners,
+            "expires": expires,
+            "allowed_routes": list(account.endpoints),
+        }
+    elif isinstance(account, User):
+        found |= {"user_alias": account.name or None, "user_email": account.email or None}
+    else:
+        found["team_alias"] = account.name or None
+    return found
+
+
+def _budget_shown(account: Account) -> dict[str, Any]:
+    budget = first_budget(account)
+    if budget is None:
+        return {"max_budget": None, "budget_duration": None, "soft_budget": _kept(account).get("soft_budget")}
+    assert budget.limit_nano is not None, "it is one of dollars"
+    usd = budget.limit_nano / NANO_PER_USD
+    duration = duration_text(budget)
+    kept = _kept(account).get("budget_duration")
+    if kept is not None:
+        try:
+            window, _ = window_fields(kept, None, "UTC")
+            # Somebody may have changed the budget since, by other means.
+            duration = kept if parse_budget({"usd": 0, **window}).window == budget.window else duration
+        except FieldError:
+            pass
+    soft = budget.limit_nano * budget.soft[0] // 100 / NANO_PER_USD if budget.soft else None
+    soft = soft if soft is None else _kept(account).get("soft_budget", soft)  # it is a whole percent here
+    return {"max_budget": usd, "budget_duration": duration, "soft_budget": soft}
+
+
+def shown(account: Account) -> dict[str, Any]:
+    """Return an account as its fields there, but for its id and its spend."""
+    own = _settable(account)
+    kept = {name: value for name, value in _kept(account).items() if name not in ("budget_duration", "soft_budget")}
+    metadata = {**own["metadata"], "tags": own["tags"]} if own["tags"] else own["metadata"]
+    teams: dict[str, Any] = {} if isinstance(account, Key | User) else {name: [] for name in _OF_TEAMS}
+    return {
+        **own,
+        **teams,
+        **kept,
+        "metadata": metadata,
+        "blocked": account.is_blocked,
+        "created_at": time_text(account.created_s),
+        "updated_at": time_text(account.updated_s),
+    }

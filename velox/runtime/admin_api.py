@@ -1,0 +1,102 @@
+"""The API of one gateway, put together: its databases, opened when they are first asked for.
+
+Knows: which settings it needs. Does not know: what a call does (velox.admin.api).
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from typing import Final
+
+from velox.accounts.force import caller_id
+from velox.accounts.model import Key
+from velox.accounts.service import Accounts, AccountsError
+from velox.admin.api.accounts import AccountPages
+from velox.admin.api.budgets import BudgetPages
+from velox.admin.api.call import ApiError, Asker
+from velox.admin.api.service import Api
+from velox.admin.api.usage import UsagePages
+from velox.admin.litellm.accounts import LitellmAccounts
+from velox.admin.litellm.reports import LitellmReports, Model
+from velox.admin.litellm.table import LitellmTable
+from velox.admin.roles import Role
+from velox.ledger.record import recorded_key
+from velox.ledger.store import Store
+from velox.runtime.stores import account_store, record_store
+from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory
+
+__all__ = ["admin_api"]
+
+
+class _Databases:
+    """Opens them. Threads may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings: Final = settings
+        self._lock: Final = threading.Lock()
+        self._accounts: Accounts | None = None
+
+    def accounts(self) -> Accounts:
+        """Return the accounts. Raises ApiError, StoreError."""
+        settings = self._settings
+        if settings.ledger is None or not settings.managed_keys:
+            message = "there are no managed keys here: set VELOX_LEDGER=FOLDER and VELOX_MANAGED_KEYS=on"
+            raise ApiError(404, "off", message)
+        with self._lock:
+            if self._accounts is None:
+                self._accounts = Accounts(account_store(settings))
+            return self._accounts
+
+    def records(self) -> Store:
+        """Open the store of records. Raises ApiError, StoreError."""
+        if self._settings.ledger is None:
+            raise ApiError(404, "off", "nothing is recorded here: set VELOX_LEDGER=FOLDER")
+        return record_store(self._settings, is_reader=True)
+
+    def asker_of(self, secret: str) -> Asker | None:
+        """Return whose key it is; None: no key that is in force. Raises StoreError."""
+        if self._settings.ledger is None or not self._settings.managed_keys:
+            return None
+        key = self.accounts().key_in_force(secret)
+        if key is None:
+            return None
+        return Asker(Role.OWN, key.id, key.id, _recorded(key), key.team)
+
+    def recorded_key_of(self, asked: str) -> str:
+        """Return how records name a managed key, by its id; what is no id of one as it is. Raises StoreError."""
+        if self._settings.ledger is None or not self._settings.managed_keys:
+            return asked
+        try:
+            key = self.accounts().get("key", asked)
+        except AccountsError:
+            return asked
+        return _recorded(key) if isinstance(key, Key) else asked
+
+
+def _recorded(key: Key) -> str:
+    return recorded_key(caller_id(key), key.name or key.id)
+
+
+def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None) -> Api:
+    """Return the API of a gateway."""
+    databases = _Databases(settings)
+    usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
+    routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
+    accounts = LitellmAccounts(databases.accounts, databases.records, time.time)
+    reports = LitellmReports(databases.accounts, databases.records, time.time, _models(settings))
+    litellm = LitellmTable([*accounts.routes(), *reports.routes()])
+    return Api(routes, databases.asker_of, version, litellm)
+
+
+def _models(settings: Settings) -> list[Model]:
+    """Return the models that routes name, with what each upstream is asked for."""
+    return [
+        Model(name, target.upstream, target.model or "")
+        for route in settings.routes
+        for name in route.match.models
+        if "*" not in name
+        for target in route.to
+    ]
