@@ -2,80 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
+import hmac
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import openai
 import pytest
 
 from tests.e2e.harness import KEY, VeloxProcess, until
-from tests.e2e.recorded_call import Call
-from tests.e2e.recording import JSON, RecordingUpstream
-from tests.e2e.routed import routed
+from tests.e2e.priced import COST_NANO, Priced, ask, ask_in_vain
+from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import covers
 from velox.cli import main
-
-Entry = dict[str, Any]
-# What each call costs: 1,000 tokens in at 1 $ a million, 100 out at 10 $.
-COST_NANO = 1000 * 1000 + 100 * 10_000
-CHAT = {"prompt_tokens": 1000, "completion_tokens": 100}
-
-
-class Priced:
-    """A gateway with an upstream whose calls all cost 0.002 $."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.prices = folder / "prices.yaml"
-        self.prices.write_text("prices:\n  - {model: own*, input: 1, output: 10}\n")
-        self.n_calls = 0
-        self.is_silent = False
-
-    async def answer(self, call: Call) -> None:
-        self.n_calls += 1
-        if self.is_silent:
-            await call.left.wait()
-            return
-        if call.target.endswith("/messages"):
-            told: Entry = {
-                "type": "message",
-                "role": "assistant",
-                "usage": {"input_tokens": 1000, "output_tokens": 100},
-            }
-        else:
-            told = {"choices": [], "usage": CHAT}
-        await call.reply(200, JSON, json.dumps(told).encode())
-
-    @contextlib.contextmanager
-    def running(self, budgets: Sequence[Entry], workers: int = 1, **more: str) -> Iterator[VeloxProcess]:
-        with RecordingUpstream() as upstream, upstream.playing(self.answer):
-            entry = {"name": "one", "provider": "openai", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
-            config = {"upstreams": [entry], "budgets": list(budgets)}
-            more = {"ledger": str(self.folder / "ledger"), "prices": str(self.prices), **more}
-            with routed(config, MODEL_KEY="sk-model-0123456789", workers=str(workers), **more) as velox:
-                yield velox
 
 
 @pytest.fixture
 def priced(tmp_path: Path) -> Priced:
     return Priced(tmp_path)
-
-
-def ask(velox: VeloxProcess, model: str = "own", **more: Any) -> int:
-    body = {"model": model, "messages": [], "max_tokens": 100, **more}
-    return velox.request("POST", "/v1/chat/completions", json.dumps(body).encode()).status
-
-
-def ask_in_vain(velox: VeloxProcess) -> None:
-    with contextlib.suppress(OSError):
-        ask(velox)
 
 
 @covers("VELOX_BUDGETS")
@@ -157,6 +104,48 @@ def test_case_07_killed_worker_holds_nothing(priced: Priced) -> None:
         until(lambda: velox.worker_pids() not in ([], [pid]), "there is another worker")
         # Held were some 120 tokens, which are spent now; each of these takes 1,100.
         assert [ask(velox) for _ in range(4)] == [200, 200, 200, 429]
+
+
+@covers("VELOX_BUDGET_METRICS")
+def test_metrics_tell_what_is_left_of_budgets_that_were_asked_for(priced: Priced) -> None:
+    budgets = [{"per": "gateway", "usd": 1, "window": "day"}, {"per": "key", "tokens": 5000, "window": "month"}]
+    with priced.running(budgets) as velox:
+        assert ask(velox) == 200
+        until(lambda: priced_left(velox) == [("gateway", 0.998)], "it is settled")
+    with priced.running(budgets, budget_metrics="key") as velox:
+        until(lambda: priced_left(velox) == [("key", 3900.0)], "what was spent before is known")
+
+
+def priced_left(velox: VeloxProcess) -> list[tuple[str, float]]:
+    found = velox.metrics().items()
+    return [(name.split('scope="')[1].split('"')[0], n) for name, n in found if name.startswith("velox_budget_left")]
+
+
+@covers("VELOX_ALERT_WEBHOOK", "VELOX_ALERT_SECRET")
+def test_case_23_threshold_is_told_once_by_log_metric_and_webhook(priced: Priced) -> None:
+    """With two workers, and after a restart. The secret is nowhere, and the webhook can check the signature."""
+    budget = {"per": "gateway", "usd": "0.01", "window": "month", "soft": [20, 90]}
+    secret = "s3cret-of-the-webhook"
+    with RecordingUpstream() as receiver:
+        more = {"alert_webhook": f"{receiver.upstream.url}/hook?t0ken=1", "alert_secret": secret}
+        with priced.running([budget], workers=2, **more) as velox:
+            assert [ask(velox) for _ in range(3)] == [200] * 3
+            told = velox.wait_log(lambda line: "has reached 20 %" in line)
+            until(lambda: velox.metrics().get('velox_alert_webhooks_total{result="sent"}') == 1, "it was sent")
+            assert velox.metric("velox_budget_alerts_total") == 1
+            (call,) = receiver.calls
+            assert call.target == "/hook?t0ken=1"
+            sent = json.loads(call.body)
+            assert (sent["threshold_percent"], sent["budget"]["unit"]) == (20, "usd") and sent["text"] in told
+            at_s, digest = (call.header("x-velox-signature") or "").removeprefix("t=").split(",v1=")
+            expected = hmac.new(secret.encode(), f"{at_s}.".encode() + call.body, "sha256")
+            assert digest == expected.hexdigest()
+            logged = "".join(velox.stderr.lines)
+            assert secret not in logged and "t0ken" not in logged
+        with priced.running([budget], **more) as velox:
+            assert [ask(velox) for _ in range(2)] == [200] * 2
+            until(lambda: len(receiver.calls) == 2, "the next threshold is told")
+            assert json.loads(receiver.calls[1].body)["threshold_percent"] == 90
 
 
 def test_budgets_need_a_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ async def push_all(found: list[VeloxProcess], upstream: RecordingUpstream, secon
 
 @covers("VELOX_REDIS_URL")
 @pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.more
 def test_two_gateways_hold_one_limit(killed: bool) -> None:
     """Never more than burst + rate x time; with workers and keepers killed, too. And not much less.
 

@@ -148,6 +148,7 @@ def held_now(slabs: Segment) -> list[int]:
 @pytest.mark.parametrize(
     "rows", [TableSize.fixed(4096), TableSize(200, 200, 4096, 200)], ids=["roomy", "too small at first"]
 )
+@pytest.mark.more
 def test_quotas_with_workers_killed_at_random_instants_stay_exact(rows: TableSize) -> None:
     """A killed worker blocks nobody, lets nobody exceed a limit, and takes no permit and no slot with it for good."""
     kills = 40
@@ -177,7 +178,7 @@ def test_quotas_with_workers_killed_at_random_instants_stay_exact(rows: TableSiz
             pids[victim] = start(victim)
         killed_ns = time.monotonic_ns()
         while any(slabs.metrics(worker)[ALIVE] < killed_ns for worker in range(WORKERS)):
-            assert time.monotonic_ns() < killed_ns + 10 * 10**9, "a worker is blocked"
+            assert time.monotonic_ns() < killed_ns + 30 * 10**9, "a worker is blocked"
             time.sleep(0.01)
     finally:
         for pid in pids:
@@ -198,4 +199,6 @@ def test_quotas_with_workers_killed_at_random_instants_stay_exact(rows: TableSiz
     assert not any(any(memory.waiting(row)) for row in range(memory.rows))
     tags = [tag for tag in memory.tags().tolist() if tag]
     assert len(tags) == len(set(tags))
-    assert memory.statistics().freed > 0 or rows.named > 200
+    # A table that is too small frees rows, or has grown before one was idle long enough.
+    found = memory.statistics()
+    assert found.freed > 0 or found.rows > rows.named + rows.open or rows.named > 200

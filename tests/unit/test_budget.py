@@ -113,6 +113,13 @@ def test_fields_that_do_not_fit_together_are_named(fields: Mapping[str, object],
     assert caught.value.field == name
 
 
+def test_name_of_an_unknown_field_is_shown_in_part() -> None:
+    """It may be as long as a body."""
+    with pytest.raises(BudgetError) as caught:
+        parse_budget({"n" * 100_000: 1})
+    assert set(caught.value.field) == {"n"} and len(str(caught.value)) < 300
+
+
 @given(st.dictionaries(st.sampled_from([*BUDGET_FIELDS, "x"]), ANYTHING))
 def test_any_fields_are_a_budget_or_an_error_that_names_one(fields: dict[str, object]) -> None:
     try:

@@ -12,7 +12,7 @@ from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.respond import error_reply
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope
-from velox.policy.estimate import Estimate, Estimator
+from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price, compiled
 from velox.shm.budget_table import BudgetMemory, BudgetTable
@@ -161,6 +161,20 @@ def test_case_06_call_without_a_price_is_refused_or_held_by_tokens_and_never_ski
     assert late.spent == [200 * 1000]
 
 
+def test_case_11_request_that_is_not_read_passes_no_budget_of_dollars_for_nothing() -> None:
+    """A form or a WebSocket whose model has a price: of its tokens nothing is known."""
+    refusing = House(rule(usd=1))
+    with pytest.raises(VeloxError, match=r"can't be known: .* \(unpriced: allow\)") as caught:
+        refusing.gate.hold(ALICE, HERE, BodyFields(model="m"), NO_TOKENS)
+    assert caught.value.reason is Reason.UNPRICED_MODEL
+    allowing = House(rule(usd=1, unpriced="allow"))
+    assert allowing.gate.hold(ALICE, HERE, BodyFields(model="m"), NO_TOKENS) is not None
+    counting = House(rule(tokens=100))
+    hold = counting.gate.hold(ALICE, HERE, BodyFields(model="m"), NO_TOKENS)
+    used(hold, None, 60)
+    assert counting.spent == [60]
+
+
 def test_dearest_destination_decides() -> None:
     house = House(rule(usd=1), cheap=CHEAP, dear=TIERED)
     house.hold(way=Way("cheap", "dear"), prompt=100, max_tokens=100)
@@ -224,6 +238,19 @@ def test_guess_is_never_a_reason_to_refuse_for_ever() -> None:
     assert house.refused().reason is Reason.RATE_LIMITED
     used(hold, None, 20)
     assert house.refused().reason is Reason.INSUFFICIENT_QUOTA or house.hold() is not None
+
+
+@pytest.mark.parametrize("fields", [{"usd": 0}, {"tokens": 0}, {"usd": 0, "strict": True}, {"usd": "0.000000001"}])
+def test_budget_of_nothing_lets_nothing_pass(fields: dict[str, object]) -> None:
+    """Nor does one that was lowered to it; what is free passes one of dollars."""
+    house = House(rule(**fields))
+    if fields != {"usd": "0.000000001"}:
+        assert house.refused().reason is Reason.INSUFFICIENT_QUOTA
+    house.gate.replace([rule(usd=5)])
+    used(house.hold(), 1000, 10)
+    house.gate.replace([rule(usd=0)])
+    assert house.refused().reason is Reason.INSUFFICIENT_QUOTA
+    assert House(rule(usd=0), here=FREE).hold() is not None
 
 
 def test_replaced_rules_count_from_now_on() -> None:

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.lease_wait import NotYetError, unavailable
 from velox.memo import Memo
 from velox.policy.budget import period_text, usd_text
 from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
-from velox.policy.estimate import Estimate
+from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
-from velox.shm.budget_table import BudgetTable, Hold, SharedBudget
+from velox.shm.budget_table import BudgetTable, Hold, Lack, SharedBudget
 from velox.types import BodyFields, Caller
 
 __all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations"]
@@ -71,7 +72,8 @@ class _Set(NamedTuple):
 
 
 class _Amounts(NamedTuple):
-    """What a call may cost. nano: None: an upstream that it may go to has no price for it, `unpriced`."""
+    """What a call may cost. nano: None: an upstream that it may go to, `unpriced`, has no price for it, or nothing is
+    known of its tokens."""
 
     tokens: int
     nano: int | None
@@ -112,7 +114,8 @@ class BudgetGate:
     def hold(self, caller: Caller, way: Destinations, fields: BodyFields, estimate: Estimate) -> BudgetHold | None:
         """Hold what a request may cost, of all budgets that count it; None: none does.
 
-        Raises VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), and holds nothing.
+        Raises VeloxError(INSUFFICIENT_QUOTA) or VeloxError(UNPRICED_MODEL), or NotYetError where Redis must be asked
+        first, and holds nothing.
         """
         if not self._rules and not has_budgets(caller):
             return None
@@ -163,6 +166,8 @@ class BudgetGate:
         if not estimate.answer and not fields.max_tokens:
             answer = 0  # its answer is not made of tokens
         tokens = min(estimate.prompt + answer, _MOST)
+        if estimate is NO_TOKENS:
+            return _Amounts(tokens, None)
         usage = TokenUsage(estimate.prompt, answer)
         most = 0
         for upstream, model in way.destinations(fields.model):
@@ -181,30 +186,43 @@ class BudgetGate:
         elif amounts.nano is not None:
             amount = amounts.nano
         elif budget.refuses_unpriced:
+            why = "what this request costs can't be known: what it sends there is not read; count tokens, or"
+            if amounts.unpriced:
+                why = f"no price is known for this model at {amounts.unpriced}; give it one (VELOX_PRICES), or"
             message = (
-                f"{_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) counts dollars, and no price is known for this "
-                f"model at {amounts.unpriced}; give it one (VELOX_PRICES), or let such calls pass it (unpriced: allow)"
+                f"{_WHOSE[kept.rule.scope]} budget ({kept.rule.name}) counts dollars, and {why} let such calls pass it"
+                " (unpriced: allow)"
             )
             raise VeloxError(Reason.UNPRICED_MODEL, message, param="model")
         else:
             return 0
-        return amount if budget.strict else min(amount, budget.limit)
+        # Of a limit of 0 as well something is held: what holds nothing passes.
+        return amount if budget.strict else min(amount, max(1, budget.limit))
 
     # -- which budgets ------------------------------------------------------------------------------
 
     def _find(self, caller: Caller, model: str, now_s: float) -> _Set:
         spender = spender_of(caller, model)
         found: list[SharedBudget] = []
+        rules: dict[str, BudgetRule] = {}
         for rule in (*self._rules, *own_rules(caller)):
+            first = rules.setdefault(rule.identity, rule)
+            if rule.budget.limit < first.budget.limit:
+                rules[rule.identity] = rule  # of two limits of one window the lower one holds
+        for rule in rules.values():
             for subject in subjects(rule, spender):
                 who = f"{spender.key_id} {spender.key_name}" if rule.scope == "key" else subject
                 found.append(self._table.budget(rule, subject, who, now_s))
         return _Set(caller, tuple(found))
 
-    def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> VeloxError:
-        rule = kept.rule
+    def _refused(self, kept: SharedBudget, amount: int, now_s: float) -> VeloxError | NotYetError:
+        rule, lack = kept.rule, kept.lack(amount, now_s)
+        if lack is Lack.NOT_GRANTED:
+            return NotYetError([(kept, amount)])
+        if lack is Lack.UNKNOWN:
+            return unavailable()
         budget, window = rule.budget, kept.window(now_s)
-        spent, _ = kept.amounts(now_s)
+        spent = kept.spent(now_s)
 
         def text(n: int, *, bare: bool = False) -> str:
             return f"{n}{'' if bare else ' tokens'}" if budget.is_tokens else f"${usd_text(n)}"
@@ -214,7 +232,7 @@ class BudgetGate:
             whose += (
                 f" for each {period_text(budget)}" if isinstance(budget.window, str) else f" of {period_text(budget)}"
             )
-        if spent + amount <= budget.limit:
+        if lack is Lack.HELD:
             message = f"{whose} ({rule.name}) is held by requests that run; retry when one has ended"
             return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_HELD_RETRY_S)
         message = f"{whose} is used up ({rule.name})"
@@ -253,8 +271,8 @@ class BudgetHold:
         for budget, hold in self._parts:
             budget.begin(hold, hold.amount)
 
-    def spend(self, nano: int | None, tokens: int) -> None:
-        """A call has cost this. nano: None: it is not known."""
+    def spend(self, nano: int | None, tokens: int | None) -> None:
+        """A call has cost this. None: it is not known."""
         for budget, hold in self._parts:
             budget.spend(hold, _counted(budget, hold, nano, tokens))
 
@@ -274,8 +292,7 @@ def _answers(fields: BodyFields) -> int:
     return max(1, min(fields.n, _MOST_ANSWERS))
 
 
-def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int) -> int:
-    """Return what a call counts in a budget. What has no price counts as it was held: never as nothing by mistake."""
-    if kept.rule.budget.is_tokens:
-        return min(tokens, _MOST)
-    return hold.amount if nano is None else min(nano, _MOST)
+def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int | None) -> int:
+    """Return what a call counts in a budget. What is not known counts as it was held: never as nothing by mistake."""
+    amount = tokens if kept.rule.budget.is_tokens else nano
+    return hold.amount if amount is None else min(amount, _MOST)

@@ -1,7 +1,7 @@
 """Waiting for permits that another process must be asked for: what a request waits for, and for how long.
 
-Knows: that a quota may say NOT_YET, and that nobody waits for longer than one bound, however often it is said. Does not
-know: who is asked (velox.runtime.leases), or what a limit is (limiter.py).
+Knows: that a quota or a budget may say NOT_YET, and that nobody waits for longer than one bound, however often it is
+said. Does not know: who is asked (velox.runtime.leases), or what a limit is (limiter.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
 from velox.policy.quota import Quota
+from velox.shm.budget_table import SharedBudget
 
 __all__ = ["LeaseWait", "NotYetError", "Want", "unavailable", "wait_for_permits"]
 
-# A quota, and how many permits of it.
-Want: TypeAlias = tuple[Quota, int]
+# A quota or a budget, and how many permits of it.
+Want: TypeAlias = tuple[Quota | SharedBudget, int]
 
 
 class NotYetError(Exception):

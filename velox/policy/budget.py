@@ -182,7 +182,7 @@ def parse_budget(fields: Mapping[str, object]) -> Budget:
     """
     for name in fields:
         if name not in BUDGET_FIELDS:
-            raise BudgetError(str(name), f"unknown field; a budget has {', '.join(BUDGET_FIELDS)}")
+            raise BudgetError(str(name)[:_MOST_CHARS], f"unknown field; a budget has {', '.join(BUDGET_FIELDS)}")
     given = {name: value for name, value in fields.items() if value is not None}
     if ("usd" in given) == ("tokens" in given):
         name = "tokens" if "tokens" in given else "usd"

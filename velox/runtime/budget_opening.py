@@ -26,17 +26,17 @@ from typing import Final, NamedTuple
 
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
-from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Question, Store, StoreError
 from velox.observe.oplog import operations_logger
-from velox.policy.budget import window_at
+from velox.policy.budget import BudgetWindow, window_at
 from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_rules, subjects
 from velox.runtime.ledger import LedgerFolder
+from velox.runtime.stores import record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import KeyEntry
 
-__all__ = ["BudgetOpening", "budget_memory", "budget_rules", "read_spent"]
+__all__ = ["BudgetOpening", "RuleBook", "budget_memory", "read_spent"]
 
 _LEAST_ROWS: Final = 65_536
 _MOST_ROWS: Final = 4_194_304
@@ -63,10 +63,28 @@ def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
     return BudgetMemory(min(max(_LEAST_ROWS, needed), _MOST_ROWS), blocks)
 
 
-def budget_rules(rules: Iterable[BudgetRule], keys: Iterable[KeyEntry]) -> tuple[BudgetRule, ...]:
-    """Return all rules: those of the settings, and those that keys have for themselves."""
-    own = {rule.identity: rule for key in keys if has_budgets(key) for rule in own_rules(caller_of(key))}
-    return (*rules, *own.values())
+class RuleBook:
+    """All rules: those of the settings, and those that keys have for themselves.
+
+    It is asked after each change of a key. What the unchanged keys have is remembered: there may be many thousands.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[bytes, tuple[KeyEntry, Sequence[tuple[str, BudgetRule]]]] = {}
+
+    def rules(self, rules: Iterable[BudgetRule], keys: Iterable[KeyEntry]) -> dict[str, BudgetRule]:
+        """Return them by their identity."""
+        before, self._own = self._own, {}
+        found = {rule.identity: rule for rule in rules}
+        for key in keys:
+            if not has_budgets(key):
+                continue
+            own = before.get(key.digest)
+            if own is None or own[0] is not key:
+                own = key, [(rule.identity, rule) for rule in own_rules(caller_of(key))]
+            self._own[key.digest] = own
+            found.update(own[1])
+        return found
 
 
 class _Spent(NamedTuple):
@@ -90,51 +108,76 @@ def read_spent(
 
     changed_s: since when they may have counted; None: not yet. Raises StoreError.
     """
-    known = {_id_of(key): key for key in keys}
+    known = {caller_of(key).id.hex(): key for key in keys}
     table = BudgetTable(memory, 0)
-    sums: dict[int, list[_Spent]] = {}
+    sums: dict[int, _Sums] = {}
     # Calls before it are summed up, those from then on are looked at one by one.
     single_s = _LAST_S if changed_s is None else int(changed_s) // _MINUTE_S * _MINUTE_S
     single = [] if changed_s is None else list(_single(store, single_s, int(now_s) + _DAY_S, known))
-    amounts: dict[int, tuple[int, int]] = {}
+    amounts: dict[int, tuple[BudgetWindow, int]] = {}
+    rows: dict[str, int | None] = {}  # of one rule, by subject
     for rule in rules:
         window = window_at(rule.budget, now_s)
         since_s = _since(window.start_s, now_s)
         if since_s not in sums:
-            sums[since_s] = list(_spent(store, since_s, single_s, known))
-        for spent in (*sums[since_s], *single):
+            sums[since_s] = _Sums((*_spent(store, since_s, single_s, known), *single))
+        rows.clear()
+        for spent in sums[since_s].of(rule):
             if spent.started_us and spent.started_us < window.start_s * _US:
                 continue
             for subject in subjects(rule, spent.spender):
-                who = f"{spent.spender.key_id} {spent.spender.key_name}" if rule.scope == "key" else subject
-                row = table.row(rule, subject, who, now_s)
+                if subject not in rows:
+                    who = f"{spent.spender.key_id} {spent.spender.key_name}" if rule.scope == "key" else subject
+                    rows[subject] = table.row(rule, subject, who, now_s)
+                row = rows[subject]
                 if row is not None and spent.started_us < memory.since_us(row):
                     more = spent.tokens if rule.budget.is_tokens else spent.nano
-                    amounts[row] = (window.number, amounts.get(row, (0, 0))[1] + more)
-    for row, (number, amount) in amounts.items():
-        memory.set_base(row, number, amount)
+                    amounts[row] = (window, amounts.get(row, (window, 0))[1] + more)
+    for row, (window, amount) in amounts.items():
+        memory.set_base(row, window.number, amount)
+        memory.open_window(row, window)
     return len(amounts)
+
+
+class _Sums:
+    """What was spent since some time, also by whose it was: each of thousands of keys may have a budget of its own."""
+
+    def __init__(self, spent: Sequence[_Spent]) -> None:
+        self._all: Final = spent
+        self._of: Final[dict[tuple[str, str], list[_Spent]]] = {}
+        for each in spent:
+            who = each.spender
+            for owner in (("key", who.key_id), ("team", who.team), ("user", who.user)):
+                self._of.setdefault(owner, []).append(each)
+
+    def of(self, rule: BudgetRule) -> Sequence[_Spent]:
+        """Return what a rule may count."""
+        return self._of.get((rule.scope, rule.owner), ()) if rule.owner else self._all
 
 
 def _spent(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
     """Yield what each key spent on each model."""
     if since_s < until_s:
-        for (key, model), sums in store.totals(Question(since_s, until_s, ("key", "model"))):
-            yield _Spent(_spender(key, model, keys), sums.cost_nano, sums.input + sums.output)
+        for (key, team, user, model), sums in store.totals(
+            Question(since_s, until_s, ("key", "team", "user", "model"))
+        ):
+            yield _Spent(_spender(key, team, user, model, keys), sums.cost_nano, sums.input + sums.output)
 
 
 def _single(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
     for call in store.calls(Question(since_s, until_s)):
         tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
-        yield _Spent(_spender(call.key, call.model, keys), call.cost_nano or 0, tokens, call.started_us)
+        yield _Spent(
+            _spender(call.key, call.team, call.user, call.model, keys), call.cost_nano or 0, tokens, call.started_us
+        )
 
 
-def _spender(key: str, model: str, keys: dict[str, KeyEntry]) -> Spender:
-    """Return who spent it. Teams and users are those that its key has now."""
+def _spender(key: str, team: str, user: str, model: str, keys: dict[str, KeyEntry]) -> Spender:
+    """Return who spent it. Teams and users are those that its key has now; of a key that is gone, those it had."""
     key_id, _, name = key.partition(" ")
     entry = keys.get(key_id)
     if entry is None:
-        return Spender(key_id, name, model=model)
+        return Spender(key_id, name, team, user, model=model)
     return Spender(key_id, entry.caller_name, entry.team, entry.user, entry.tags, model)
 
 
@@ -143,10 +186,6 @@ def _since(start_s: int, now_s: float) -> int:
     age_s = now_s - start_s
     unit_s = _MINUTE_S if age_s < _MINUTES_S else _HOUR_S if age_s < _HOURS_S else _DAY_S
     return start_s // unit_s * unit_s
-
-
-def _id_of(key: KeyEntry) -> str:
-    return key.digest[:8].hex()
 
 
 class BudgetOpening:
@@ -159,7 +198,10 @@ class BudgetOpening:
         folder: LedgerFolder,
         logger: logging.Logger,
         fork: Callable[[Callable[[], int]], int],
+        start_s: float = _START_S,
     ) -> None:
+        self._start_s: Final = start_s
+        self._book: Final = RuleBook()
         self._settings: Final = settings
         self._memory: Final = memory
         self._folder: Final = folder
@@ -178,30 +220,39 @@ class BudgetOpening:
     ) -> None:
         """Read what was spent before the start, and wait for that. Without budgets there is nothing to read."""
         self._seen = (self._settings.budgets, keys)
-        rules = budget_rules(self._settings.budgets, keys)
-        self._known = frozenset(rule.identity for rule in rules)
+        found = self._book.rules(self._settings.budgets, keys)
+        self._known, rules = frozenset(found), tuple(found.values())
         if not rules:
             return
         pid = self._fork(partial(self._read, rules, keys, None))
-        until_s = time.monotonic() + _START_S
+        until_s = time.monotonic() + self._start_s
         while time.monotonic() < until_s and not is_stopped():
-            if os.waitpid(pid, os.WNOHANG)[0]:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+            if reaped:
                 on_reaped(pid)
+                if status:
+                    self._read_later(rules)
                 return
             time.sleep(_LOOK_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         on_reaped(pid)
-        self._logger.error("what was spent before could not be read in %g s: budgets begin at 0", _START_S)
+        message = "what was spent before could not be read in %g s: budgets begin at 0 until it is"
+        self._logger.error(message, self._start_s)
+        self._read_later(rules)
+
+    def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
+        """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
+        self._due = (time.monotonic() + _SETTLED_S, time.time(), rules)
 
     def look(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], now_s: float) -> None:
         """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic."""
         if self._seen is None or self._seen[0] is not rules or self._seen[1] is not keys:
             self._seen = (rules, keys)
-            found = budget_rules(rules, keys)
-            new = tuple(rule for rule in found if rule.identity not in self._known)
-            self._known = frozenset(rule.identity for rule in found)
+            found = self._book.rules(rules, keys)
+            new = tuple(rule for identity, rule in found.items() if identity not in self._known)
+            self._known = frozenset(found)
             if new:
                 before = () if self._due is None else self._due[2]
                 self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
@@ -218,7 +269,9 @@ class BudgetOpening:
         """Be the child."""
         logger = operations_logger(sys.stderr)
         try:
-            store = SqliteStore(self._folder.path, days=self._settings.ledger_days, is_reader=changed_s is not None)
+            # Where Redis adds up what all gateways have spent, each brings what it spent itself.
+            is_own = self._settings.redis_url is not None
+            store = record_store(self._settings, is_reader=changed_s is not None, is_own=is_own)
             if changed_s is None:  # the ledger's process has not begun
                 collector = Collector(self._folder.all, store, time.time)
                 while collector.collect():
@@ -226,7 +279,7 @@ class BudgetOpening:
             n = read_spent(self._memory, store, rules, keys, time.time(), changed_s)
             store.close()
         except StoreError as exc:
-            logger.error("what was spent before can't be read: %s; budgets begin at 0", exc)
+            logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
             return 1
         if n:
             logger.info("%d budgets go on with what was spent before", n)

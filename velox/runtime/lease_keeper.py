@@ -27,6 +27,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from velox.observe.metrics import WorkerMetrics
@@ -34,10 +35,14 @@ from velox.observe.oplog import operations_logger
 from velox.outcomes import LeaseResult
 from velox.policy.lease import BACK_AFTER_NS, block, missing, pairs, retry_ns, surplus
 from velox.policy.token_bucket import BucketRate
+from velox.runtime.budget_keeper import BudgetKeeper
+from velox.runtime.gateway_name import gateway_name
 from velox.runtime.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError
 from velox.runtime.leases import ALIVE, EVERY_ROW, LeasePipes
 from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory
 from velox.shm.leased import Demand, Lease, pack_rate, unpack_rate
+from velox.shm.leased_budget import BUDGET_ROWS
 from velox.shm.quota_table import LEAVING, QuotaMemory, RowTable
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink
@@ -281,7 +286,9 @@ _COUNTS_FOR_NS: Final = 5_000_000_000
 _MOST_ROWS: Final = 64
 
 
-def run_keeper(settings: Settings, segment: Segment, quotas: QuotaMemory, pipes: LeasePipes) -> int:
+def run_keeper(
+    settings: Settings, segment: Segment, quotas: QuotaMemory, pipes: LeasePipes, budgets: BudgetMemory | None
+) -> int:
     """Keep the leases until SIGTERM; return the exit code."""
     assert settings.redis_url is not None, "without it there is no keeper"
     # The same for the next keeper. It reveals nothing of the key.
@@ -294,6 +301,9 @@ def run_keeper(settings: Settings, segment: Segment, quotas: QuotaMemory, pipes:
         logger=operations_logger(sys.stderr),
         fallback=settings.redis_fallback,
         replicas=settings.replicas,
+        budgets=None
+        if budgets is None or settings.ledger is None
+        else BudgetKeeper(budgets, redis, _name(settings.ledger, replica)),
     )
     signal.signal(signal.SIGTERM, lambda _number, _frame: keeper.leave())
     keeper.run()
@@ -314,7 +324,9 @@ class LeaseKeeper:
         logger: logging.Logger,
         fallback: str,
         replicas: int,
+        budgets: BudgetKeeper | None = None,
     ) -> None:
+        self._budgets: Final = budgets
         self._rows: Final = rows
         self._redis: Final = redis
         self._pipes: Final = pipes
@@ -353,17 +365,24 @@ class LeaseKeeper:
 
     def _turn(self, now_ns: int) -> None:
         for demand in self._pipes.demands():
-            if not self._rows.demanded(demand, now_ns):
+            if demand.row >= BUDGET_ROWS:
+                if self._budgets is not None:
+                    self._budgets.demanded(demand, now_ns)
+            elif not self._rows.demanded(demand, now_ns):
                 self._pipes.answer(demand.block, (demand.row,))
         if now_ns >= self._next_tick_ns:
             self._next_tick_ns = now_ns + _TICK_NS
             self._rows.look(now_ns, self._n_replicas())
         if self._is_up or now_ns >= self._next_try_ns:
             self._ask(now_ns)
+            if self._budgets is not None and self._is_up:
+                self._ask_budgets(self._budgets)
         if not self._is_up:
             # Who asked nevertheless must not wait.
             for held in self._rows.drop():
                 self._answer(held)
+            for block, word in () if self._budgets is None else self._budgets.drop():
+                self._pipes.answer(block, (word,))
 
     def _ask(self, now_ns: int) -> None:
         """Ask for all rows that need it. To say that this gateway lives is a question, too."""
@@ -408,6 +427,13 @@ class LeaseKeeper:
             self._answer(one)
         return True
 
+    def _ask_budgets(self, budgets: BudgetKeeper) -> None:
+        try:
+            for block, word in budgets.turn(time.monotonic_ns(), self._n_replicas()):
+                self._pipes.answer(block, (word,))
+        except RedisDownError as exc:
+            self._failed((), str(exc))
+
     def _answered(self, now_ns: int, n_replicas: int) -> None:
         self._retry_ns = 0
         self._status.redis_answered_ns = now_ns
@@ -418,6 +444,8 @@ class LeaseKeeper:
         if self._is_up:
             return
         self._is_up = True
+        if self._budgets is not None:
+            self._budgets.report_again()
         self._status.redis = RedisLink.UP
         if self._why:
             self._logger.warning("Redis can be asked again: limits hold over all gateways")
@@ -461,8 +489,18 @@ class LeaseKeeper:
                 now_ns = time.monotonic_ns()
                 asks = [ask for one in held if (ask := one.ask(now_ns, self._link, 1)) is not None]
                 self._redis.ask([ask._replace(want=0, pairs=()) for ask in asks])
+            if self._budgets is not None:
+                self._budgets.leave()
             self._redis.ask((), counts_for_ns=-_COUNTS_FOR_NS)
         except RedisDownError:
             pass  # what was held is lost
         self._redis.close()
         self._status.redis = RedisLink.NONE
+
+
+def _name(folder: str, otherwise: str) -> str:
+    """Return what the gateway is called. otherwise: where its folder can't be written."""
+    try:
+        return gateway_name(Path(folder))
+    except OSError:
+        return otherwise

@@ -38,8 +38,10 @@ All keys have one hash tag, {velox}: on a cluster they are in one slot, as one s
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,11 +51,21 @@ from redis.backoff import NoBackoff
 from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-__all__ = ["SCRIPT", "UNIT_NS", "BucketAnswer", "BucketQuery", "LeaseRedis", "RedisDownError", "reachable"]
+__all__ = [
+    "SCRIPT",
+    "UNIT_NS",
+    "BucketAnswer",
+    "BucketQuery",
+    "BudgetQuery",
+    "LeaseRedis",
+    "RedisDownError",
+    "reachable",
+]
 
 UNIT_NS: Final = 100
 
 SCRIPT: Final = Path(__file__).with_name("lease.lua").read_text("utf-8")
+BUDGET_SCRIPT: Final = Path(__file__).with_name("budget.lua").read_text("utf-8")
 
 
 # A connection may take longer than a request would wait: none waits for it.
@@ -63,7 +75,11 @@ _LEAST_TOLERANCE_NS: Final = 1_000_000_000
 # Who has just come does not say what the time should be: if Redis' clock was set a moment ago, the other gateways know
 # it and this one does not. By then each of them has asked: they do once a second.
 _SURE_AFTER_NS: Final = 2_000_000_000
-_SHA: Final = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+
+@cache
+def _digest(script: str) -> str:
+    return sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 class BucketQuery(NamedTuple):
@@ -88,6 +104,23 @@ class BucketAnswer(NamedTuple):
     granted: int
     ahead_ns: int
     ready_ns: int
+
+
+class BudgetQuery(NamedTuple):
+    """What is asked for one budget. used: spent and held. had: what it was granted. least: the smallest of its needs.
+
+    ttl_ms: for how long Redis must know of it.
+    """
+
+    name: bytes
+    number: int
+    limit: int
+    used: int
+    spent: int
+    had: int
+    needs: int
+    least: int
+    ttl_ms: int
 
 
 class RedisDownError(Exception):
@@ -141,27 +174,41 @@ class LeaseRedis:
         triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
         return replicas, [BucketAnswer(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
 
+    def ask_budgets(
+        self, asks: Sequence[BudgetQuery], name: str, life: str, grace_ms: int, parts: int
+    ) -> tuple[str, bool, list[tuple[int, int, int]]]:
+        """Return which life of Redis this is, whether it may have forgotten something, and for each budget what this
+        gateway is granted, and what others spent and are granted. Raises RedisDownError. See budget_keeper.py.
+        """
+        keys = [f"{self._tag}budgets", *(f"{self._tag}budget:{ask.name.hex()}:{ask.number}" for ask in asks)]
+        arguments: list[Any] = [life, name, os.urandom(8).hex(), grace_ms]
+        for ask in asks:
+            arguments += (ask.limit, ask.used, ask.spent, ask.had, ask.needs, ask.least, parts, ask.ttl_ms)
+        found, is_unsure, *numbers = self._run(len(keys), [*keys, *arguments], BUDGET_SCRIPT)
+        answers = [int(number) for number in numbers]
+        return found.decode(), bool(is_unsure), list(zip(answers[::3], answers[1::3], answers[2::3], strict=True))
+
     def close(self) -> None:
         """Close the connection; the next question opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
 
-    def _run(self, n_keys: int, arguments: list[Any]) -> list[int]:
+    def _run(self, n_keys: int, arguments: list[Any], script: str = SCRIPT) -> list[Any]:
         try:
             connection = self._connect()
             try:
-                return self._command(connection, "EVALSHA", _SHA, n_keys, *arguments)
+                return self._command(connection, "EVALSHA", _digest(script), n_keys, *arguments)
             except NoScriptError:  # a new server, or SCRIPT FLUSH; nothing was done
-                return self._command(connection, "EVAL", SCRIPT, n_keys, *arguments)
+                return self._command(connection, "EVAL", script, n_keys, *arguments)
         except (RedisError, OSError, ValueError) as exc:
             self.close()
             self._moved = (exc.host, exc.port) if isinstance(exc, MovedError) else None
             raise RedisDownError(_why(exc)) from exc
 
-    def _command(self, connection: Any, *words: Any) -> list[int]:
+    def _command(self, connection: Any, *words: Any) -> list[Any]:
         connection.send_command(*words, check_health=False)
-        reply: list[int] = connection.read_response()
+        reply: list[Any] = connection.read_response()
         return reply
 
     def _connect(self) -> Any:

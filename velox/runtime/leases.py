@@ -24,6 +24,7 @@ from typing import Final
 from velox.gateway.lease_wait import Want
 from velox.settings import Settings
 from velox.shm.leased import Demand, LeasedQuota
+from velox.shm.leased_budget import LeasedBudget
 from velox.shm.status import GatewayStatus
 
 __all__ = ["ALIVE", "EVERY_ROW", "LeaseClient", "LeasePipes"]
@@ -174,7 +175,7 @@ class LeaseClient:
         """Ask for permits and wait for the keeper's answer on all of them; False: there was none in time."""
         waiter = _Waiter(self._loop.create_future())
         for quota, n in wants:
-            assert isinstance(quota, LeasedQuota), "no other quota says NOT_YET"
+            assert isinstance(quota, LeasedQuota | LeasedBudget), "no other says NOT_YET"
             demand = quota.demand(n)
             if demand is not None:
                 self.send(demand)

@@ -23,7 +23,7 @@ from velox.settings.limits import parse_names
 from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Entry, Tree, compose, fields_of, list_items
 
-__all__ = ["parse_budget_list", "parse_budgets"]
+__all__ = ["parse_budget_list", "parse_budgets", "parse_scopes"]
 
 _VARIABLE: Final = "VELOX_BUDGETS"
 _FILTERS: Final[Mapping[str, Callable[[str], str]]] = {
@@ -66,6 +66,16 @@ def parse_budget_list(text: str) -> tuple[BudgetRule, ...]:
     if problems:
         raise ValueError("; ".join(f"{problem.name}: {problem.expected}" for problem in problems))
     return rules
+
+
+def parse_scopes(text: str) -> frozenset[str]:
+    """Parse scopes with commas between them; `off` is none."""
+    found = frozenset(word.strip() for word in text.split(","))
+    if found == {"off"}:
+        return frozenset()
+    if not found <= set(BUDGET_SCOPES):
+        raise ValueError(f"expected some of {', '.join(BUDGET_SCOPES)}, or off")
+    return found
 
 
 def _rule(n: int, item: Tree, problems: list[Problem]) -> BudgetRule | None:

@@ -5,10 +5,11 @@ it (gateway/budgets.py).
 
 LAYOUT. A memfd; everything is an 8-byte cell.
 
-    gateway    1 line         whether what was spent before the start has been read
+    gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
-      shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT; a text
+      shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
+               ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; a name and a text
       numbers  1 cell a block       the window that the next three are of
       spent    1 cell a block       by calls that ended in this process
       held     1 cell a block       for requests that run in this process
@@ -27,15 +28,18 @@ window is settled in that window; when that is over, nowhere. NUMBER is the high
 process whose clock is behind counts in that window, too.
 
 BASE is what was spent before this gateway began to count, or elsewhere: its one writer reads it from the ledger. GRANT
-is how much of the limit this gateway may spend, where several share it: its one writer is the keeper of leases.
+is how much of the limit this gateway may hold and spend, where several share it; ELSEWHERE is what the others spent and
+may spend. The one writer of these is the keeper of leases.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b, sha256
+from itertools import compress
 from typing import Final, NamedTuple
 
 from atomicshm import AtomicView, fence
@@ -45,11 +49,20 @@ from velox.policy.budget_rules import BudgetLabel, BudgetRule
 from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.types import Budget
 
-__all__ = ["NO_ROOM", "BudgetMemory", "BudgetState", "BudgetTable", "Hold", "SharedBudget"]
+__all__ = [
+    "AlertCount",
+    "BudgetMemory",
+    "BudgetState",
+    "BudgetTable",
+    "Hold",
+    "Lack",
+    "SharedBudget",
+    "Told",
+]
 
 # Cells of the gateway's line.
-_IS_READ: Final = 0
-_OVERFLOWED: Final = 1
+_OVERFLOWED: Final = 0
+_ALERTS: Final = 1  # and the next ones, by AlertCount
 
 # Shared cells of a row.
 _LIMIT: Final = 0
@@ -62,6 +75,9 @@ _GRANT_NUMBER: Final = 6
 _GRANT: Final = 7
 _NAME: Final = 8  # two cells
 _TEXT_BYTES: Final = 10
+_ELSEWHERE_SPENT: Final = 11
+_ELSEWHERE_GRANTED: Final = 12
+_TOLD_NS: Final = 13
 _TEXT: Final = 16
 _TEXT_CELLS: Final = 48
 _N_SHARED: Final = _TEXT + _TEXT_CELLS
@@ -70,11 +86,13 @@ _N_ARRAYS: Final = 4
 _PROBES: Final = 64
 _MOST: Final = 1 << 61  # no sum of blocks wraps around
 _TRIES: Final = 4
-NO_ROOM: Final = 0
 
 
 class BudgetState(NamedTuple):
-    """One budget at one moment, in tokens or nano-dollars. held: by requests that run. window: the open one."""
+    """One budget at one moment, in tokens or nano-dollars. window: the open one.
+
+    spent: by all gateways, as far as this one knows. held: by requests that run in this one.
+    """
 
     label: BudgetLabel
     limit: int
@@ -86,6 +104,33 @@ class BudgetState(NamedTuple):
     def left(self) -> int:
         """Return what may still be spent."""
         return max(0, self.limit - self.spent - self.held)
+
+
+class Told(NamedTuple):
+    """What Redis said of a budget's window. spent, granted: by and to all other gateways. at_ns: monotonic time."""
+
+    grant: int
+    spent: int
+    granted: int
+    at_ns: int
+
+
+class Lack(enum.Enum):
+    """Why nothing could be held: there is no room left, holds are in the way, Redis must be asked, or can't be."""
+
+    SPENT = enum.auto()
+    HELD = enum.auto()
+    NOT_GRANTED = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+class AlertCount(enum.IntEnum):
+    """Thresholds that were reached; and alerts that a webhook took, did not take, or that were too many for it."""
+
+    REACHED = 0
+    SENT = 1
+    FAILED = 2
+    DROPPED = 3
 
 
 class Hold(NamedTuple):
@@ -115,15 +160,6 @@ class BudgetMemory:
         return f"<BudgetMemory rows={self.rows} blocks={self.blocks}>"
 
     @property
-    def is_read(self) -> bool:
-        """True once what was spent before the start is known, or can't be."""
-        return bool(self.cells[_IS_READ])
-
-    @is_read.setter
-    def is_read(self, value: bool) -> None:
-        self.cells[_IS_READ] = value
-
-    @property
     def n_overflowed(self) -> int:
         """How many budgets found no row; each worker counts them for itself."""
         return self.cells[_OVERFLOWED]
@@ -131,6 +167,14 @@ class BudgetMemory:
     def count_overflow(self) -> None:
         """Count a budget without a row."""
         self._atomic.fetch_add_u64(_OVERFLOWED * CELL_BYTES, 1)
+
+    def count_alert(self, what: AlertCount) -> None:
+        """Count an alert, or what became of it."""
+        self._atomic.fetch_add_u64((_ALERTS + what) * CELL_BYTES, 1)
+
+    def n_alerts(self, what: AlertCount) -> int:
+        """How many there were."""
+        return self.cells[_ALERTS + what]
 
     def tag(self, *parts: str) -> tuple[int, bytes]:
         """Return the tag of a row, and a name that is the same in all gateways."""
@@ -172,7 +216,7 @@ class BudgetMemory:
         """Return the rows that budgets have."""
         fence()
         tags = self.cells[LINE_CELLS : LINE_CELLS + self.rows].tolist()
-        return (row for row, tag in enumerate(tags) if tag)
+        return compress(range(self.rows), tags)
 
     def reclaim(self, block: int) -> None:
         """Give back what a dead process held; its open calls are spent. For the supervisor, after it has reaped it."""
@@ -189,18 +233,41 @@ class BudgetMemory:
         self.cells[first + _BASE] = min(max(amount, 0), _MOST)
         self.cells[first + _BASE_NUMBER] = number
 
-    def set_grant(self, row: int, number: int, amount: int) -> None:
-        """Note how much of a window's limit this gateway may spend. For the keeper of leases."""
+    def open_window(self, row: int, window: BudgetWindow) -> None:
+        """Note a window as the open one, if it is later than that."""
         first = self.first_cell(row)
-        if self.cells[first + _GRANT_NUMBER] != number:
-            self.cells[first + _GRANT_NUMBER] = 0
-        self.cells[first + _GRANT] = min(max(amount, 0), _MOST)
-        self.cells[first + _GRANT_NUMBER] = number
+        latest = self.cells[first + _NUMBER]
+        if window.number > latest:
+            self.cells[first + _END] = window.end_s or 0
+            self.raise_number(row, latest, window.number)
 
-    def grant(self, row: int, number: int) -> int | None:
-        """Return how much of a window's limit this gateway may spend; None: nobody has said."""
-        first = self.first_cell(row)
-        return self.cells[first + _GRANT] if self.cells[first + _GRANT_NUMBER] == number else None
+    def tell(self, row: int, number: int, told: Told) -> None:
+        """Note what Redis said of a window. For the keeper of leases."""
+        first, cells = self.first_cell(row), self.cells
+        if cells[first + _GRANT_NUMBER] != number:
+            cells[first + _GRANT_NUMBER] = 0
+        cells[first + _GRANT] = told.grant
+        cells[first + _ELSEWHERE_SPENT], cells[first + _ELSEWHERE_GRANTED] = told.spent, told.granted
+        cells[first + _TOLD_NS] = told.at_ns
+        cells[first + _GRANT_NUMBER] = number
+
+    def lower(self, row: int, grant: int) -> None:
+        """Have this gateway hold less of the window. Who reads the amounts afterwards sees all that was held before."""
+        self.cells[self.first_cell(row) + _GRANT] = grant
+        fence()
+
+    def told(self, row: int, number: int) -> Told | None:
+        """Return what Redis said of a window; None: nothing yet."""
+        first, cells = self.first_cell(row), self.cells
+        if cells[first + _GRANT_NUMBER] != number:
+            return None
+        elsewhere = cells[first + _ELSEWHERE_SPENT], cells[first + _ELSEWHERE_GRANTED]
+        return Told(cells[first + _GRANT], *elsewhere, cells[first + _TOLD_NS])
+
+    def window_of(self, row: int) -> tuple[int, int, int]:
+        """Return the limit, and of the latest window that anybody came with the number (0: none) and end (0: never)."""
+        first, cells = self.first_cell(row), self.cells
+        return cells[first + _LIMIT], cells[first + _NUMBER], cells[first + _END]
 
     def since_us(self, row: int) -> int:
         """Return when a row was claimed, in Unix microseconds; 0: it has not been used."""
@@ -266,7 +333,8 @@ class BudgetMemory:
         if number > window.number:  # this process's clock is behind
             window = BudgetWindow(number - 1, end_s or None)
         spent, held = self.amounts(row, window.number)
-        return BudgetState(label, limit, spent, held, window)
+        told = self.told(row, window.number)
+        return BudgetState(label, limit, spent + (0 if told is None else told.spent), held, window)
 
     def _probes(self, tag: int, *, open_ended: bool) -> Iterator[int]:
         half = self.rows // 2
@@ -294,12 +362,16 @@ class BudgetTable:
         """Return the budget that a subject has by a rule. who: the subject as people know it."""
         row = self.row(rule, subject, who, now_s)
         if row is not None:
-            return SharedBudget(self._memory, row, self._block, rule)
+            return self.shared(self._memory, row, self._block, rule)
         self._memory.count_overflow()
         alone = BudgetMemory(0, 1)
         row = BudgetTable(alone, 0).row(rule, subject, who, now_s)
         assert row is not None, "a new table has room"
         return SharedBudget(alone, row, 0, rule)
+
+    def shared(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> SharedBudget:
+        """Return what one process knows of a row."""
+        return SharedBudget(memory, row, block, rule)
 
     def row(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> int | None:
         """Return the row of a budget, which says what it is; None: there is no room for one."""
@@ -348,8 +420,7 @@ class SharedBudget:
         cells, first = self._cells, self._first
         latest = cells[first + _NUMBER]
         if window.number > latest:
-            cells[first + _END] = window.end_s or 0
-            self._memory.raise_number(self._row, latest, window.number)
+            self._memory.open_window(self._row, window)
         elif window.number < latest:  # the clock was set back
             return BudgetWindow(latest - 1, cells[first + _END] or None)
         return window
@@ -357,7 +428,6 @@ class SharedBudget:
     def hold(self, amount: int, now_s: float) -> Hold | None:
         """Hold an amount; None: there is no room, and nothing is held."""
         number = self._enter(self.window(now_s).number)
-        limit = self._limit(number)
         cells, held_at = self._cells, self._at + 2 * self._memory.blocks
         if not amount:
             return Hold(self, number, 0)  # what costs nothing needs no room
@@ -365,6 +435,7 @@ class SharedBudget:
             cells[held_at] += amount
             # Killed here, or anywhere until it is settled: reclaim() gives it back.
             spent, held = self._memory.amounts(self._row, number)
+            limit = self._limit(number)  # after its hold can be seen: see BudgetMemory.lower()
             if spent + held <= limit:
                 return Hold(self, number, amount)
             cells[held_at] -= amount
@@ -395,6 +466,15 @@ class SharedBudget:
     def amounts(self, now_s: float) -> tuple[int, int]:
         """Return what is spent and held in the open window."""
         return self._memory.amounts(self._row, self.window(now_s).number)
+
+    def lack(self, amount: int, now_s: float) -> Lack:
+        """Say why hold() gave nothing."""
+        spent, _ = self.amounts(now_s)
+        return Lack.SPENT if spent + amount > self.rule.budget.limit else Lack.HELD
+
+    def spent(self, now_s: float) -> int:
+        """Return what is spent in the open window, by all gateways, as far as is known."""
+        return self.amounts(now_s)[0]
 
     def _take(self, at: int, number: int, amount: int) -> None:
         if self._cells[self._at] == number:

@@ -1,0 +1,64 @@
+"""Budgets over several gateways: real ones with a real Redis that is frozen, emptied, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.priced import COST_NANO, Priced, ask
+from tests.e2e.redis_server import redis_server
+
+# What each request holds: some 30 tokens of prompt and 100 of an answer. Each costs COST_NANO.
+HELD_NANO = 1_030_000
+N_CLIENTS = 8
+
+
+def ask_all(gateways: Sequence[VeloxProcess], n: int) -> list[int]:
+    with ThreadPoolExecutor(N_CLIENTS) as clients:
+        return list(clients.map(lambda at: ask(gateways[at % len(gateways)]), range(n)))
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> Priced:
+    return Priced(tmp_path)
+
+
+def test_case_01_two_gateways_spend_one_budget(priced: Priced) -> None:
+    """Spent is at most the limit and what the requests that ran at the edge cost above their holds; and not much less.
+    What was spent stays so after a restart of one, whose ledger knows only its own part."""
+    budget = {"per": "gateway", "usd": "0.06", "window": "day"}
+    with redis_server() as server:
+        more = {"redis_url": server.url, "redis_timeout": "2s", "replicas": "2"}
+        with priced.gateways(2, [budget], **more) as found:
+            statuses = ask_all(found, 60)
+            n_limit = 60_000_000 // COST_NANO
+            assert set(statuses) == {200, 429}
+            assert n_limit - 6 <= statuses.count(200) == priced.n_calls <= n_limit + N_CLIENTS
+        before = priced.n_calls
+        with priced.running([budget], **more) as velox:
+            until(lambda: [ask(velox) for _ in range(8)].count(429) == 8, "nothing is left")
+            assert priced.n_calls <= max(before, n_limit + 1)
+
+
+def test_case_18_redis_that_is_frozen_emptied_and_back_gives_no_burst(priced: Priced) -> None:
+    """Each gateway goes on with its share, without a stall; over all, the limit holds but for a bounded part."""
+    budget = {"per": "key", "usd": "0.06", "window": "day"}
+    with redis_server() as server:
+        more = {"redis_url": server.url, "redis_timeout": "500ms", "replicas": "2"}
+        with priced.gateways(2, [budget], **more) as found:
+            assert ask_all(found, 8) == [200] * 8
+            server.pause()
+            until(lambda: not any(velox.metric("velox_redis_up") for velox in found), "both know")
+            assert ask_all(found, 8) == [200] * 8
+            server.kill()
+            server.start()  # and empty
+            until(lambda: all(velox.metric("velox_redis_up") for velox in found), "both know")
+            n_limit = 60_000_000 // COST_NANO
+            # For two seconds nobody gets more than it had.
+            until(lambda: ask_all(found, 4) == [429] * 4 and priced.n_calls >= n_limit - 6, "it is used up")
+            ask_all(found, 40)
+            assert n_limit - 6 <= priced.n_calls <= n_limit + N_CLIENTS + n_limit // 8

@@ -1,0 +1,152 @@
+"""What was spent before the start, as the ledger has it, in the rows of the budgets that count it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.ledger.made import NOON_S, made_call
+from velox.gateway.auth import caller_of
+from velox.ledger.record import recorded_key
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Batch, Numbered
+from velox.policy.budget import parse_budget
+from velox.policy.budget_rules import BudgetRule, BudgetScope
+from velox.runtime.budget_opening import BudgetOpening, RuleBook, read_spent
+from velox.runtime.ledger import LedgerFolder
+from velox.settings import load
+from velox.shm.budget_table import BudgetMemory
+from velox.types import Budget, KeyEntry
+
+US = 1_000_000
+NOW_S = float(NOON_S + 60)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path, days=30)
+    yield store
+    store.close()
+
+
+def entry(n: int, **more: object) -> KeyEntry:
+    return KeyEntry(bytes([n]) * 32, name=f"key-{n}", **more)  # type: ignore[arg-type]
+
+
+def spend(store: SqliteStore, *calls: tuple[KeyEntry, int]) -> None:
+    """Record calls of keys with what they cost."""
+    made = []
+    for n, (key, nano) in enumerate(calls, 1):
+        named = recorded_key(caller_of(key).id, key.caller_name)
+        call = made_call(n, key=named, team=key.team, user=key.user, cost_nano=nano, started_us=NOON_S * US)
+        made.append(Numbered(n, call))
+    store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
+
+
+def rule(scope: BudgetScope, usd: int = 1, name: str = "budgets[0]") -> BudgetRule:
+    return BudgetRule(name, scope, parse_budget({"usd": usd, "window": "day"}))
+
+
+def spent(memory: BudgetMemory) -> dict[tuple[str, str], int]:
+    return {(each.label.scope, each.label.who): each.spent for each in memory.states(NOW_S)}
+
+
+def opened(store: SqliteStore, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> dict[tuple[str, str], int]:
+    memory = BudgetMemory(1000, 1)
+    read_spent(memory, store, RuleBook().rules(rules, keys).values(), keys, NOW_S)
+    for row in memory.used_rows():
+        assert memory.window_of(row)[1] > 0, "who shares it over gateways knows of it before anybody asks"
+    return spent(memory)
+
+
+def test_own_budgets_count_what_is_theirs(store: SqliteStore) -> None:
+    """Of keys, teams and users; and what a key that is gone spent for its team."""
+    own, of_team, of_user = (Budget(n * 10**9, None, "day") for n in (1, 2, 3))
+    alice = entry(1, team="web", budgets=(own,), team_budgets=(of_team,))
+    bob = entry(2, team="web", user="bob", team_budgets=(of_team,), user_budgets=(of_user,))
+    carol = entry(3, budgets=(own,))
+    gone = entry(4, team="web")
+    spend(store, (alice, 5), (alice, 6), (bob, 100), (carol, 1000), (gone, 10_000))
+    found = opened(store, [rule("gateway")], [alice, bob, carol])
+    assert found == {
+        ("gateway", ""): 11_111,
+        ("key", recorded_key(caller_of(alice).id, "key-1")): 11,
+        ("key", recorded_key(caller_of(carol).id, "key-3")): 1000,
+        ("team", "web"): 10_111,
+        ("user", "bob"): 100,
+    }
+
+
+def test_two_limits_of_one_window_count_once(store: SqliteStore) -> None:
+    alice = entry(1)
+    spend(store, (alice, 7))
+    assert list(opened(store, [rule("gateway", 1), rule("gateway", 9, "budgets[1]")], [alice]).values()) == [7]
+
+
+def test_rotated_key_goes_on_with_what_it_spent(store: SqliteStore) -> None:
+    """A managed key is counted by its id, whichever secret it has."""
+    before, after = (entry(n, id=b"same-key", budgets=(Budget(10**9, None, "day"),)) for n in (1, 2))
+    spend(store, (before, 7))
+    assert list(opened(store, [], [after]).values()) == [7]
+
+
+def test_rules_of_changed_keys_are_the_new_ones() -> None:
+    """An entry that is another object is read again; one that is gone leaves nothing."""
+    book, own = RuleBook(), (Budget(10**9, None, "day"),)
+    alice, bob = entry(1, budgets=own), entry(2, budgets=own)
+    before = book.rules([rule("gateway")], [alice, bob])
+    assert len(before) == 3 and book.rules([rule("gateway")], [alice, bob]) == before
+    changed = entry(1, budgets=(Budget(10**9, None, "month"),))
+    after = book.rules([], [changed])
+    assert [each.budget.window for each in after.values()] == ["month"]
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: str) -> None:
+    """The gateway serves meanwhile; nothing is read twice."""
+    alice = entry(1)
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})
+    folder = LedgerFolder(tmp_path, 1, 8192)
+    store = SqliteStore(tmp_path, days=30)
+    spend(store, (alice, 7))
+    store.close()
+    memory, n_forks = BudgetMemory(1000, 1), 0
+
+    def fork(run: Callable[[], int]) -> int:
+        nonlocal n_forks
+        n_forks += 1
+        pid = os.fork()
+        if not pid:
+            code = 1
+            with contextlib.suppress(BaseException):
+                if n_forks > 1:
+                    code = run()
+                elif how == "hangs":
+                    signal.pause()
+            os._exit(code)
+        return pid
+
+    lines = io.StringIO()
+    logger = logging.Logger("test")
+    logger.addHandler(logging.StreamHandler(lines))
+    opening = BudgetOpening(settings, memory, folder, logger, fork, start_s=5.0 if how == "fails" else 0.05)
+    opening.begin([alice], lambda: False, lambda _pid: None)
+    assert list(spent(memory).values()) in ([], [0])
+    opening.look(settings.budgets, [alice], time.monotonic())
+    assert not opening.pid, "calls before the start must be safe first"
+    opening.look(settings.budgets, [alice], time.monotonic() + 60)
+    assert os.waitpid(opening.pid, 0)[1] == 0
+    opening.died()
+    assert list(spent(memory).values()) == [7]
+    opening.look(settings.budgets, [alice], time.monotonic() + 120)
+    assert n_forks == 2 and not opening.pid
+    assert ("could not be read in 0.05 s" in lines.getvalue()) == (how == "hangs")
+    folder.release()

@@ -1,0 +1,129 @@
+"""Alerts of budgets: which thresholds are reached, each once in each window, and what an alert says.
+
+Knows: thresholds and what has been told already. Does not know: where budgets are kept, a clock, or who is told
+(runtime/budget_alerts.py).
+
+An alert has an id that follows from the budget, the window and the threshold alone: gateways that share a budget each
+tell of it with the same one, and an alert that is sent again after a crash has it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from velox.policy.budget import BudgetWindow, period_text, usd_text
+from velox.policy.budget_rules import BudgetLabel
+
+__all__ = ["Alert", "AlertBook", "Told"]
+
+# What is told of a window is forgotten so long after its end.
+_KEPT_S: Final = 86_400
+
+
+class Told(NamedTuple):
+    """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it."""
+
+    number: int
+    end_s: int | None
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A threshold that is reached. limit, spent: in tokens or nano-dollars."""
+
+    name: bytes
+    label: BudgetLabel
+    window: BudgetWindow
+    percent: int
+    limit: int
+    spent: int
+
+    @property
+    def id(self) -> str:
+        """Return what no other alert has."""
+        text = f"{self.name.hex()} {self.window.number} {self.percent}"
+        return f"alert_{sha256(text.encode()).hexdigest()[:24]}"
+
+    @property
+    def who(self) -> str:
+        """Return whose budget it is, as people call it."""
+        return self.label.who.partition(" ")[2] if self.label.scope == "key" else self.label.who
+
+    @property
+    def text(self) -> str:
+        """Return it as a sentence."""
+        label, budget = self.label, self.label.budget(self.limit)
+        whose = f"{label.scope} {self.who}".rstrip()
+        until = "" if self.window.end_s is None else f", until {_time(self.window.end_s)}"
+        spent = f"{self._amount(self.spent)} of {self._amount(self.limit)}"
+        period = f"{period_text(budget)}{until}"
+        return f"budget of {whose} has reached {self.percent} %: {spent} are spent ({label.name}, {period})"
+
+    def fields(self) -> Mapping[str, object]:
+        """Return it as JSON has it. Dollars are decimal texts, as everywhere."""
+        label = self.label
+        amount = int if label.is_tokens else usd_text
+        return {
+            "id": self.id,
+            "type": "budget.threshold",
+            "text": self.text,
+            "threshold_percent": self.percent,
+            "budget": {
+                "scope": label.scope,
+                "name": self.who,
+                "budget": label.name,
+                "window": period_text(label.budget(self.limit)),
+                "window_start": _time(self.window.start_s),
+                "window_end": None if self.window.end_s is None else _time(self.window.end_s),
+                "unit": "tokens" if label.is_tokens else "usd",
+                "limit": amount(self.limit),
+                "spent": amount(self.spent),
+            },
+        }
+
+    def _amount(self, n: int) -> str:
+        return f"{n} tokens" if self.label.is_tokens else f"${usd_text(n)}"
+
+
+def _time(at_s: int) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class AlertBook:
+    """What was told of each budget, by its name. told: from before."""
+
+    def __init__(self, told: Mapping[str, Told] | None = None) -> None:
+        self._told: Final[dict[str, Told]] = dict(told or {})
+
+    def __repr__(self) -> str:
+        return f"<AlertBook {len(self._told)}>"
+
+    @property
+    def told(self) -> Mapping[str, Told]:
+        """What is to be known after a restart."""
+        return self._told
+
+    def look(self, name: bytes, label: BudgetLabel, window: BudgetWindow, limit: int, spent: int) -> list[Alert]:
+        """Return the alerts of thresholds that are reached and were not told yet; now they are."""
+        if not label.soft or not spent:
+            return []
+        key = name.hex()
+        before = self._told.get(key)
+        if before is not None and before.number > window.number:
+            return []  # the clock was set back
+        told = before.percent if before is not None and before.number == window.number else 0
+        reached = [percent for percent in label.soft if percent > told and spent * 100 >= limit * percent]
+        if reached:
+            self._told[key] = Told(window.number, window.end_s, max(reached))
+        return [Alert(name, label, window, percent, limit, spent) for percent in reached]
+
+    def forget(self, now_s: float) -> None:
+        """Forget windows that are long over."""
+        over = [key for key, told in self._told.items() if told.end_s is not None and told.end_s + _KEPT_S < now_s]
+        for key in over:
+            del self._told[key]

@@ -1,0 +1,244 @@
+"""Alerts of budgets in the ledger's process: a look at all budgets, and a thread that tells a webhook.
+
+Knows: when budgets are looked at, what survives a restart, and how a webhook is asked. Does not know: which thresholds
+are reached (policy/budget_alerts.py). No request and no record waits for any of it.
+
+A file in the ledger's folder says what was told, and what the webhook has not taken yet. It is written before the
+webhook is asked: after a crash an alert may come twice, with the same id, but is not lost.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import logging
+import os
+import queue
+import random
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from velox import __version__
+from velox.policy.budget_alerts import AlertBook, Told
+from velox.settings import Settings
+from velox.shm.budget_table import AlertCount, BudgetMemory
+from velox.types import Secret
+
+__all__ = ["AlertWatch", "Webhook", "signature"]
+
+_LOOK_S: Final = 1.0
+# Looking may take one part of so many of the time, however many budgets there are.
+_LOOK_PART: Final = 20
+_FORGET_S: Final = 3600.0
+_MOST_WAITING: Final = 256
+_TIMEOUT_S: Final = 10.0
+_TRIES: Final = 6
+_FIRST_PAUSE_S: Final = 1.0
+_MOST_PAUSE_S: Final = 60.0
+_LEAVE_S: Final = 2.0
+_FILE: Final = "alerts.json"
+
+
+def signature(secret: Secret, at_s: int, body: bytes) -> str:
+    """Return what `x-velox-signature` says of a body: who knows the secret can check it, and how old it is."""
+    digest = hmac.new(secret.reveal().encode(), f"{at_s}.".encode() + body, sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+class Webhook:
+    """Asks one URL. It holds up whoever uses it, for ten seconds at most."""
+
+    def __init__(self, url: Secret, secret: Secret | None, clock: Callable[[], float] = time.time) -> None:
+        self._url: Final = url
+        self._secret: Final = secret
+        self._clock: Final = clock
+
+    def __repr__(self) -> str:
+        return "<Webhook>"
+
+    def send(self, body: bytes) -> str:
+        """Return "" if the alert was taken, else why not; after "refused" it is no use to ask again."""
+        parts = urlsplit(self._url.reveal())
+        headers = {"content-type": "application/json", "user-agent": f"velox/{__version__}"}
+        if self._secret is not None:
+            headers["x-velox-signature"] = signature(self._secret, int(self._clock()), body)
+        host = parts.hostname or ""
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("POST", f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", body, headers)
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            return f"no answer ({type(exc).__name__})"  # no text of it: it may hold the URL
+        finally:
+            connection.close()
+        if 200 <= status < 300:
+            return ""
+        passes = status >= 500 or status in (408, 425, 429)
+        return f"status {status}" if passes else f"refused with status {status}"
+
+
+class AlertWatch:
+    """Of one gateway. hook: None: alerts are logged and counted only. pause: waits, True if it is time to end."""
+
+    def __init__(
+        self,
+        memory: BudgetMemory,
+        folder: Path,
+        logger: logging.Logger,
+        hook: Webhook | None = None,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._memory: Final = memory
+        self._path: Final = folder / _FILE
+        self._logger: Final = logger
+        self._hook: Final = hook
+        self._ends: Final = threading.Event()
+        self._pause: Final = self._ends.wait if pause is None else pause
+        self._lock: Final = threading.Lock()
+        self._queue: Final[queue.SimpleQueue[Mapping[str, Any] | None]] = queue.SimpleQueue()
+        self._waiting: Final[deque[Mapping[str, Any]]] = deque()
+        self._next_look_s = self._next_forget_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._book: Final = AlertBook(self._read())
+
+    def __repr__(self) -> str:
+        return f"<AlertWatch {self._book!r} waiting={len(self._waiting)}>"
+
+    @classmethod
+    def of(
+        cls, settings: Settings, memory: BudgetMemory | None, folder: Path, logger: logging.Logger
+    ) -> AlertWatch | None:
+        """Return that of a gateway; None: it has no budgets."""
+        if memory is None:
+            return None
+        url = settings.alert_webhook
+        return cls(memory, folder, logger, None if url is None else Webhook(url, settings.alert_secret))
+
+    def turn(self, monotonic_s: float, now_s: float) -> None:
+        """Look if it is time. now_s: Unix time."""
+        if monotonic_s < self._next_look_s:
+            return
+        began_s = time.monotonic()
+        new = []
+        for row in self._memory.used_rows():
+            state = self._memory.state(row, now_s)
+            if state is not None and state.label.soft:
+                new += self._book.look(self._memory.name(row), state.label, state.window, state.limit, state.spent)
+        for alert in new:
+            self._memory.count_alert(AlertCount.REACHED)
+            self._logger.warning("%s", alert.text, extra={"reason": "budget_threshold"})
+        if monotonic_s >= self._next_forget_s:
+            self._next_forget_s = monotonic_s + _FORGET_S
+            self._book.forget(now_s)
+        if new:
+            told_at = {"time": int(now_s)}
+            self._wait_for([{**alert.fields(), **told_at} for alert in new])
+        self._next_look_s = monotonic_s + max(_LOOK_S, _LOOK_PART * (time.monotonic() - began_s))
+
+    def close(self) -> None:
+        """End the thread; what was not taken is sent after the next start."""
+        self._ends.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(_LEAVE_S)
+
+    # -- the webhook --------------------------------------------------------------------------------
+
+    def _wait_for(self, alerts: list[Mapping[str, Any]]) -> None:
+        if self._hook is None:
+            self._write()
+            return
+        with self._lock:
+            for alert in alerts:
+                if len(self._waiting) >= _MOST_WAITING:
+                    self._memory.count_alert(AlertCount.DROPPED)
+                    self._logger.error("an alert is not sent: %d wait already", _MOST_WAITING)
+                    continue
+                self._waiting.append(alert)
+                self._queue.put(alert)
+        self._write()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_all, name="alerts", daemon=True)
+            self._thread.start()
+
+    def _send_all(self) -> None:
+        while (alert := self._queue.get()) is not None:
+            if not self._send(alert):
+                return
+            with self._lock:
+                self._waiting.remove(alert)
+            self._write()
+
+    def _send(self, alert: Mapping[str, Any]) -> bool:
+        """Send one alert, or give it up; False: it is time to end."""
+        assert self._hook is not None, "else there is no thread"
+        body = json.dumps(alert, ensure_ascii=True).encode()
+        pause_s, why = _FIRST_PAUSE_S, ""
+        for n in range(_TRIES):
+            if n:
+                if self._pause(pause_s * (0.5 + random.random() / 2)):
+                    return False
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            why = self._hook.send(body)
+            if not why:
+                self._memory.count_alert(AlertCount.SENT)
+                return True
+            if why.startswith("refused"):
+                break
+        self._memory.count_alert(AlertCount.FAILED)
+        self._logger.error("an alert could not be sent to VELOX_ALERT_WEBHOOK: %s", why)
+        return True
+
+    # -- the file -----------------------------------------------------------------------------------
+
+    def _read(self) -> Mapping[str, Told]:
+        try:
+            found = json.loads(self._path.read_bytes())
+            told = {str(name): Told(*map(_number, each)) for name, each in found["told"].items()}
+            waiting = [each for each in found["waiting"][:_MOST_WAITING] if isinstance(each, dict)]
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            self._logger.warning("%s can't be read: alerts of open windows may come again", self._path.name)
+            return {}
+        if self._hook is not None and waiting:
+            self._waiting.extend(waiting)
+            for each in waiting:
+                self._queue.put(each)
+            self._begin()
+        return told
+
+    def _write(self) -> None:
+        with self._lock:
+            content = json.dumps({"told": self._book.told, "waiting": list(self._waiting)}).encode()
+            new = self._path.with_name(f"{_FILE}.new")
+            try:
+                with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                    file.write(content)
+                new.replace(self._path)
+            except OSError as exc:
+                self._logger.error(
+                    "%s can't be written: %s; after a restart alerts may come again", _FILE, exc.strerror
+                )
+
+
+def _number(value: object) -> Any:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError("no number")
+    return value

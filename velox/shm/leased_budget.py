@@ -1,0 +1,102 @@
+"""Budgets that several gateways share: this gateway's part of each is granted by Redis in advance.
+
+Knows: how a worker holds within that part, when the keeper must be asked for more, and what a worker does while Redis
+can't be asked. Does not know: Redis (runtime/budget_keeper.py), or how a request waits (gateway/lease_wait.py).
+
+What all gateways are granted is never more than the limit, and a gateway holds within its part. So over all gateways
+no more is held and spent than over the workers of one.
+
+While Redis is down, a gateway may go on with what it was granted and its share of what nobody was granted when Redis
+last answered; the whole is then still within the limit, if all heard the same. Without an answer for this window it is
+its share of the limit. With VELOX_REDIS_FALLBACK=refuse nothing passes that was not granted.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from velox.policy.budget_rules import BudgetRule
+from velox.shm.budget_table import BudgetMemory, BudgetTable, Lack, SharedBudget
+from velox.shm.leased import Demand
+
+__all__ = ["BUDGET_ROWS", "BudgetLink", "LeasedBudget", "LeasedBudgetTable"]
+
+# Rows of budgets in demands and answers begin here; those of limits are below, and the keeper's own words above.
+BUDGET_ROWS: Final = 0x8000_0000
+# What the keeper said is good for a refusal for so long: others may have returned something since.
+_FRESH_NS: Final = 100_000_000
+
+
+class BudgetLink(Protocol):
+    """What a worker knows of Redis (runtime/leases.py)."""
+
+    @property
+    def is_up(self) -> bool:
+        """True while the keeper can ask it."""
+
+    @property
+    def replicas(self) -> int:
+        """How many gateways share the budgets."""
+
+    @property
+    def stands_alone(self) -> bool:
+        """True if this gateway spends its share while Redis is down; False if nothing may pass."""
+
+
+class LeasedBudgetTable(BudgetTable):
+    """One worker's way to the rows, of which each is a part of a budget."""
+
+    def __init__(self, memory: BudgetMemory, block: int, link: BudgetLink) -> None:
+        super().__init__(memory, block)
+        self._link: Final = link
+
+    def shared(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> SharedBudget:
+        """Return what one process knows of a row."""
+        return LeasedBudget(memory, row, block, rule, self._link)
+
+
+class LeasedBudget(SharedBudget):
+    """One budget, in one process of one gateway of several."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule, link: BudgetLink) -> None:
+        super().__init__(memory, row, block, rule)
+        self._link: Final = link
+
+    def lack(self, amount: int, now_s: float) -> Lack:
+        """Say why hold() gave nothing."""
+        number = self.window(now_s).number
+        told, limit = self._memory.told(self._row, number), self.rule.budget.limit
+        spent, held = self._memory.amounts(self._row, number)
+        elsewhere = 0 if told is None else told.spent
+        if spent + elsewhere + amount > limit:
+            return Lack.SPENT
+        if not self._link.is_up:
+            return Lack.HELD if self._link.stands_alone else Lack.UNKNOWN
+        if spent + held + amount > limit:
+            return Lack.HELD
+        is_fresh = told is not None and time.monotonic_ns() - told.at_ns < _FRESH_NS
+        has_room = told is None or spent + held + amount <= limit - told.granted
+        return Lack.NOT_GRANTED if has_room or not is_fresh else Lack.HELD
+
+    def spent(self, now_s: float) -> int:
+        """Return what is spent in the open window, by all gateways, as far as is known."""
+        number = self.window(now_s).number
+        told = self._memory.told(self._row, number)
+        return self._memory.amounts(self._row, number)[0] + (0 if told is None else told.spent)
+
+    def demand(self, n: int) -> Demand | None:
+        """Return what to tell the keeper so that so much may be held; None: there is no row for it."""
+        number = self._window.number
+        return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
+
+    def _limit(self, number: int) -> int:
+        limit, link = self.rule.budget.limit, self._link
+        told = self._memory.told(self._row, number)
+        grant = 0 if told is None else told.grant
+        if not link.is_up and link.stands_alone:
+            left = limit if told is None else max(0, limit - told.granted - grant)
+            grant += left // max(1, link.replicas)
+        return min(limit, grant)
