@@ -13,6 +13,8 @@ missing() {
         node:nodejs npm:npm javac:openjdk-17-jdk-headless; do
         command -v "${tool%%:*}" >/dev/null || echo "${tool##*:}"
     done
+    # Debian keeps the server's own tools out of PATH.
+    compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || command -v initdb >/dev/null || echo postgresql
 }
 
 # The SDKs for Node, beside the tests that run README's example and agents with them.

@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import threading
@@ -14,10 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from tests.e2e.harness import KEY, VeloxProcess, until
+from tests.e2e.raw_http import RawReply
 from tests.e2e.recorded_call import Call
 from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import MESSAGES, named, routed
@@ -104,6 +107,29 @@ def test_calls_are_recorded_as_the_sdk_was_told(tmp_path: Path, capsys: pytest.C
     assert (day["calls"], day["unpriced"], day["cost_usd"]) == (7, 7, None)
 
 
+def test_calls_count_for_team_user_and_tags_of_their_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the file of keys names them."""
+    folder, keys = tmp_path / "ledger", tmp_path / "keys.yaml"
+    keys.write_text(
+        "- {name: ci, key: vk-ci, team: red, user: ada@example.com, tags: [batch, eu]}\n- {key: vk-plain}\n"
+    )
+    with recording(folder, api_keys_file=str(keys)) as velox:
+        for key, n in (("vk-ci", 2), ("vk-plain", 1)):
+            for _ in range(n):
+                velox.openai(api_key=key).chat.completions.create(model="m", messages=MESSAGES)
+
+    for by, groups in (
+        ("team", {"red": 2, "": 1}),
+        ("user", {"ada@example.com": 2, "": 1}),
+        ("tag", {"batch": 2, "eu": 2}),
+    ):
+        assert {row[by]: row["calls"] for row in usage(folder, capsys, "--by", by)} == groups
+    (by_day,) = usage(folder, capsys, "--team", "red", "--tag", "eu")
+    assert by_day["calls"] == 2
+    rows = usage(folder, capsys, "--calls", "--user", "ada@example.com")
+    assert [(row["team"], row["tags"]) for row in rows] == [("red", "batch,eu")] * 2
+
+
 def test_calls_cost_what_their_prices_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To the nano-dollar, by the user's own price and by that of the table; one without a price is counted as such."""
     folder, prices = tmp_path / "ledger", tmp_path / "prices.yaml"
@@ -122,6 +148,15 @@ def test_calls_cost_what_their_prices_say(tmp_path: Path, capsys: pytest.Capture
                 body = json.dumps({"model": model, "messages": []}).encode()
                 assert velox.request("POST", "/v1/chat/completions", body).status == 200
 
+            metrics = velox.metrics()
+    assert metrics['velox_upstream_cost_usd_total{upstream="one"}'] == pytest.approx(0.00366)
+    assert metrics['velox_upstream_unpriced_calls_total{upstream="one"}'] == 1
+    told = {"input": 3000, "output": 30, "cached": 1200}
+    for kind, n in told.items():
+        assert metrics[f'velox_upstream_tokens_total{{kind="{kind}",upstream="one"}}'] == n
+    assert (metrics["velox_ledger_dropped_calls_total"], metrics["velox_ledger_unprotected_calls_total"]) == (0, 0)
+    assert metrics["velox_ledger_records_total"] + metrics["velox_ledger_waiting_records"] >= 3
+
     rows = {row["model"]: row for row in usage(folder, capsys, "--calls")}
     assert rows["own"]["cost_usd"] == "0.001560000"
     # 600 tokens at 2.50 $ a million, 400 of the cache at 1.25, 10 at 10.
@@ -132,7 +167,7 @@ def test_calls_cost_what_their_prices_say(tmp_path: Path, capsys: pytest.Capture
     assert (day["unpriced"], day["cost_usd"]) == (1, "0.003660000")
 
 
-def test_what_did_no_work_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_case_14_what_did_no_work_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Refusals of Velox's own, errors of the upstream, questions that are no model's; of two attempts the one that
     answered."""
     folder = tmp_path / "ledger"
@@ -158,7 +193,7 @@ def test_what_did_no_work_is_not_recorded(tmp_path: Path, capsys: pytest.Capture
     assert (row["attempt"], row["input_tokens"], row["output_tokens"], row["flags"]) == (2, 3, 4, "")
 
 
-def test_client_that_leaves_is_recorded_by_what_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_case_12_client_that_left_pays_for_what_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flags say that it is a guess, and why."""
     folder = tmp_path / "ledger"
     with recording(folder, sim="--ttft 0 --token-rate 50") as velox:
@@ -172,8 +207,140 @@ def test_client_that_leaves_is_recorded_by_what_came(tmp_path: Path, capsys: pyt
     assert row["output_tokens"] >= 1
 
 
+def test_case_12_cut_and_silent_replies_are_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stream that breaks counts by its events, an answer that tells nothing by the estimate. The flags say so."""
+    folder = tmp_path / "ledger"
+
+    async def answer(call: Call) -> None:
+        if b"cut" in call.body:
+            await call.head(200, (("content-type", "text/event-stream"),))
+            for _ in range(3):
+                await call.data(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+            call.lose()
+        else:
+            await call.reply(200, JSON, b'{"choices":[]}')
+
+    with RecordingUpstream() as upstream, upstream.playing(answer):
+        entry = {"name": "one", "origin": upstream.upstream.url}
+        with routed({"upstreams": [entry]}, ledger=str(folder)) as velox:
+            with contextlib.suppress(openai.APIError, httpx.HTTPError):
+                for _ in velox.openai().chat.completions.create(model="cut", messages=MESSAGES, stream=True):
+                    pass
+            assert velox.request("POST", "/v1/chat/completions", b'{"model":"silent","max_tokens":9}').status == 200
+
+    cut, silent = sorted(usage(folder, capsys, "--calls"), key=lambda row: row["model"])
+    assert (cut["flags"], cut["output_tokens"], cut["status"]) == ("stream|estimated|cut", 3, 502)
+    assert (silent["flags"], silent["output_tokens"], silent["reason"]) == ("estimated", 9, "ok")
+
+
+def test_case_13_ids_of_rows_are_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of clients and of upstreams repeat, or are null: no row is lost by it."""
+    folder = tmp_path / "ledger"
+
+    async def answer(call: Call) -> None:
+        told = "null" if b"null" in call.body else '"chatcmpl-1"'
+        await call.reply(200, JSON, f'{{"id":{told},"choices":[],"usage":{{"prompt_tokens":1}}}}'.encode())
+
+    with RecordingUpstream() as upstream, upstream.playing(answer):
+        entry = {"name": "one", "origin": upstream.upstream.url}
+        with routed({"upstreams": [entry]}, ledger=str(folder)) as velox:
+            told = []
+            for model in ("m", "m", "null", "null"):
+                body = json.dumps({"model": model, "messages": []}).encode()
+                reply = velox.request("POST", "/v1/chat/completions", body, {"x-request-id": "the-same"})
+                told.append(reply.header("x-velox-request-id"))
+
+    rows = usage(folder, capsys, "--calls")
+    assert [row["id"] for row in rows] == told and len(set(told)) == 4
+
+
+def test_case_14_attempts_that_worked_are_linked_and_each_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was given up may have worked: its prompt counts. The one that answered counts as it tells."""
+    folder = tmp_path / "ledger"
+
+    async def stalls(call: Call) -> None:
+        await call.silence()
+
+    with named("two", two="--ttft 0 --token-rate 0") as sims, RecordingUpstream() as upstream, upstream.playing(stalls):
+        one = {"name": "one", "origin": upstream.upstream.url, "timeouts": {"first_byte": "200ms"}}
+        route = {"name": "all", "to": "one", "fallback": ["two"]}
+        config = {"upstreams": [one, sims["two"]], "routes": [route]}
+        with routed(config, ledger=str(folder)) as velox:
+            told = ask(velox, max_tokens=5)
+
+    lost, answered = sorted(usage(folder, capsys, "--calls"), key=lambda row: row["attempt"])
+    assert lost["id"] == answered["id"]
+    assert [(row["attempt"], row["upstream"]) for row in (lost, answered)] == [(1, "one"), (2, "two")]
+    assert (lost["flags"], lost["output_tokens"]) == ("estimated|lost", 0) and lost["input_tokens"] > 0
+    assert (answered["flags"], answered["output_tokens"]) == ("", told.completion_tokens)
+
+
+def test_client_that_asks_is_told_what_its_answer_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the head of an answer, behind a stream: what the record says. Who does not ask gets no such header."""
+    folder, prices = tmp_path / "ledger", tmp_path / "prices.yaml"
+    prices.write_text("prices:\n  - {model: own, input: 1.5, output: 6}\n")
+    asking = {"x-velox-cost": "true"}
+    with recording(folder, prices=str(prices)) as velox:
+
+        def post(headers: dict[str, str], **more: object) -> RawReply:
+            body = {"model": "own", "messages": MESSAGES, "max_tokens": 5, **more}
+            return velox.request("POST", "/v1/chat/completions", json.dumps(body).encode(), headers)
+
+        assert post({}).header("x-velox-cost") is None
+        whole, streamed, unpriced = post(asking), post(asking, stream=True), post(asking, model="free")
+        assert post({"x-velox-cost": "yes"}).status == 400
+        sdk = velox.openai().chat.completions.create(
+            model="own", messages=MESSAGES, stream=True, extra_headers=asking, max_tokens=5
+        )
+        assert len([chunk for chunk in sdk if chunk.choices and chunk.choices[0].delta.content]) == 5
+
+    rows = usage(folder, capsys, "--calls")
+    assert rows[1]["cost_usd"] == whole.header("x-velox-cost")
+    assert float(rows[1]["cost_usd"]) > 0 and json.loads(whole.body)["usage"]["completion_tokens"] == 5
+    assert streamed.header("x-velox-cost") is None
+    assert streamed.body.endswith(f"data: [DONE]\n\n: x-velox-cost {rows[2]['cost_usd']}\n\n".encode())
+    assert unpriced.header("x-velox-cost") == "unknown"
+
+
+def test_client_that_asks_is_told_what_a_translated_answer_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the tokens of the upstream's own words."""
+    folder, prices = tmp_path / "ledger", tmp_path / "prices.yaml"
+    prices.write_text("prices:\n  - {model: own, input: 1000, output: 2000, cached: 100}\n")
+    used = {"input_tokens": 10, "output_tokens": 3, "cache_read_input_tokens": 5}
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "own",
+        "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": "hi"}],
+        "usage": used,
+    }
+
+    async def answer(call: Call) -> None:
+        await call.reply(200, JSON, json.dumps(message).encode())
+
+    with RecordingUpstream() as upstream, upstream.playing(answer):
+        entry = {"name": "one", "provider": "anthropic", "origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
+        more = {"ledger": str(folder), "prices": str(prices)}
+        with routed({"upstreams": [entry]}, MODEL_KEY="sk-model-0123456789", **more) as velox:
+            body = json.dumps({"model": "own", "messages": [{"role": "user", "content": "hi"}]}).encode()
+            reply = velox.request("POST", "/v1/chat/completions", body, {"x-velox-cost": "true"})
+
+    assert (reply.status, json.loads(reply.body)["choices"][0]["message"]["content"]) == (200, "hi")
+    # 10 tokens at 1000 $ a million, 5 of the cache at 100, 3 at 2000.
+    assert reply.header("x-velox-cost") == "0.016500000"
+    (row,) = usage(folder, capsys, "--calls")
+    assert row["cost_usd"] == "0.016500000"
+
+
 @pytest.mark.parametrize("who", ["worker", "ledger", "supervisor"])
-def test_no_record_is_lost_or_doubled_when_a_process_is_killed(
+@pytest.mark.more
+def test_case_15_no_record_is_lost_or_doubled_when_a_process_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], who: str
 ) -> None:
     """Killed again and again under load: what the clients were answered is recorded once each; what a killed worker had
@@ -238,38 +405,109 @@ class Load:
                 self._answered.append(ask(self._velox, max_tokens=5).completion_tokens)
 
 
-def test_store_that_fails_holds_no_request_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def no_database(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 1000)
+
+
+def newer_schema(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (no_database, "file is not a database"),
+        (newer_schema, "has schema 99, written by a newer Velox"),
+        (Path.mkdir, "unable to open database file"),
+    ],
+)
+def test_case_17_store_that_fails_holds_no_request_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], told: str
+) -> None:
     """The log says why, readiness stays, and all is kept when it can be."""
     folder = tmp_path / "ledger"
     folder.mkdir()
-    (folder / "ledger.db").write_bytes(b"this is no database" * 1000)
+    spoil(folder / "ledger.db")
     with recording(folder) as velox:
         for _ in range(3):
             ask(velox)
-        velox.wait_log(lambda line: "records can't be kept" in line)
+        velox.wait_log(lambda line: "records can't be kept" in line and told in line)
         assert velox.admin("/readyz").status == 200
-        (folder / "ledger.db").unlink()
+        assert velox.metric("velox_ledger_waiting_records") >= 3
+        (folder / "ledger.db").rename(folder / "spoilt")
         until(lambda: n_kept(folder) == 3, "they are kept")
     assert len(usage(folder, capsys, "--calls")) == 3
+
+
+def test_case_17_full_disk_loses_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While the ledger's process can write nothing: requests are served, records wait. It goes on by itself."""
+    folder = tmp_path / "ledger"
+    with recording(folder) as velox:
+        ask(velox)
+        until(lambda: n_kept(folder) == 1, "there is room")
+        pid = ledger_pid(velox)
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
+        for _ in range(5):
+            ask(velox)
+        velox.wait_log(lambda line: "records can't be kept" in line)
+        assert velox.admin("/readyz").status == 200
+        assert velox.metric("velox_ledger_waiting_records") >= 5
+        assert velox.metric("velox_ledger_dropped_calls_total") == 0
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+        velox.wait_log(lambda line: "records can be kept again" in line)
+        until(lambda: n_kept(folder) == 6, "they are kept")
+        assert ledger_pid(velox) == pid
+    assert sum(row["calls"] for row in usage(folder, capsys)) == 6
+
+
+def nearly_full(folder: Path, n_free: int) -> RecordRing:
+    """Make a ring in which so many records wait already, and a database that can't be used."""
+    folder.mkdir()
+    (folder / "ledger.db").write_bytes(b"this is no database" * 1000)
+    ring = RecordRing(folder / "0.ring", (1 << 20) // RECORD_BYTES)
+    ring.begin()
+    while ring.head < ring.n_records - n_free:
+        (body,) = name_bodies(ring.next_name(), "waits")
+        ring.put(body)
+    return ring
+
+
+@covers("VELOX_LEDGER_FULL")
+def test_full_ring_refuses_where_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As soon as a call could not be recorded: nothing is dropped, and what needs no record is answered. It passes."""
+    folder = tmp_path / "ledger"
+    ring = nearly_full(folder, 90)
+    with recording(folder, ledger_ring="1MiB", workers="1", ledger_full="refuse") as velox:
+        velox.wait_log(lambda line: "records can't be kept" in line)
+        n_answered = 0
+        with pytest.raises(openai.InternalServerError) as caught:
+            for _ in range(100):
+                velox.openai(max_retries=0).chat.completions.create(model="m", messages=MESSAGES)
+                n_answered += 1
+        assert caught.value.status_code == 503 and caught.value.code == "ledger_full"
+        assert 1 <= n_answered < 90 and ring.n_dropped == 0
+        assert velox.admin("/readyz").status == 200
+        (folder / "ledger.db").unlink()
+        until(lambda: n_kept(folder) == n_answered, "they are kept")
+        ask(velox)
+    assert len(usage(folder, capsys, "--calls")) == n_answered + 1
 
 
 @covers("VELOX_LEDGER_RING")
 def test_full_ring_keeps_sums_and_holds_no_request_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the database away longer than the ring holds: what no record tells stands in the sums."""
     folder = tmp_path / "ledger"
-    folder.mkdir()
-    (folder / "ledger.db").write_bytes(b"this is no database" * 1000)
-    ring = RecordRing(folder / "0.ring", (1 << 20) // RECORD_BYTES)
-    ring.begin()
-    while ring.head < ring.n_records - 20:  # so many wait already
-        (body,) = name_bodies(ring.next_name(), "waits")
-        ring.put(body)
+    ring = nearly_full(folder, 20)
     with recording(folder, ledger_ring="1MiB", workers="1") as velox:
         assert (folder / "1.ring").stat().st_size == (folder / "0.ring").stat().st_size
         velox.wait_log(lambda line: "records can't be kept" in line)
         for _ in range(30):
             ask(velox)
         until(lambda: ring.n_dropped > 0, "some found no room")
+        assert velox.metric("velox_ledger_dropped_calls_total") == ring.dropped[0] > 0
+        assert velox.metric("velox_ledger_waiting_records") >= ring.n_records
         (folder / "ledger.db").unlink()
         until(lambda: n_kept(folder) > 0, "the others are kept")
     assert sum(row["calls"] for row in usage(folder, capsys)) == 30
@@ -278,7 +516,7 @@ def test_full_ring_keeps_sums_and_holds_no_request_up(tmp_path: Path, capsys: py
 
 
 @covers("VELOX_LEDGER_DAYS")
-def test_old_calls_are_dropped_with_their_file(tmp_path: Path) -> None:
+def test_case_19_old_calls_are_dropped_with_their_file(tmp_path: Path) -> None:
     """Once an hour, the first time at the start."""
     folder = tmp_path / "ledger"
     folder.mkdir()
@@ -313,10 +551,11 @@ def test_commands_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ask(velox, model="shown")
     page = (Path(__file__).parents[2] / "docs/ledger.md").read_text()
     commands = [line.partition("#")[0].split()[1:] for line in page.splitlines() if line.startswith("velox usage")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for arguments in commands:
         capsys.readouterr()
         assert main(arguments, {"VELOX_LEDGER": str(folder), "VELOX_API_KEYS": KEY}) == 0
         head, *rows = capsys.readouterr().out.splitlines()
         assert len(rows) == ("jsonl" not in arguments)
-        assert ("shown" in "".join((head, *rows))) == (arguments != ["usage"])
+        names_models = "--calls" in arguments or "key,model" in arguments
+        assert ("shown" in "".join((head, *rows))) == names_models

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.storm.cancels import cancels
 from tests.storm.client import Outcome, judge
 from tests.storm.faults import storm
 from tests.storm.ground import KINDS, Kind
+from tests.storm.kills import kill_at_random
 from tests.storm.plan import DONE, Fault, Plan, draw
 
 # Another one each time would fail at times that tell nothing of what was changed; the command draws its own.
@@ -97,3 +99,10 @@ def test_storm_is_as_rough_as_it_says() -> None:
     assert 0.27 < n_faults / len(plans) < 0.33
     assert {plan.fault for plan in plans} == set(Fault) - {Fault.BACK_OFF}
     assert len({plan.mark for plan in plans}) == len(plans)
+
+
+def test_case_15_random_kills_lose_and_double_no_record(tmp_path: Path) -> None:
+    """Of worker, ledger and the whole gateway under load; a hundred of them: `python -m tests.storm.kills`."""
+    killed = kill_at_random(12, SEED, tmp_path / "ledger")
+    print("\n" + killed.table())
+    assert killed.problems() == [] and len(killed.answered) > 60

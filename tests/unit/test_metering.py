@@ -19,7 +19,7 @@ from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
 from velox.protocol.usage import TokenUsage
-from velox.types import Endpoint, Header, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields, Endpoint, Header, Headers, ReplyHead, RequestHead
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
 JSON: Final[Header] = (b"content-type", b"application/json")
@@ -356,3 +356,33 @@ def test_kinds_of_a_translated_reply_are_those_that_the_upstream_told() -> None:
     meter.note(TokenUsage(9, 1, 4, 3, 2))
     assert meter.kinds() == TokenUsage(9, 1, 4, 3, 2, tier="flex")
     assert meter.usage(is_whole=True) == Usage(9, 1, True)
+
+
+ITEMS: Final = (
+    b'[{"candidates":[],"usageMetadata":{"promptTokenCount":5,"candidatesTokenCount":1}},\r\n'
+    b'{"candidates":[{"content":{"parts":[{"text":"\\"usageMetadata\\": {"}]}}]},'
+    b'{"usageMetadata":{"promptTokenCount":5,"candidatesTokenCount":7,"thoughtsTokenCount":2}}]'
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_stream_of_gemini_as_an_array_tells_its_last_usage(size: int) -> None:
+    """However it is cut; one that is not whole tells nothing that can be counted."""
+    meter, *_ = metered(None, BodyFields(model="m", stream=True), Endpoint.GENERATE)
+    head = ReplyHead.of(200, [JSON], None)
+    meter.begin(head, is_sse=False, is_plain=True)
+    for at in range(0, len(ITEMS), size):
+        assert meter.feed(ITEMS[at : at + size], False) == ITEMS[at : at + size]
+    assert meter.usage(is_whole=False) == Usage(None, None, False)
+    meter.feed(b"", True)
+    assert meter.usage(is_whole=True) == Usage(5, 9, True)
+    assert (meter.kinds().input, meter.kinds().output, meter.kinds().reasoning) == (5, 9, 2)
+
+
+def test_array_that_is_none_tells_nothing() -> None:
+    """It passes all the same."""
+    meter, *_ = metered(None, BodyFields(model="m", stream=True), Endpoint.GENERATE)
+    meter.begin(ReplyHead.of(200, [JSON], None), is_sse=False, is_plain=True)
+    assert meter.feed(b"[}", False) == b"[}"
+    assert meter.feed(ITEMS, True) == ITEMS
+    assert meter.usage(is_whole=True) == Usage(None, None, False)

@@ -17,31 +17,52 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from velox.errors import Reason
+from velox.errors import Reason, VeloxError
 from velox.gateway.budgets import BudgetGate, BudgetHold
+from velox.gateway.member import Counts
 from velox.gateway.metering import Usage
-from velox.ledger.record import Flag, Tokens
+from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, recorded_key
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
-from velox.policy.estimate import Estimate
+from velox.policy.budget import NANO_PER_USD
+from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Caller, Endpoint
+from velox.types import ANYONE, BodyFields, Caller, Endpoint
 
-__all__ = ["NO_KINDS", "Answered", "CallLog", "RecordedAttempt", "RequestCalls"]
+__all__ = ["NO_KINDS", "Answered", "Begun", "CallLog", "Copied", "RecordedAttempt", "RequestCalls"]
 
 NO_KINDS: Final = TokenUsage()
 
 _ERRORS_FROM: Final = 400
+_SWITCHED: Final = 101
+_COPY: Final = 0  # the number of its attempt: one copy is sent of a request
 _LOST: Final = "lost"
+_NOT_KNOWN: Final = b"unknown"
 _OK: Final = "ok"
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
+
+
+class RecordedMember(Protocol):
+    """Where an attempt goes (member.py)."""
+
+    @property
+    def row(self) -> int:
+        """Where it is counted."""
+
+    @property
+    def counts(self) -> Counts:
+        """What counts there."""
 
 
 class RecordedAttempt(Protocol):
     """What is asked of an attempt (group.py). may_have_worked: it was sent, and nothing says that it was not taken."""
 
     may_have_worked: bool
+
+    @property
+    def member(self) -> RecordedMember:
+        """Where it goes."""
 
 
 class Answered(NamedTuple):
@@ -62,11 +83,24 @@ class Answered(NamedTuple):
     kinds: TokenUsage
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
+    """A call that has begun."""
+
     attempt: RecordedAttempt
     upstream: str
     call: OpenCall
     began_ns: int
+
+
+class Copied(NamedTuple):
+    """How the copy of a request ended (mirror.py). status: that its upstream gave; 0: none. Others: as in Answered."""
+
+    may_have_worked: bool
+    status: int
+    reason: Reason | None
+    first_byte_ns: int
+    usage: Usage | None
+    kinds: TokenUsage
 
 
 class CallLog:
@@ -74,6 +108,7 @@ class CallLog:
 
     wall_ns, clock_ns: Unix time and a monotonic one, in nanoseconds. prices: the price of a call, by the name of its
     upstream, its model, the tier that its reply tells, and Unix time in seconds. budgets: that calls count in.
+    refuses: requests whose calls could not be recorded are refused.
     """
 
     def __init__(
@@ -83,12 +118,20 @@ class CallLog:
         wall_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         budgets: BudgetGate | None = None,
+        refuses: bool = False,
     ) -> None:
         self._writer: Final = writer
+        self._refuses: Final = refuses
         self.budgets: Final = budgets
         self.prices = prices  # another one after a reload
         self._wall_ns: Final = wall_ns
         self._clock_ns: Final = clock_ns
+
+    def check(self) -> None:
+        """Raise VeloxError(LEDGER_FULL) for a request that could not be recorded, where that is asked for."""
+        if self._refuses and not self._writer.has_room:
+            message = "no more calls can be recorded now: the gateway's database is away, or too slow"
+            raise VeloxError(Reason.LEDGER_FULL, message, retry_after_s=1.0)
 
     def request(
         self,
@@ -101,13 +144,16 @@ class CallLog:
         *,
         hold: BudgetHold | None = None,
     ) -> RequestCalls:
-        """Return what records the calls of one request. estimate: of its tokens. hold: of its budgets."""
+        """Return what records the calls of one request. hold: of its budgets.
+
+        estimate: of its tokens; NO_TOKENS: nothing is known of them but what the reply tells.
+        """
         number = int(request_id.rpartition(b"-")[2], 16)
         return RequestCalls(
             self,
             self._writer,
             number,
-            key=_key(caller),
+            caller=caller,
             endpoint=endpoint,
             route=route,
             fields=fields,
@@ -117,6 +163,8 @@ class CallLog:
 
     def cost(self, upstream: str, model: str, usage: TokenUsage, started_us: int) -> tuple[int | None, str]:
         """Return what a call cost in nano-dollars, and the version of its price; None: it is not known."""
+        if usage.input is None and usage.output is None:
+            return None, ""
         price = self.prices(upstream, model, usage.tier, started_us // 1_000_000)
         if price is None:
             return None, ""
@@ -129,9 +177,21 @@ class CallLog:
 
 
 class RequestCalls:
-    """Those of one request."""
+    """Those of one request. whose: the upstream whose reply it is; set where cost() is asked for."""
 
-    __slots__ = ("_begun", "_endpoint", "_estimate", "_fields", "_hold", "_key", "_log", "_number", "_route", "_writer")
+    __slots__ = (
+        "_begun",
+        "_caller",
+        "_endpoint",
+        "_estimate",
+        "_fields",
+        "_hold",
+        "_log",
+        "_number",
+        "_route",
+        "_writer",
+        "whose",
+    )
 
     def __init__(
         self,
@@ -139,7 +199,7 @@ class RequestCalls:
         writer: CallWriter,
         number: int,
         *,
-        key: str,
+        caller: Caller,
         endpoint: Endpoint,
         route: str,
         fields: BodyFields,
@@ -150,62 +210,88 @@ class RequestCalls:
         self._log: Final = log
         self._writer: Final = writer
         self._number: Final = number
-        self._key: Final = key
+        self._caller: Final = caller
         self._endpoint: Final = endpoint
         self._route: Final = route
         self._fields: Final = fields
         self._estimate: Final = estimate
-        self._begun: list[_Begun] = []
+        self._begun: list[Begun] = []
+        self.whose: Callable[[], str] | None = None
 
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
 
     def begin(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> None:
         """Note an attempt before it is sent. model: that the upstream is asked for."""
-        wall_ns, now_ns = self._log.times()
-        asked, estimate = self._fields.model or "", self._estimate
-        usage = TokenUsage(estimate.prompt, estimate.answer)
-        cost_nano, prices = self._log.cost(upstream, model or asked, usage, wall_ns // 1000)
-        start = CallStart(
-            self._number,
-            len(self._begun) + 1,
-            self._endpoint,
-            self._fields.stream,
-            wall_ns // 1000,
-            CallNames(self._key, self._route, upstream, asked, model or asked),
-            Tokens(estimate.prompt, estimate.answer),
-            cost_nano,
-            prices,
-        )
-        self._begun.append(_Begun(attempt, upstream, self._writer.begin(start), now_ns))
+        self._begun.append(self._begin(attempt, upstream, model, len(self._begun) + 1, self._caller))
         if self._hold is not None:
             self._hold.begin()
 
+    def begin_copy(self, attempt: RecordedAttempt, upstream: str, model: str | None) -> Begun:
+        """Note the copy of a request before it is sent. It is not the caller's doing: it counts for no key."""
+        return self._begin(attempt, upstream, model, _COPY, ANYONE)
+
+    def _begin(self, attempt: RecordedAttempt, upstream: str, model: str | None, n: int, caller: Caller) -> Begun:
+        wall_ns, now_ns = self._log.times()
+        asked = self._fields.model or ""
+        usage = self._guess(self._estimate.answer)
+        cost_nano, prices = self._log.cost(upstream, model or asked, usage, wall_ns // 1000)
+        start = CallStart(
+            self._number,
+            n,
+            self._endpoint,
+            self._fields.stream,
+            wall_ns // 1000,
+            _names(caller, self._route, upstream, asked, model or asked),
+            Tokens(usage.input, usage.output),
+            cost_nano,
+            prices,
+        )
+        return Begun(attempt, upstream, self._writer.begin(start), now_ns)
+
+    def _guess(self, answer: int) -> TokenUsage:
+        """Return what is taken for used where nothing tells; all None: not even that is known."""
+        return TokenUsage() if self._estimate is NO_TOKENS else TokenUsage(self._estimate.prompt, answer)
+
+    def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
+        """Return what the client learns of the cost of its answer: dollars. Asked before the end of the request."""
+        upstream = "" if self.whose is None else self.whose()
+        begun = self._last(upstream)
+        if begun is None:
+            return _NOT_KNOWN
+        kinds, flags = self._kinds(usage, kinds)
+        start = begun.call.start
+        nano, _ = self._log.cost(upstream, start.names.upstream_model, kinds, start.started_us)
+        if nano is None:
+            return _NOT_KNOWN
+        return b"%d.%09d%b" % (*divmod(nano, NANO_PER_USD), b"; estimated" if flags else b"")
+
+    def _last(self, upstream: str) -> Begun | None:
+        return next((each for each in reversed(self._begun) if each.upstream == upstream), None)
+
     def end(self, answered: Answered) -> None:
         """Record them. Once, when the request is over."""
-        begun, self._begun = self._begun, []
+        last = self._last(answered.upstream)
+        begun, self._begun, self.whose = self._begun, [], None
         now_ns = self._log.times()[1]
-        last = next((each for each in reversed(begun) if each.upstream == answered.upstream), None)
         try:
             for each in begun:
                 if each is last:
                     self._end_last(each, answered, now_ns)
                 elif each.attempt.may_have_worked:
-                    usage = TokenUsage(self._estimate.prompt, 0)
-                    self._write(each, now_ns, _LOST, 0, Flag.LOST | Flag.ESTIMATED, usage)
+                    self._write_lost(each, now_ns, _LOST, 0)
                 else:
                     self._writer.forget(each.call)
         finally:
             if self._hold is not None:
                 self._hold.end(len(begun))
 
-    def _end_last(self, begun: _Begun, answered: Answered, now_ns: int) -> None:
+    def _end_last(self, begun: Begun, answered: Answered, now_ns: int) -> None:
         reason, usage = answered.reason, answered.usage
         is_error = answered.started and answered.status >= _ERRORS_FROM and reason in (None, Reason.UPSTREAM_STATUS)
         if is_error or not answered.pays:
             if begun.attempt.may_have_worked and not is_error:
-                lost = TokenUsage(self._estimate.prompt, 0)
-                self._write(begun, now_ns, _code(reason), answered.status, Flag.LOST | Flag.ESTIMATED, lost)
+                self._write_lost(begun, now_ns, _code(reason), answered.status)
             else:
                 self._writer.forget(begun.call)
             return
@@ -214,23 +300,40 @@ class RequestCalls:
             flags |= Flag.ABORTED
         elif reason in _CUT:
             flags |= Flag.CUT
+        kinds, more = self._kinds(usage, answered.kinds)
+        flags |= more
+        first_us = _since_us(answered.first_byte_ns, begun)
+        cost_nano = self._write(begun, now_ns, _code(reason), answered.status, flags, kinds, first_byte_us=first_us)
+        if self._hold is not None:
+            if not flags and kinds.output is not None:
+                self._hold.learn(kinds.output)
+            self._hold.spend(cost_nano, _total(kinds))
+
+    def end_copy(self, begun: Begun, copied: Copied) -> None:
+        """Record the copy, unless it did no work."""
+        if not copied.may_have_worked or copied.status >= _ERRORS_FROM:
+            self._writer.forget(begun.call)
+            return
+        kinds, flags = self._kinds(copied.usage, copied.kinds)
+        if copied.reason in _CUT:
+            flags |= Flag.CUT
+        now_ns = self._log.times()[1]
+        first_us = _since_us(copied.first_byte_ns, begun)
+        reason = _code(copied.reason)
+        self._write(begun, now_ns, reason, copied.status, flags | Flag.MIRROR, kinds, first_byte_us=first_us)
+
+    def _kinds(self, usage: Usage | None, kinds: TokenUsage) -> tuple[TokenUsage, Flag]:
+        """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
         given, made = (None, None) if usage is None else (usage.input, usage.output)
-        if given is None or made is None or usage is None or not usage.is_exact:
-            flags |= Flag.ESTIMATED
-        if given is None:
-            given = self._estimate.prompt
-        if made is None:
-            made = self._estimate.answer
-        first_ns = answered.first_byte_ns
-        first_us = (first_ns - begun.began_ns) // 1000 if first_ns else None
-        kinds = answered.kinds._replace(input=given, output=made)
-        if self._hold is not None and not flags:
-            self._hold.learn(made)
-        self._write(begun, now_ns, _code(reason), answered.status, flags, kinds, first_byte_us=first_us)
+        is_exact = given is not None and made is not None and usage is not None and usage.is_exact
+        guess = self._guess(self._estimate.answer)
+        given = guess.input if given is None else given
+        made = guess.output if made is None else made
+        return kinds._replace(input=given, output=made), Flag(0) if is_exact else Flag.ESTIMATED
 
     def _write(
         self,
-        begun: _Begun,
+        begun: Begun,
         now_ns: int,
         reason: str,
         status: int,
@@ -238,7 +341,8 @@ class RequestCalls:
         usage: TokenUsage,
         *,
         first_byte_us: int | None = None,
-    ) -> None:
+    ) -> int | None:
+        """Record a call; return its cost."""
         start = begun.call.start
         cost_nano, prices = self._log.cost(begun.upstream, start.names.upstream_model, usage, start.started_us)
         self._writer.end(
@@ -252,13 +356,33 @@ class RequestCalls:
             cost_nano=cost_nano,
             prices=prices,
         )
+        if status != _SWITCHED:  # its member may be gone since: a WebSocket lasts longer than configurations
+            member = begun.attempt.member
+            kinds = (usage.input, usage.output, usage.cached, usage.written, usage.reasoning)
+            member.counts.count_call(member.row, kinds, cost_nano)
+        return cost_nano
+
+    def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int) -> None:
+        """Record a call that may have worked for nobody."""
+        usage = self._guess(0)
+        cost_nano = self._write(begun, now_ns, reason, status, Flag.LOST | Flag.ESTIMATED, usage)
         if self._hold is not None:
-            self._hold.spend(cost_nano, (usage.input or 0) + (usage.output or 0))
+            self._hold.spend(cost_nano, _total(usage))
 
 
-def _key(caller: Caller) -> str:
-    """Return how records name a key: two of one name differ in the id. "": no key is asked for."""
-    return f"{caller.id.hex()} {caller.name}" if caller.id else ""
+def _names(caller: Caller, route: str, upstream: str, asked: str, model: str) -> CallNames:
+    """Return the texts of a call. Two keys of one name differ in the id; "": no key is asked for."""
+    key = recorded_key(caller.id, caller.name) if caller.id else ""
+    tags = TAG_SEPARATOR.join(caller.tags) if caller.tags else ""
+    return CallNames(key, route, upstream, asked, model, caller.team, caller.user, tags)
+
+
+def _total(usage: TokenUsage) -> int | None:
+    return None if usage.input is None and usage.output is None else (usage.input or 0) + (usage.output or 0)
+
+
+def _since_us(time_ns: int, begun: Begun) -> int | None:
+    return (time_ns - begun.began_ns) // 1000 if time_ns else None
 
 
 def _code(reason: Reason | None) -> str:

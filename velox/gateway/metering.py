@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from velox.dialects.generate.json_items import JsonItems
+from velox.dialects.losses import BrokenReplyError
 from velox.gateway.filters import ReplyFilter
 from velox.protocol.body_edit import ask_for_usage
 from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
@@ -19,6 +21,8 @@ __all__ = ["Meter", "Usage", "UsageFilter", "metered"]
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
+# A longer one, with a picture in it, is not held: then the estimate stands.
+_MOST_ITEM_BYTES: Final = 1024 * 1024
 _NOTHING: Final = Usage(None, None, False)
 _NO_EVENT: Final = Usage(None, 0, False)
 _FAILED: Final = Usage(0, 0, False)
@@ -41,6 +45,7 @@ class Meter(ReplyFilter):
         "_reader",
         "_reads_tier",
     )
+    only_reads = True
 
     def __init__(self, *, is_stream: bool = False, key: bytes = b'"usage"', reads_tier: bool = False) -> None:
         super().__init__()
@@ -50,7 +55,7 @@ class Meter(ReplyFilter):
         self._has_begun = False
         self._has_ended = False
         self._is_failed = False
-        self._reader: BodyUsage | StreamUsage | None = None
+        self._reader: BodyUsage | StreamUsage | ArrayUsage | None = None
         self._lines: DataLines | None = None  # of an event stream
         self._noted: TokenUsage | None = None
 
@@ -71,6 +76,8 @@ class Meter(ReplyFilter):
         self._is_failed = head.status >= _ERRORS_FROM
         if self._is_failed or not is_plain:
             self._reader = None
+        elif self._is_stream and not is_sse and self._key == GOOGLE_KEY:
+            self._reader = ArrayUsage()
         else:
             self._reader = StreamUsage(self._key) if is_sse else BodyUsage(self._key, reads_tier=self._reads_tier)
         self._lines = DataLines() if is_sse else None
@@ -110,6 +117,43 @@ class Meter(ReplyFilter):
         if self._lines is not None and (answer is None or not is_whole):
             return Usage(prompt, max(answer or 0, self._lines.n), False)
         return Usage(prompt, answer, is_whole and prompt is not None and answer is not None)
+
+
+class ArrayUsage:
+    """Reads the stream of a client of Gemini that gets it as a JSON array: the usage of each item is of all so far."""
+
+    __slots__ = ("_items", "_kinds")
+
+    def __init__(self) -> None:
+        self._items: JsonItems | None = JsonItems(_MOST_ITEM_BYTES)
+        self._kinds = TokenUsage()
+
+    def __repr__(self) -> str:
+        return f"<ArrayUsage {self._kinds}>"
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the reply."""
+        if self._items is None:
+            return
+        try:
+            found = self._items.feed(data)
+        except BrokenReplyError:
+            self._items, self._kinds = None, TokenUsage()  # no such array, or one that nobody can hold
+            return
+        for item in found:
+            if GOOGLE_KEY in item:
+                reader = BodyUsage(GOOGLE_KEY)
+                reader.feed(item)
+                kinds = reader.kinds()
+                self._kinds = self._kinds if kinds.input is None else kinds
+
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return those of the prompt and of the answer, after the last byte."""
+        return self._kinds.input, self._kinds.output
+
+    def kinds(self) -> TokenUsage:
+        """Return all kinds of tokens, at the same time as tokens()."""
+        return self._kinds
 
 
 class UsageFilter(ReplyFilter):

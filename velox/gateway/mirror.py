@@ -17,13 +17,16 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Callable
 from typing import Final
 
-from velox.errors import VeloxError
+from velox.errors import Reason, VeloxError
 from velox.gateway.aside import ask_status
+from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.group import Attempt, Group
 from velox.gateway.lanes import AnsweredHereError
+from velox.gateway.metering import Meter
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
@@ -79,11 +82,13 @@ class Mirrors:
         head: RequestHead,
         fields: BodyFields,
         body: bytes | bytearray | None,
+        *,
         build: Callable[[Attempt], UpstreamRequest] | None = None,
+        calls: RequestCalls | None = None,
     ) -> None:
         """Send a copy of a request, if it is one of those; never of a WebSocket. The body must not change any more.
 
-        build: makes what is sent; None: the request as it came.
+        build: makes what is sent; None: the request as it came. calls: where it is recorded; None: nowhere.
 
         routing: of the request's configuration, which stays as long as the copy is under way.
         """
@@ -101,7 +106,7 @@ class Mirrors:
             return
         routing.n_open += 1  # its upstream stays, whatever is reloaded
         self._n_bytes += n_bytes
-        task = self._loop.create_task(self._send(group, head, fields, body, build), name="mirror")
+        task = self._loop.create_task(self._send(group, head, fields, body, build, calls), name="mirror")
         self._tasks.add(task)
 
         def over(_: asyncio.Task[Mirrored]) -> None:
@@ -128,6 +133,7 @@ class Mirrors:
         fields: BodyFields,
         body: bytes | bytearray | None,
         build: Callable[[Attempt], UpstreamRequest] | None,
+        calls: RequestCalls | None,
     ) -> Mirrored:
         try:
             attempt = self._pick(group, fields)
@@ -139,7 +145,8 @@ class Mirrors:
                 return Mirrored.FAILED  # there are no credentials
             except (VeloxError, AnsweredHereError):
                 return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
-            return await _Copy(attempt, self._loop).send(request)
+            copy = _Copy(attempt, self._loop)
+            return await (copy.send(request) if calls is None else _recorded(copy, calls, fields, request))
         except Exception as exc:
             self._on_bug(exc)
             return Mirrored.FAILED
@@ -154,10 +161,31 @@ class Mirrors:
         return group.pick(self._loop.time(), tried=closed, may_probe=True, within_limits=True)
 
 
+async def _recorded(copy: _Copy, calls: RequestCalls, fields: BodyFields, request: UpstreamRequest) -> Mirrored:
+    """Send a copy, and record it."""
+    meter = copy.meter = Meter(is_stream=fields.stream, reads_tier=True)
+    begun = calls.begin_copy(copy.attempt, copy.attempt.member.name, copy.attempt.asked(fields.model))
+    try:
+        return await copy.send(request)
+    finally:
+        calls.end_copy(begun, copy.copied(meter))
+
+
 class _Copy:
     """One copy; hears of its answer, for the member that gives it."""
 
-    __slots__ = ("_attempt", "_began_s", "_has_replied", "_is_sse", "_loop", "_status")
+    __slots__ = (
+        "_attempt",
+        "_began_s",
+        "_has_replied",
+        "_is_sse",
+        "_loop",
+        "_status",
+        "first_byte_ns",
+        "may_have_worked",
+        "meter",
+        "reason",
+    )
 
     def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt: Final = attempt
@@ -166,6 +194,20 @@ class _Copy:
         self._status = 0
         self._is_sse = False
         self._has_replied = False
+        self.meter: Meter | None = None  # of one that is recorded
+        self.first_byte_ns = 0
+        self.may_have_worked = True
+        self.reason: Reason | None = None  # why there is no whole answer
+
+    @property
+    def attempt(self) -> Attempt:
+        """Where it goes."""
+        return self._attempt
+
+    def copied(self, meter: Meter) -> Copied:
+        """Return how it ended. meter: what its answer was read by."""
+        usage, kinds = meter.usage(is_whole=self.reason is None), meter.kinds()
+        return Copied(self.may_have_worked, self._status, self.reason, self.first_byte_ns, usage, kinds)
 
     async def send(self, request: UpstreamRequest) -> Mirrored:
         """Send it, and read its answer to the end."""
@@ -184,14 +226,17 @@ class _Copy:
                 listener=self,
             )
         except UpstreamFailure as failure:
+            self.reason, self.may_have_worked = failure.reason, failure.unprocessed is None
             self._count(outcome_of_failure(failure))
             attempt.broke(failure, loop.time())
             return Mirrored.FAILED
-        except VeloxError:
+        except VeloxError as exc:
+            self.reason, self.may_have_worked = exc.reason, False  # it found no connection
             self._count(AttemptOutcome.CANCELLED)
             attempt.gave_up(loop.time())
             return Mirrored.FAILED
         except BaseException:
+            self.reason = Reason.DRAINING
             self._count(AttemptOutcome.CANCELLED)
             attempt.gave_up(loop.time())
             raise
@@ -212,8 +257,16 @@ class _Copy:
         self._status = head.status
         self._is_sse = any(name == b"content-type" and value.startswith(_SSE) for name, value in head.headers)
         self._attempt.answers(head, self._loop.time())
+        if self.meter is not None:
+            is_plain = not any(name == b"content-encoding" for name, _ in head.headers)
+            self.meter.begin(head, is_sse=self._is_sse, is_plain=is_plain)
+
+    def on_data(self, data: bytes, end: bool) -> None:
+        if self.meter is not None:
+            self.meter.feed(data, end)
 
     def on_first(self, waited_s: float) -> None:
+        self.first_byte_ns = time.monotonic_ns()
         if self._status >= 400:
             return
         self._has_replied = True

@@ -153,6 +153,10 @@ class Recorder:
         """Note that a request is put into another dialect for an attempt, and how many fields were left out."""
         self._metrics.count_translation(client, upstream, n_dropped)
 
+    def lost(self, client: Surface, upstream: Surface) -> None:
+        """Note that a translated answer lost something."""
+        self._metrics.count_dropped_field(client, upstream)
+
     def retried(self, cause: Retry) -> None:
         """Note that another attempt begins."""
         self._metrics.count_retry(cause)

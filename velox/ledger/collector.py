@@ -13,10 +13,10 @@ from velox.ledger.record import Call, NamePart, NameParts, read_body
 from velox.ledger.store import NOTHING, Batch, Numbered, Store, Sums
 from velox.shm.record_ring import RecordRing
 
-__all__ = ["Collector"]
+__all__ = ["MOST_OF_BATCH", "Collector"]
 
 # Records of one transaction.
-_MOST: Final = 5000
+MOST_OF_BATCH: Final = 5000
 # A record that is counted but can't be read is given this long to appear before it is taken for damaged.
 _DAMAGED_AFTER_S: Final = 1.0
 
@@ -30,7 +30,7 @@ class Collector:
         self._rings: Final = [_RingReader(ring, store) for ring in rings]
 
     def collect(self) -> int:
-        """Have what is there kept; return how many records that were. Raises StoreError."""
+        """Have a batch of each ring kept; return how many records that were. Raises StoreError."""
         return sum(self._collect(each) for each in self._rings)
 
     @property
@@ -65,7 +65,7 @@ class _RingReader:
         calls: list[Numbered] = []
         names: dict[int, str] = {}
         n_damaged = 0
-        for body in ring.read(number, _MOST):
+        for body in ring.read(number, MOST_OF_BATCH):
             if body is None:
                 if not self._is_damaged(now_s):
                     break

@@ -12,13 +12,27 @@ A number stands for a text from its name record on. Writers never use one again;
 from __future__ import annotations
 
 import enum
+import re
 import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from velox.shm.record_ring import BODY_BYTES
 
-__all__ = ["MOST_NAMES", "Call", "Flag", "NamePart", "NameParts", "call_body", "name_bodies", "read_body"]
+__all__ = [
+    "KEY_ID_CHARS",
+    "MOST_NAMES",
+    "TAG_SEPARATOR",
+    "Call",
+    "Flag",
+    "NamePart",
+    "NameParts",
+    "call_body",
+    "key_id",
+    "name_bodies",
+    "read_body",
+    "recorded_key",
+]
 
 # Names that a writer remembers. When it has so many it forgets them all, and those that come get new numbers. 0 stands
 # for no text.
@@ -26,6 +40,8 @@ MOST_NAMES: Final = 8192
 # A call that is open while so many new names come is recorded without its own.
 KEPT_NAMES: Final = 4 * MOST_NAMES
 
+KEY_ID_CHARS: Final = 16
+_KEY_ID: Final = re.compile(rf"([0-9a-f]{{{KEY_ID_CHARS}}})(?: |\Z)")
 _NAME: Final = 1
 _CALL: Final = 2
 _UNKNOWN: Final = 0xFFFF_FFFF
@@ -33,12 +49,14 @@ _NO_COST: Final = -1
 # kind, part, parts, bytes of text in it, number, text
 _NAME_FORMAT: Final = struct.Struct("<BBBBI116s")
 _TEXT_BYTES: Final = 116
-# No more of a text: a client makes up names of models. What is cut off is replaced by a mark.
-_MOST_TEXT: Final = 4 * _TEXT_BYTES
+# No more of a text: a client makes up names of models. What is cut off is replaced by a mark. All tags of a key fit.
+_MOST_TEXT: Final = 5 * _TEXT_BYTES
 _CUT: Final = "…".encode()
 # kind, attempt, endpoint, -; status, flags; process, number; started, first byte, duration; 6 names; 8 kinds of tokens;
-# cost, name of the version of its price
-_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ6I8IqI")
+# cost, name of the version of its price; names of team, user and tags, which a record of an earlier Velox has none of
+_CALL_FORMAT: Final = struct.Struct("<BBBxHHIQQIQ6I8IqI3I")
+# Tags are one name.
+TAG_SEPARATOR: Final = ","
 _FILL: Final = bytes(BODY_BYTES - _CALL_FORMAT.size)
 
 assert _NAME_FORMAT.size == BODY_BYTES
@@ -49,7 +67,7 @@ class Flag(enum.IntFlag):
 
     STREAM: the client asked for one. ESTIMATED: some of its tokens are a guess. ABORTED: the client left, or waited no
     longer. CUT: the upstream did not end its reply. LOST: no reply of it reached the client: another attempt did, or
-    its process died. RECOVERED: its process died.
+    its process died. RECOVERED: its process died. MIRROR: it was a copy for a mirror, attempt 0 of its request.
     """
 
     STREAM = 1
@@ -58,6 +76,7 @@ class Flag(enum.IntFlag):
     CUT = 8
     LOST = 16
     RECOVERED = 32
+    MIRROR = 64
 
 
 class Tokens(NamedTuple):
@@ -78,12 +97,13 @@ NO_TOKENS: Final = Tokens()
 class Call:
     """One call of an upstream.
 
-    process, number: of the request's id, `vx-PROCESS-NUMBER` in hexadecimal. attempt: from 1, within the request.
-    endpoint: a value of types.Endpoint. status: that the client got, or would have got. started_us: Unix time.
-    first_byte_us, duration_us: since then; None: no byte came. Names are texts, "" for none: key is `ID NAME`, its
-    digest's first bytes in hexadecimal and its name; model: that the client asked for; upstream_model: that the
+    process, number: of the request's id, `vx-PROCESS-NUMBER` in hexadecimal. attempt: from 1, within the request; 0: a
+    copy of it. endpoint: a value of types.Endpoint. status: that the client got, or would have got. started_us: Unix
+    time. first_byte_us, duration_us: since then; None: no byte came. Names are texts, "" for none: key is `ID NAME`,
+    its digest's first bytes in hexadecimal and its name; model: that the client asked for; upstream_model: that the
     upstream was asked for. reason: "ok", or the code of the error. tokens: each kind. cost_nano: in nano-dollars; None:
-    not known. prices: version of the price that it was counted by; "" for none.
+    not known. prices: version of the price that it was counted by; "" for none. team, user: ids of whose key it is.
+    tags: of the key.
     """
 
     process: int
@@ -104,6 +124,9 @@ class Call:
     tokens: Tokens = NO_TOKENS
     cost_nano: int | None = None
     prices: str = ""
+    team: str = ""
+    user: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -118,6 +141,17 @@ class NamePart(NamedTuple):
     part: int
     n_parts: int
     text: bytes
+
+
+def recorded_key(caller_id: bytes, name: str) -> str:
+    """Return what a record has for a key: two keys of one name differ in it."""
+    return f"{caller_id.hex()} {name}"
+
+
+def key_id(text: str) -> str:
+    """Return the ID in what a record has for a key, or in what begins like that; "" if none is in it."""
+    match = _KEY_ID.match(text)
+    return match[1] if match else ""
 
 
 def name_bodies(number: int, text: str) -> list[bytes]:
@@ -144,10 +178,11 @@ def call_body(
     tokens: Tokens,
     cost_nano: int | None,
     prices: int,
+    owners: tuple[int, int, int] = (0, 0, 0),
 ) -> bytes:
     """Return the record of a call.
 
-    names: numbers of key, route, upstream, model, upstream_model, reason.
+    names: numbers of key, route, upstream, model, upstream_model, reason. owners: of team, user, tags.
     """
     kinds = [_UNKNOWN if n is None else n if n < _UNKNOWN else _UNKNOWN - 1 for n in tokens]
     packed = _CALL_FORMAT.pack(
@@ -167,6 +202,7 @@ def call_body(
         0,
         _NO_COST if cost_nano is None else cost_nano,
         prices,
+        *owners,
     )
     return packed + _FILL
 
@@ -209,6 +245,7 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
     key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
     tokens = Tokens(*(None if n == _UNKNOWN else n for n in found[16:22]))
     cost, prices = found[24:26]
+    team, user, tags = (names.text(n) for n in found[26:29])
     return Call(
         process,
         number,
@@ -228,4 +265,7 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         tokens,
         None if cost == _NO_COST else cost,
         names.text(prices),
+        team,
+        user,
+        tuple(tags.split(TAG_SEPARATOR)) if tags else (),
     )

@@ -51,6 +51,9 @@ def call_rows(calls: Iterable[Call]) -> Iterator[Row]:
             "attempt": call.attempt,
             "started_us": call.started_us,
             "key": call.key,
+            "team": call.team,
+            "user": call.user,
+            "tags": ",".join(call.tags),
             "route": call.route,
             "upstream": call.upstream,
             "model": call.model,
@@ -122,7 +125,7 @@ def _shown(value: str | int | None) -> str:
 
 
 def _cost_of(sums: Sums) -> str | None:
-    return None if sums.n_unpriced == sums.n else _usd(sums.cost_nano)
+    return None if sums.n_unpriced == sums.n and not sums.cost_nano else _usd(sums.cost_nano)
 
 
 def _usd(nano: int) -> str:

@@ -18,21 +18,32 @@ read from its row, so that the same answer is found when the batch comes again.
 
 from __future__ import annotations
 
-import datetime
+import contextlib
+import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from velox.ledger.record import KEPT_NAMES, Call, Flag, Tokens
+from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, TAG_SEPARATOR, Call, Flag, Tokens, key_id
 from velox.ledger.sqlite_file import connect, failing, transaction
-from velox.ledger.store import NOTHING, PERIODS, Batch, Dimension, Numbered, Question, Sums, Total
+from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Numbered, Question, StoreError, Sums, Total
+from velox.ledger.totals import (
+    DAY_S,
+    KEPT_S,
+    KEY_NAME,
+    US,
+    added,
+    carried,
+    day_text,
+    sums_of_text,
+    sums_text,
+    total_question,
+    totals_of,
+)
 
 __all__ = ["SqliteStore"]
 
-_DAY_S: Final = 86_400
-_US: Final = 1_000_000
-# Sums are kept this long, by period; days for ever.
-_KEPT_S: Final = {"minute": 2 * _DAY_S, "hour": 90 * _DAY_S}
 _OPEN_DAYS: Final = 4
 _TEXTS: Final = 4096  # numbers of texts that are remembered, a file
 
@@ -48,6 +59,22 @@ CREATE TABLE total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT N
     cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
     PRIMARY KEY (period, start, key, upstream, model)) WITHOUT ROWID
 """,
+    """
+ALTER TABLE total RENAME TO total_1;
+CREATE TABLE total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT NULL, team TEXT NOT NULL,
+    user TEXT NOT NULL, upstream TEXT NOT NULL, model TEXT NOT NULL, n INTEGER NOT NULL, n_errors INTEGER NOT NULL,
+    n_estimated INTEGER NOT NULL, n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,
+    cached INTEGER NOT NULL, cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (period, start, key, team, user, upstream, model)) WITHOUT ROWID;
+INSERT INTO total SELECT period, start, key, '', '', upstream, model, n, n_errors, n_estimated, n_unpriced, input,
+    output, cached, cache_written, reasoning, cost_nano FROM total_1;
+DROP TABLE total_1;
+CREATE TABLE tag_total (period TEXT NOT NULL, start INTEGER NOT NULL, key TEXT NOT NULL, team TEXT NOT NULL,
+    user TEXT NOT NULL, upstream TEXT NOT NULL, model TEXT NOT NULL, tag TEXT NOT NULL, n INTEGER NOT NULL,
+    n_errors INTEGER NOT NULL, n_estimated INTEGER NOT NULL, n_unpriced INTEGER NOT NULL, input INTEGER NOT NULL,
+    output INTEGER NOT NULL, cached INTEGER NOT NULL, cache_written INTEGER NOT NULL, reasoning INTEGER NOT NULL,
+    cost_nano INTEGER NOT NULL, PRIMARY KEY (period, start, tag, key, team, user, upstream, model)) WITHOUT ROWID
+""",
 )
 _DAY_MIGRATIONS: Final = (
     """
@@ -62,24 +89,18 @@ CREATE TABLE call (process INTEGER NOT NULL, number INTEGER NOT NULL, attempt IN
     PRIMARY KEY (process, number, attempt)) WITHOUT ROWID;
 CREATE INDEX call_started ON call (started_us)
 """,
+    """
+ALTER TABLE call ADD COLUMN team INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN user INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE call ADD COLUMN tags INTEGER NOT NULL DEFAULT 0
+""",
 )
-_N_CALL: Final = 25
+_N_CALL: Final = 28
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
-_ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 15)}) ON CONFLICT DO UPDATE SET " + ", ".join(
-    f"{name} = {name} + excluded.{name}" for name in Sums._fields
-)
-_SUMS: Final = ", ".join(f"sum({name})" for name in Sums._fields)
-_COLUMNS: Final[dict[Dimension, str]] = {
-    "key": "key",
-    "upstream": "upstream",
-    "model": "model",
-    "minute": "start",
-    "hour": "start",
-    "day": "start",
-}
-# What no single record tells, because the ring had no room for it.
-_DROPPED: Final = "(not recorded)"
+_SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(f"{name} = {name} + excluded.{name}" for name in Sums._fields)
+_ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 17)}) {_SET}"
+_ADD_BY_TAG: Final = f"INSERT INTO tag_total VALUES ({', '.join('?' * 18)}) {_SET}"
 
 
 class SqliteStore:
@@ -95,11 +116,19 @@ class SqliteStore:
         self._days: dict[str, _DayFile] = {}
         with failing(folder / "ledger.db"):
             self._sums: Final = connect(folder / "ledger.db", _SUM_MIGRATIONS, is_reader=is_reader)
+        if not is_reader:
+            self._migrate_days()
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._folder}>"
 
     # -- writing --------------------------------------------------------------------------------
+
+    def _migrate_days(self) -> None:
+        """Bring files of past days to the newest schema: readers don't. One that can't be is told when it is read."""
+        for path in self._paths():
+            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+                connect(path, _DAY_MIGRATIONS, is_reader=False).close()
 
     def position(self, ring: str) -> int:
         """Return the number of the first record of a ring that is not safe."""
@@ -117,7 +146,7 @@ class SqliteStore:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
         by_day: dict[str, list[Numbered]] = {}
         for numbered in batch.calls:
-            by_day.setdefault(_day(numbered.call.started_us), []).append(numbered)
+            by_day.setdefault(day_text(numbered.call.started_us), []).append(numbered)
         counted: list[Numbered] = []
         for day, calls in by_day.items():
             with failing(self._path(day)):
@@ -129,25 +158,27 @@ class SqliteStore:
         sums = self._sums
         with transaction(sums):
             row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
-            position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], _sums(row[2]))
-            rows = _totals(call for number, call in calls if number >= position)
-            more = Sums(*(new - old for new, old in zip(batch.dropped, dropped, strict=True)))
-            if more.n:
-                for period, seconds in PERIODS.items():
-                    rows.append((period, batch.time_s // seconds * seconds, _DROPPED, "", "", *more))
-            sums.executemany(_ADD, rows)
+            position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], sums_of_text(row[2]))
+            rows = added(batch, [call for number, call in calls if number >= position], dropped)
+            sums.executemany(_ADD, rows.totals)
+            sums.executemany(_ADD_BY_TAG, rows.by_tag)
             if batch.names:
                 names = [(batch.ring, number, text) for number, text in batch.names.items()]
                 sums.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?)", names)
                 oldest = max(batch.names) - KEPT_NAMES
                 sums.execute("DELETE FROM name WHERE ring = ? AND number <= ?", (batch.ring, oldest))
-            told = " ".join(map(str, batch.dropped))
-            values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, told)
+            values = (batch.ring, max(position, batch.end), damaged + batch.n_damaged, sums_text(batch.dropped))
             sums.execute("INSERT OR REPLACE INTO ring VALUES (?, ?, ?, ?)", values)
+
+    def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
+        """Have the sums of an upstream that no call goes to be these, and no others."""
+        with failing(self._folder / "ledger.db"), transaction(self._sums):
+            self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
+            self._sums.executemany(_ADD, carried(upstream, rows))
 
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: files of days, and sums of short periods."""
-        oldest = _day((now_s - self._days_kept * _DAY_S) * _US)
+        oldest = day_text((now_s - self._days_kept * DAY_S) * US)
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if day < oldest:
@@ -157,34 +188,23 @@ class SqliteStore:
                 for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                     each.unlink(missing_ok=True)
         with failing(self._folder / "ledger.db"), transaction(self._sums):
-            for period, kept_s in _KEPT_S.items():
-                self._sums.execute("DELETE FROM total WHERE period = ? AND start < ?", (period, now_s - kept_s))
+            for period, kept_s in KEPT_S.items():
+                for table in ("total", "tag_total"):
+                    sql = f"DELETE FROM {table} WHERE period = ? AND start < ?"
+                    self._sums.execute(sql, (period, now_s - kept_s))
 
     # -- questions ------------------------------------------------------------------------------
 
     def totals(self, question: Question) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        period = _period(question)
-        columns = [_COLUMNS[dimension] for dimension in question.by]
-        where = [f"{_COLUMNS[dimension]} = ?" for dimension, _ in question.where]
-        conditions = " AND ".join(["period = ?", "start >= ?", "start < ?", *where])
-        group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
-        select = "".join(f"{column}, " for column in columns) + _SUMS
-        values = (period, question.since_s, question.until_s, *(value for _, value in question.where))
+        sql, values = total_question(question, "total", "tag_total")
         with failing(self._folder / "ledger.db"):
-            sql = f"SELECT {select} FROM total WHERE {conditions}{group}"
-            rows = self._sums.execute(sql, values).fetchall()
-        n = len(columns)
-        return [
-            Total(_labels(question.by, row[:n]), Sums(*(value or 0 for value in row[n:])))
-            for row in rows
-            if row[n]  # no row at all has sums of null
-        ]
+            return totals_of(question, self._sums.execute(sql, values))
 
     def calls(self, question: Question) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
-        since_us, until_us = question.since_s * _US, question.until_s * _US
-        first, last = _day(since_us), _day(until_us)
+        since_us, until_us = question.since_s * US, question.until_s * US
+        first, last = day_text(since_us), day_text(until_us)
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if first <= day <= last:
@@ -261,7 +281,7 @@ class _DayFile:
             *map(self._number, names),
             *call.tokens,
             call.cost_nano,
-            self._number(call.prices),
+            *map(self._number, (call.prices, call.team, call.user, TAG_SEPARATOR.join(call.tags))),
         )
 
     def _number(self, text: str) -> int:
@@ -279,83 +299,41 @@ class _DayFile:
         """Return calls in the order of their start."""
         texts = dict(self._db.execute("SELECT number, text FROM text").fetchall())
         numbers = {text: number for number, text in texts.items()}
-        conditions, values = ["started_us >= ?", "started_us < ?"], [since_us, until_us]
+        texts[0] = ""  # of calls that an earlier Velox wrote
+        conditions = ["started_us >= ?", "started_us < ?"]
+        values: list[int | str] = [since_us, until_us]
         for dimension, value in where:
             if dimension in PERIODS:
                 continue
-            conditions.append(f"{dimension} = ?")
-            values.append(numbers.get(value, -1))
+            if dimension in ("tag", "key"):
+                column, fits = ("tags", _has_tag) if dimension == "tag" else ("key", _is_key)
+                conditions.append(f"{column} IN (SELECT value FROM json_each(?))")
+                values.append(json.dumps([number for text, number in numbers.items() if fits(text, value)]))
+            else:
+                conditions.append(f"{dimension} = ?")
+                values.append(numbers.get(value, -1))
         sql = f"SELECT * FROM call WHERE {' AND '.join(conditions)} ORDER BY started_us"
         for row in self._db.execute(sql, values):
             process, number, attempt, _, _, *rest = row
             endpoint, status, flags, started_us, first_byte_us, duration_us = rest[:6]
             key, route, upstream, model, upstream_model, reason = (texts[number] for number in rest[6:12])
-            cost_nano, prices = rest[18:20]
+            cost_nano = rest[18]
+            prices, team, user, tags = (texts[number] for number in rest[19:23])
             yield Call(
                 *(process, number, attempt, endpoint, status, Flag(flags), started_us, first_byte_us, duration_us),
-                *(key, route, upstream, model, upstream_model, reason, Tokens(*rest[12:18]), cost_nano, texts[prices]),
+                *(key, route, upstream, model, upstream_model, reason, Tokens(*rest[12:18]), cost_nano, prices),
+                *(team, user, tuple(tags.split(TAG_SEPARATOR)) if tags else ()),
             )
 
     def close(self) -> None:
         self._db.close()
 
 
-def _day(time_us: int) -> str:
-    return datetime.datetime.fromtimestamp(time_us / _US, datetime.UTC).strftime("%Y-%m-%d")
+def _is_key(text: str, asked: str) -> bool:
+    """Tell whether a key is the one that is asked for: by its ID, whatever its name was then; else by its name."""
+    id_ = key_id(asked)
+    return text[:KEY_ID_CHARS] == id_ if id_ else asked in (text, text[KEY_NAME:])
 
 
-def _totals(calls: Iterable[Call]) -> list[tuple[Any, ...]]:
-    """Return the rows that calls add to the sums."""
-    found: dict[tuple[str, int, str, str, str], Sums] = {}
-    for call in calls:
-        sums = _sums_of(call)
-        started_s = call.started_us // _US
-        for period, seconds in PERIODS.items():
-            group = (period, started_s // seconds * seconds, call.key, call.upstream, call.model)
-            before = found.get(group)
-            found[group] = sums if before is None else before.plus(sums)
-    return [(*group, *sums) for group, sums in found.items()]
-
-
-def _sums_of(call: Call) -> Sums:
-    """Return what one call adds."""
-    tokens = call.tokens
-    return Sums(
-        1,
-        int(call.reason != "ok"),
-        int(bool(call.flags & Flag.ESTIMATED)),
-        int(call.cost_nano is None),
-        tokens.input or 0,
-        tokens.output or 0,
-        tokens.cached or 0,
-        tokens.cache_written or 0,
-        tokens.reasoning or 0,
-        call.cost_nano or 0,
-    )
-
-
-def _sums(text: str) -> Sums:
-    return Sums(*map(int, text.split()))
-
-
-def _period(question: Question) -> str:
-    """Return the period whose sums answer a question: the longest that its times and dimensions allow."""
-    asked = [dimension for dimension in question.by if dimension in PERIODS]
-    if asked:
-        return min(asked, key=lambda dimension: PERIODS[dimension])
-    for period in ("day", "hour"):
-        if not question.since_s % PERIODS[period] and not question.until_s % PERIODS[period]:
-            return period
-    return "minute"
-
-
-def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(
-        _time(value, dimension) if dimension in PERIODS else str(value)
-        for dimension, value in zip(by, values, strict=True)
-    )
-
-
-def _time(start_s: int, period: Dimension) -> str:
-    time = datetime.datetime.fromtimestamp(start_s, datetime.UTC)
-    return time.strftime("%Y-%m-%d" if period == "day" else "%Y-%m-%dT%H:%MZ")
+def _has_tag(text: str, tag: str) -> bool:
+    return tag in text.split(TAG_SEPARATOR)

@@ -39,6 +39,8 @@ def connect(path: Path, migrations: Sequence[str], *, is_reader: bool) -> sqlite
             )
         if is_reader and not version:
             raise StoreError(f"{path} is just being made: try again in a moment")
+        if is_reader and version < newest:
+            raise StoreError(f"{path} has schema {version}, of an earlier Velox: start this one with its folder once")
         if not is_reader:
             path.chmod(0o600)
             db.execute("PRAGMA journal_mode = WAL")

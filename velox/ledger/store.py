@@ -5,7 +5,7 @@ Knows: the terms. Does not know: SQL (sqlite.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
@@ -15,6 +15,7 @@ __all__ = [
     "DIMENSIONS",
     "PERIODS",
     "Batch",
+    "Carried",
     "Dimension",
     "Numbered",
     "Question",
@@ -24,7 +25,7 @@ __all__ = [
     "Total",
 ]
 
-Dimension: TypeAlias = Literal["key", "upstream", "model", "minute", "hour", "day"]
+Dimension: TypeAlias = Literal["key", "team", "user", "tag", "upstream", "model", "minute", "hour", "day"]
 DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
 # Seconds of each period that sums are kept of.
 PERIODS: Final[Mapping[str, int]] = {"minute": 60, "hour": 3600, "day": 86_400}
@@ -80,6 +81,17 @@ class Batch:
     n_damaged: int = 0
 
 
+class Carried(NamedTuple):
+    """Sums of calls that another gateway recorded. start_s: Unix time of the period that they are of."""
+
+    start_s: int
+    key: str
+    team: str
+    user: str
+    model: str
+    sums: Sums
+
+
 class Total(NamedTuple):
     """Sums over the calls that have these values. group: one value for each dimension that was asked for."""
 
@@ -91,7 +103,8 @@ class Total(NamedTuple):
 class Question:
     """Which calls are summed up: those from `since_s` until before `until_s` (Unix time), grouped `by` dimensions.
 
-    where: values that dimensions must have.
+    where: values that dimensions must have. A call with several tags counts under each of them, and one without a tag
+    under none.
     """
 
     since_s: int
@@ -111,6 +124,9 @@ class Store(Protocol):
 
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
+
+    def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
+        """Have the sums of an upstream that no call goes to be these, and no others."""
 
     def totals(self, question: Question) -> list[Total]:
         """Return sums, in the order of their groups."""

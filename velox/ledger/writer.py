@@ -25,13 +25,23 @@ _KILLED_STATUS: Final = 0
 
 
 class CallNames(NamedTuple):
-    """The texts of a call, as in record.Call."""
+    """The texts of a call, as in record.Call. tags: with commas between."""
 
     key: str
     route: str
     upstream: str
     model: str
     upstream_model: str
+    team: str = ""
+    user: str = ""
+    tags: str = ""
+
+
+class _Numbers(NamedTuple):
+    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags."""
+
+    names: tuple[int, int, int, int, int]
+    owners: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class OpenCall:
 
     start: CallStart
     place: int
-    names: tuple[int, int, int, int, int]
+    numbers: _Numbers
 
 
 class CallWriter:
@@ -69,7 +79,7 @@ class CallWriter:
         self._ring: Final = ring
         self._process: Final = process
         self._numbers: Final[dict[str, int]] = {}
-        self._sets: Final[dict[CallNames, tuple[int, int, int, int, int]]] = {}
+        self._sets: Final[dict[CallNames, _Numbers]] = {}
 
     def __repr__(self) -> str:
         return f"<CallWriter {self._ring!r}, {len(self._numbers)} names>"
@@ -79,11 +89,16 @@ class CallWriter:
         """True while nothing can be recorded."""
         return self._ring.is_full
 
+    @property
+    def has_room(self) -> bool:
+        """True while one more call can be recorded, whatever those that are open may still need."""
+        return self._ring.has_room
+
     def begin(self, start: CallStart) -> OpenCall:
         """Note a call before it is sent."""
-        names = self._sets.get(start.names)
-        if names is None:
-            names = self._find(start.names)
+        numbers = self._sets.get(start.names)
+        if numbers is None:
+            numbers = self._find(start.names)
         body = call_body(
             process=self._process,
             number=start.number,
@@ -94,12 +109,13 @@ class CallWriter:
             started_us=start.started_us,
             first_byte_us=None,
             duration_us=0,
-            names=(*names, self._number(_KILLED_REASON)),
+            names=(*numbers.names, self._number(_KILLED_REASON)),
             tokens=start.tokens,
             cost_nano=start.cost_nano,
             prices=self._number(start.prices),
+            owners=numbers.owners,
         )
-        return OpenCall(start, self._ring.open(body), names)
+        return OpenCall(start, self._ring.open(body), numbers)
 
     def end(
         self,
@@ -126,10 +142,11 @@ class CallWriter:
             started_us=start.started_us,
             first_byte_us=first_byte_us,
             duration_us=duration_us,
-            names=(*call.names, self._number(reason)),
+            names=(*call.numbers.names, self._number(reason)),
             tokens=tokens,
             cost_nano=cost_nano,
             prices=self._number(prices),
+            owners=call.numbers.owners,
         )
         if not ring.put(body):
             ring.add_dropped((1, tokens.input or 0, tokens.output or 0, cost_nano or 0, cost_nano is None))
@@ -139,18 +156,16 @@ class CallWriter:
         """Record nothing of a call."""
         self._ring.close(call.place)
 
-    def _find(self, names: CallNames) -> tuple[int, int, int, int, int]:
+    def _find(self, names: CallNames) -> _Numbers:
         if len(self._numbers) + len(names) >= MOST_NAMES or len(self._sets) >= MOST_NAMES:
             self._numbers.clear()
             self._sets.clear()
-        numbers = (
-            self._number(names.key),
-            self._number(names.route),
-            self._number(names.upstream),
-            self._number(names.model),
-            self._number(names.upstream_model),
+        key, route, upstream, model, upstream_model, team, user, tags = (self._number(name) for name in names)
+        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags))
+        has_all = all(
+            bool(number) == bool(name) for number, name in zip((*numbers.names, *numbers.owners), names, strict=True)
         )
-        if all(bool(number) == bool(name) for number, name in zip(numbers, names, strict=True)):
+        if has_all:
             self._sets[names] = numbers
         return numbers
 

@@ -77,25 +77,31 @@ def token_usage(usage: dict[str, object], tier: object = None) -> TokenUsage:
         made = max(made or 0, total - given)  # some count reasoning in the total only
     inputs = _inside(usage, "prompt_tokens_details") or _inside(usage, "input_tokens_details")
     outputs = _inside(usage, "completion_tokens_details") or _inside(usage, "output_tokens_details")
-    cached_inside = _inside(inputs, "cached_tokens_details")
+    # Most of these are in no usage: each is looked for only where it could be.
+    cached = written = audio_input = audio_cached = image_input = reasoning = audio_output = image_output = None
+    if inputs:
+        cached, audio_input = count_of(inputs, "cached_tokens"), count_of(inputs, "audio_tokens")
+        image_input = count_of(inputs, "image_tokens")
+        written = _first(inputs, "cache_write_tokens", "cache_creation_tokens")
+        audio_cached = count_of(_inside(inputs, "cached_tokens_details"), "audio_tokens")
+    if outputs:
+        reasoning = _first(outputs, "reasoning_tokens", "thinking_tokens")
+        audio_output, image_output = count_of(outputs, "audio_tokens"), count_of(outputs, "image_tokens")
+    if cached is None:
+        cached = _first(usage, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
     return TokenUsage(
         given,
         made,
-        _first(
-            count_of(inputs, "cached_tokens"),
-            count_of(usage, "prompt_cache_hit_tokens"),
-            count_of(usage, "num_cached_tokens"),
-            count_of(usage, "cached_tokens"),
-        ),
-        _first(count_of(inputs, "cache_write_tokens"), count_of(inputs, "cache_creation_tokens")),
+        cached,
+        written,
         None,
-        _first(count_of(outputs, "reasoning_tokens"), count_of(outputs, "thinking_tokens")),
-        count_of(inputs, "audio_tokens"),
-        count_of(cached_inside, "audio_tokens"),
-        count_of(outputs, "audio_tokens"),
-        count_of(inputs, "image_tokens"),
-        count_of(outputs, "image_tokens"),
-        count_of(tools, "web_search_requests"),
+        reasoning,
+        audio_input,
+        audio_cached,
+        audio_output,
+        image_input,
+        image_output,
+        count_of(tools, "web_search_requests") if tools else None,
         _tier(tier),
     )
 
@@ -149,8 +155,12 @@ def _inside(usage: dict[str, object], name: str) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None), None)
+def _first(usage: dict[str, object], *names: str) -> int | None:
+    """Return the first count that is there."""
+    for name in names:
+        if name in usage and (count := count_of(usage, name)) is not None:
+            return count
+    return None
 
 
 def _tier(value: object) -> str:

@@ -21,21 +21,27 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from velox.ledger.collector import Collector
-from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import StoreError
+from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.store import AccountStore
+from velox.ledger.collector import MOST_OF_BATCH, Collector
+from velox.ledger.store import Store, StoreError
 from velox.observe.oplog import operations_logger
+from velox.runtime.budget_alerts import AlertWatch
+from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory
 from velox.shm.record_ring import RECORD_BYTES, RecordRing, RingError
 
-__all__ = ["LedgerFolder", "run_ledger", "stored"]
+__all__ = ["LedgerFolder", "run_ledger"]
 
 _TURN_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 3600.0
+_KEYS_S: Final = 0.4
 
 
 class LedgerFolder:
@@ -82,36 +88,45 @@ class LedgerFolder:
         os.close(self._lock)
 
 
-def stored(settings: Settings) -> SqliteStore:
-    """Return the store of a gateway, to read from. Raises StoreError: there is none, or it can't be read."""
-    if settings.ledger is None:
-        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder")
-    return SqliteStore(Path(settings.ledger), days=settings.ledger_days, is_reader=True)
-
-
-def run_ledger(settings: Settings, folder: LedgerFolder) -> int:
+def run_ledger(
+    settings: Settings,
+    folder: LedgerFolder,
+    budgets: BudgetMemory | None = None,
+    open_store: Callable[[Settings], Store] = record_store,
+) -> int:
     """Keep what is recorded until SIGTERM, and then what is left; return the exit code."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     # A signal between the look and the sleep would be slept over.
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
-    LedgerLoop(settings, folder, operations_logger(sys.stderr), wake_read).run(stopped)
+    LedgerLoop(settings, folder, operations_logger(sys.stderr), wake_read, budgets, open_store).run(stopped)
     return 0
 
 
 class LedgerLoop:
     """The work of the ledger's process. wake: a descriptor that can be read when a signal has come."""
 
-    def __init__(self, settings: Settings, folder: LedgerFolder, logger: logging.Logger, wake: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: LedgerFolder,
+        logger: logging.Logger,
+        wake: int,
+        budgets: BudgetMemory | None = None,
+        open_store: Callable[[Settings], Store] = record_store,
+    ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
         self._logger: Final = logger
         self._wake: Final = wake
-        self._store: SqliteStore | None = None
+        self._open_store: Final = open_store
+        self._alerts: Final = AlertWatch.of(settings, budgets, folder.path, logger)
+        self._store: Store | None = None
         self._collector: Collector | None = None
         self._problem = ""  # as logged last; "": all is well
         self._prune_at_s = 0.0
+        self._keys: Final = KeyWriter(settings, folder.path, logger) if settings.managed_keys else None
 
     def run(self, stopped: list[int]) -> None:
         """Work until `stopped` holds a signal, and then until nothing is left, or the store fails."""
@@ -119,18 +134,28 @@ class LedgerLoop:
         poll.register(self._wake, select.POLLIN)
         while not stopped:
             is_well = self._turn()
+            if self._keys is not None:
+                self._keys.turn(time.monotonic())
+            if self._alerts is not None:
+                self._alerts.turn(time.monotonic(), time.time())
             poll.poll((_TURN_S if is_well else _RETRY_S) * 1000)
         while self._turn() and self._collector is not None and self._collector.n_waiting:
             pass
         self._close()
+        if self._keys is not None:
+            self._keys.close()
+        if self._alerts is not None:
+            self._alerts.close()
 
     def _turn(self) -> bool:
         """Take what is there. False: the store can't be used now."""
         try:
             if self._store is None or self._collector is None:
-                self._store = SqliteStore(self._folder.path, days=self._settings.ledger_days)
+                self._store = self._open_store(self._settings)
                 self._collector = Collector(self._folder.all, self._store, time.time)
-            while self._collector.collect():
+            # Of rows that come all the time, what came during a commit waits for the next turn: each commit is a write
+            # to the disk, whether it holds one row or a thousand.
+            while self._collector.collect() >= MOST_OF_BATCH:
                 pass
             if time.monotonic() >= self._prune_at_s:
                 self._prune_at_s = time.monotonic() + _PRUNE_S
@@ -148,6 +173,50 @@ class LedgerLoop:
 
     def _close(self) -> None:
         store, self._store, self._collector = self._store, None, None
+        if store is not None:
+            with contextlib.suppress(Exception):
+                store.close()
+
+
+class KeyWriter:
+    """Writes down which managed keys are in force, whenever that has changed. While it can't, the last ones hold."""
+
+    def __init__(self, settings: Settings, folder: Path, logger: logging.Logger) -> None:
+        self._settings: Final = settings
+        self._folder: Final = folder
+        self._logger: Final = logger
+        self._store: AccountStore | None = None
+        self._snapshot: KeySnapshot | None = None
+        self._due_s = 0.0
+        self._problem = ""  # as logged last; "": all is well
+
+    def __repr__(self) -> str:
+        return f"<KeyWriter {self._folder}>"
+
+    def turn(self, now_s: float) -> None:
+        """Look if it is time. now_s: monotonic."""
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _KEYS_S
+        try:
+            if self._store is None or self._snapshot is None:
+                self._store = account_store(self._settings)
+                self._snapshot = KeySnapshot(self._store, Path(snapshot_path(self._folder)))
+            self._snapshot.turn(time.time())
+        except (StoreError, OSError) as exc:
+            self.close()
+            self._due_s = now_s + _RETRY_S
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                self._logger.error("managed keys can't be read: %s; those that were in force last stay so", exc)
+            return
+        if self._problem:
+            self._problem = ""
+            self._logger.warning("managed keys can be read again")
+
+    def close(self) -> None:
+        """Let go of the store."""
+        store, self._store, self._snapshot = self._store, None, None
         if store is not None:
             with contextlib.suppress(Exception):
                 store.close()

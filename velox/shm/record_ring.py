@@ -30,6 +30,7 @@ __all__ = ["BODY_BYTES", "N_TOTALS", "RECORD_BYTES", "RecordRing", "RingError"]
 RECORD_BYTES: Final = 128
 BODY_BYTES: Final = 124  # and a CRC-32
 _OPEN_RECORDS: Final = 4096
+_NAMES_OF_CALL: Final = 64  # records: more than a call and all of its names may take
 _PAGE: Final = 4096
 _RING_AT: Final = _PAGE + _OPEN_RECORDS * RECORD_BYTES
 _MAGIC: Final = int.from_bytes(b"VELOXRG1", "little")
@@ -111,6 +112,12 @@ class RecordRing:
     def is_full(self) -> bool:
         """True while the next record would be dropped."""
         return self._head - self._cells[_TAIL] >= self.n_records
+
+    @property
+    def has_room(self) -> bool:
+        """True while all calls that are open could be recorded, and one more with its names."""
+        n_open = _OPEN_RECORDS - len(self._free)
+        return self._head + n_open + _NAMES_OF_CALL - self._cells[_TAIL] < self.n_records
 
     def open(self, body: bytes) -> int:
         """Keep what is to be recorded of a call if this process dies now. Return its place; -1: there is none."""

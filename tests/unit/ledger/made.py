@@ -11,7 +11,9 @@ from velox.shm.record_ring import RecordRing
 
 # 2026-11-23 12:00:00 UTC.
 NOON_S: Final = 1_795_435_200
-NAMES: Final = CallNames("0011223344556677 ada", "main", "openai", "gpt-4o", "gpt-4o-2024")
+NAMES: Final = CallNames(
+    "0011223344556677 ada", "main", "openai", "gpt-4o", "gpt-4o-2024", "red", "ada@example.com", "batch,eu"
+)
 
 
 def made_call(number: int, *, started_s: float = NOON_S, **more: Any) -> Call:
@@ -25,11 +27,14 @@ def made_call(number: int, *, started_s: float = NOON_S, **more: Any) -> Call:
         "started_us": round(started_s * 1e6),
         "first_byte_us": 300_000,
         "duration_us": 1_200_000,
-        **dict(zip(("key", "route", "upstream", "model", "upstream_model"), NAMES, strict=True)),
+        **dict(zip(("key", "route", "upstream", "model", "upstream_model"), NAMES[:5], strict=True)),
         "reason": "ok",
         "tokens": Tokens(100, 20, 40, 5, 1, 7),
         "cost_nano": 1_500,
         "prices": "table 2026-11-23",
+        "team": "red",
+        "user": "ada@example.com",
+        "tags": ("batch", "eu"),
     }
     return Call(**fields | more)
 
@@ -41,7 +46,10 @@ def writer_of(path: Path, n_records: int = 1000, process: int = 0xABCD) -> CallW
 
 
 def begin(writer: CallWriter, call: Call) -> OpenCall:
-    names = CallNames(call.key, call.route, call.upstream, call.model, call.upstream_model)
+    tags = ",".join(call.tags)
+    names = CallNames(
+        *(call.key, call.route, call.upstream, call.model, call.upstream_model, call.team, call.user, tags)
+    )
     return writer.begin(
         CallStart(
             call.number,

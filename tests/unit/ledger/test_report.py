@@ -68,6 +68,7 @@ def test_json_lines_of_calls(store: SqliteStore) -> None:
 
     assert [row["id"] for row in rows] == ["vx-0000abcd-2", "vx-0000abcd-1", "vx-0000abcd-0"]
     assert (rows[0]["cost_usd"], rows[1]["cost_usd"]) == (None, "0.000001500")
+    assert (rows[0]["team"], rows[0]["user"], rows[0]["tags"]) == ("red", "ada@example.com", "batch,eu")
     assert (rows[0]["first_byte_ms"], rows[0]["duration_ms"]) == (300, 1200)
 
 
@@ -95,7 +96,7 @@ def test_times(store: SqliteStore, since: str, until: str | None, n: int) -> Non
     [
         ({"since": "yesterday"}, "--since yesterday: expected a day"),
         ({"until": "24"}, "--until 24: expected a day"),
-        ({"by": "key,team"}, "--by key,team: expected some of key, upstream"),
+        ({"by": "key,teams"}, "--by key,teams: expected some of key, team"),
         ({"by": "key,key"}, "each once"),
         ({"by": "hour,day"}, "expected one of minute, hour and day"),
     ],
@@ -125,3 +126,18 @@ def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     """With the exit code 1."""
     assert main(["usage"], {"VELOX_LEDGER": str(tmp_path / "nowhere"), "VELOX_AUTH": "none"}) == 1
     assert "nowhere/ledger.db: unable to open" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by", ["", "key", "team,model", "day"])
+def test_month_is_summed_up_from_what_is_kept_of_it(tmp_path: Path, by: str) -> None:
+    """Sums by minute are gone after two days: a question without an end is not answered from them."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for days in (0, 1, 5, 20):
+        write(writer, made_call(days, started_s=NOON_S - 86_400 * days))
+    store = SqliteStore(tmp_path, days=30)
+    Collector([RecordRing(path, 1)], store, lambda: NOON_S).collect()
+    store.prune(NOON_S)
+
+    found = [json.loads(line) for line in usage_lines(store, asked(by=by, form="jsonl"), NOW)]
+    assert sum(row["calls"] for row in found) == 4

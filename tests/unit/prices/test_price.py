@@ -29,7 +29,7 @@ def pico(of: Price, usage: TokenUsage) -> int:
     return cost.pico
 
 
-def test_twelve_tokens_of_an_embedding_cost_240_nano_dollars() -> None:
+def test_case_21_twelve_tokens_of_an_embedding_cost_240_nano_dollars() -> None:
     cost = price(input_mtok=20_000).cost(TokenUsage(12, 0))
     assert cost is not None
     assert (cost.nano, cost.dollars()) == (240, "0.00000024")

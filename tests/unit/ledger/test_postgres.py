@@ -1,0 +1,80 @@
+"""What is PostgreSQL's own: gateways that share a database."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.unit.ledger.made import NOON_S, made_call
+from tests.unit.ledger.test_store import ALL, DAY_S, batch, kept, total
+from velox.ledger.postgres import PostgresStore
+from velox.ledger.store import Sums
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.database()
+
+
+def test_gateways_with_rings_of_one_name_both_count(url: str) -> None:
+    """Who asks gets what all recorded; a gateway can ask for its own."""
+    one, other = (PostgresStore(url, gateway=name, days=30) for name in ("one", "other"))
+    one.add(batch([made_call(1), made_call(2)], names={1: "a"}))
+    other.add(batch([made_call(1, process=0xBBBB)], names={1: "b"}, dropped=Sums(2)))
+
+    assert (one.position("0.ring"), other.position("0.ring")) == (2, 1)
+    assert (one.names("0.ring"), other.names("0.ring")) == ({1: "a"}, {1: "b"})
+    reader = PostgresStore(url, gateway="", days=30, is_reader=True)
+    assert total(reader).n == 5 and len(kept(reader)) == 3
+    own = PostgresStore(url, gateway="other", days=30, is_reader=True, is_own=True)
+    assert total(own).n == 3 and [call.process for call in kept(own)] == [0xBBBB]
+    assert own.totals(ALL)[0].sums.n_errors == 0
+    for store in (one, other, reader, own):
+        store.close()
+
+
+def test_gateways_that_write_at_once_wait_for_nobody_and_lose_nothing(url: str) -> None:
+    """They make the partition of a new day at the same moment, add to sums of the same names, and drop old days."""
+    barrier = threading.Barrier(4)
+
+    def write(gateway: int) -> None:
+        store = PostgresStore(url, gateway=str(gateway), days=30)
+        for n in range(20):
+            barrier.wait()
+            calls = [made_call(n, process=gateway, started_s=NOON_S + n * DAY_S, key=f"k{each}") for each in range(1)]
+            store.add(batch(calls, n))
+            store.prune(NOON_S)
+        store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(write, gateway) for gateway in range(4)]:
+            future.result()
+    reader = PostgresStore(url, gateway="", days=30, is_reader=True)
+    until = ALL.until_s + 20 * DAY_S
+    assert len(list(reader.calls(ALL.__class__(ALL.since_s, until)))) == 80
+    assert reader.totals(ALL.__class__(ALL.since_s, until))[0].sums.n == 80
+    reader.close()
+
+
+def test_sums_larger_than_64_bits_are_exact(url: str) -> None:
+    store = PostgresStore(url, gateway="g", days=30)
+    store.add(batch([made_call(n, cost_nano=2**62) for n in range(5)]))
+    store.add(batch([made_call(9, cost_nano=2**62)], 5))
+
+    assert total(store).cost_nano == 6 * 2**62
+    store.close()
+
+
+def test_case_19_days_are_partitions_and_are_dropped_whole(postgres: PostgresServer, url: str) -> None:
+    store = PostgresStore(url, gateway="g", days=30)
+    store.add(batch([made_call(n, started_s=NOON_S + n * DAY_S) for n in range(2)]))
+    sql = "SELECT relname FROM pg_class WHERE relname ~ '^velox_call_2' AND relkind = 'r' ORDER BY 1"
+    assert [row[0] for row in postgres.sql(url, sql)] == ["velox_call_20261123", "velox_call_20261124"]
+    store.prune(NOON_S + 31 * DAY_S)
+    assert [row[0] for row in postgres.sql(url, sql)] == ["velox_call_20261124"]
+    store.close()

@@ -1,0 +1,281 @@
+"""What every store of records does, whichever database it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.unit.ledger.made import NAMES, NOON_S, made_call
+from velox.ledger.postgres import PostgresStore
+from velox.ledger.record import KEPT_NAMES, Call, Flag, Tokens
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Batch, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
+
+DAY_S = 86_400
+MIDNIGHT_S = NOON_S - NOON_S % DAY_S
+ALL = Question(MIDNIGHT_S - 10 * DAY_S, MIDNIGHT_S + 10 * DAY_S)
+
+
+class Stores:
+    """Opens stores on one database; closes them at the end of a test."""
+
+    def __init__(self, opened: Callable[[bool], Store]) -> None:
+        self._opened = opened
+        self._all: list[Store] = []
+
+    def __call__(self, *, is_reader: bool = False) -> Store:
+        store = self._opened(is_reader)
+        self._all.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._all:
+            store.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
+    if request.param == "sqlite":
+        found = Stores(lambda is_reader: SqliteStore(tmp_path, days=30, is_reader=is_reader))
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.database()
+        found = Stores(lambda is_reader: PostgresStore(url, gateway="here", days=30, is_reader=is_reader))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def store(stores: Stores) -> Store:
+    return stores()
+
+
+def batch(calls: list[Call], first: int = 0, ring: str = "0.ring", **more: object) -> Batch:
+    numbered = [Numbered(first + n, call) for n, call in enumerate(calls)]
+    fields = {"names": {}, "time_s": NOON_S, **more}
+    return Batch(ring, first + len(calls), numbered, **fields)  # type: ignore[arg-type]
+
+
+def kept(store: Store, **where: str) -> list[Call]:
+    return list(store.calls(dataclasses.replace(ALL, where=tuple(where.items()))))  # type: ignore[arg-type]
+
+
+def groups(store: Store, *by: Dimension, **where: str) -> dict[tuple[str, ...], int]:
+    question = dataclasses.replace(ALL, by=by, where=tuple(where.items()))  # type: ignore[arg-type]
+    return {each.group: each.sums.n for each in store.totals(question)}
+
+
+def total(store: Store) -> Sums:
+    totals = store.totals(ALL)
+    return totals[0].sums if totals else Sums()
+
+
+def test_calls_are_kept_as_they_were(stores: Stores) -> None:
+    """Every field, at its least and its most, in the order of their start."""
+    calls = [
+        made_call(1),
+        made_call(2, flags=Flag.STREAM | Flag.CUT, status=502, first_byte_us=None, started_s=NOON_S + 1),
+        made_call(3, tokens=Tokens(), cost_nano=None, key="", tags=(), team="", user="", started_s=NOON_S + 2),
+        made_call(2**40, attempt=255, tokens=Tokens(2**32 - 2, 0), duration_us=2**40, started_s=NOON_S + 3),
+        made_call(4, process=2**32 - 1, cost_nano=2**62, started_s=NOON_S + 4),
+        made_call(5, attempt=0, flags=Flag.MIRROR, started_s=NOON_S + DAY_S),
+    ]
+    stores().add(batch(list(reversed(calls))))
+
+    assert kept(stores(is_reader=True)) == calls
+    assert total(stores(is_reader=True)).cost_nano == 2**62 + 4 * 1_500
+
+
+@pytest.mark.parametrize(
+    "text", ["x' OR 1=1 --", 'a"b', "%_", "\N{GRINNING FACE}", "\U0010fffd", "$1 ?", "{a,b}", "\\x00", "x" * 580]
+)
+def test_hostile_texts_are_kept_and_found(store: Store, text: str) -> None:
+    names = dict.fromkeys(("key", "route", "upstream", "model", "upstream_model", "team", "user", "prices"), text)
+    store.add(batch([made_call(1, **names, tags=("eu",)), made_call(2)]))
+
+    assert kept(store)[0] == made_call(1, **names, tags=("eu",))
+    for dimension in ("upstream", "model", "team", "user", "key"):
+        assert [call.number for call in kept(store, **{dimension: text})] == [1], dimension
+        assert sum(groups(store, **{dimension: text}).values()) == 1, dimension
+    assert groups(store, "model") == {(text,): 1, (NAMES.model,): 1}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\0", "half \ud83d of one"])
+def test_text_that_a_database_can_not_hold_loses_no_call(stores: Stores, text: str) -> None:
+    """A client makes up names of models. They come out as they are, or with a mark in them."""
+    store = stores()
+    text = text.encode("utf-8", "replace").decode()  # as records hold it
+    store.add(batch([made_call(1, model=text), made_call(2, model=text)], names={1: text}))
+
+    (mark,) = {call.model for call in kept(store)}
+    assert mark in (text, text.replace("\0", "\ufffd"))
+    assert groups(store, "model") == {(mark,): 2}
+    assert [call.number for call in kept(store, model=text)] == [1, 2]
+    assert stores().names("0.ring") == {1: mark}
+
+
+def test_batch_that_comes_again_is_not_added_again(stores: Stores) -> None:
+    """Whole, or with more behind it; also in a process that began anew."""
+    calls = [made_call(n) for n in range(5)]
+    first, more = batch(calls[:3], names={1: "a"}), batch(calls, names={1: "a", 2: "b"})
+    for each in (first, first, more, first):
+        stores().add(each)
+    store = stores()
+
+    assert (store.position("0.ring"), store.names("0.ring")) == (5, {1: "a", 2: "b"})
+    assert [call.number for call in kept(store)] == list(range(5))
+    assert total(store).n == 5
+
+
+def test_call_that_a_killed_process_recorded_twice_counts_once(store: Store) -> None:
+    """As it was recorded first: in one batch, and in two."""
+    lost = Flag.ESTIMATED | Flag.LOST | Flag.RECOVERED
+    calls = [made_call(1, cost_nano=10), made_call(1, cost_nano=99, flags=lost), made_call(2, cost_nano=20)]
+    store.add(batch(calls))
+    store.add(batch([made_call(2, cost_nano=99, flags=lost), made_call(3, cost_nano=30, flags=lost)], 3))
+
+    assert [(call.number, call.cost_nano) for call in kept(store)] == [(1, 10), (2, 20), (3, 30)]
+    assert (total(store).n, total(store).cost_nano) == (3, 60)
+
+
+def test_sums_are_kept_by_minute_hour_and_day(store: Store) -> None:
+    """A question is answered by the longest period that its times allow."""
+    starts = (0, 59, 60, 3600, DAY_S)
+    store.add(batch([made_call(n, started_s=NOON_S + s) for n, s in enumerate(starts)]))
+
+    def counts(since_s: int, until_s: int, *by: Dimension) -> list[tuple[tuple[str, ...], int]]:
+        return [(each.group, each.sums.n) for each in store.totals(Question(since_s, until_s, by))]
+
+    day = datetime.datetime.fromtimestamp(NOON_S, datetime.UTC).strftime("%Y-%m-%d")
+    assert counts(ALL.since_s, ALL.until_s, "day")[0] == ((day,), 4)
+    assert counts(NOON_S, NOON_S + 7200, "hour") == [((f"{day}T12:00Z",), 3), ((f"{day}T13:00Z",), 1)]
+    assert counts(NOON_S, NOON_S + 120, "minute") == [((f"{day}T12:00Z",), 2), ((f"{day}T12:01Z",), 1)]
+    assert counts(NOON_S, NOON_S + 60) == [((), 2)]
+    assert counts(NOON_S + 2 * DAY_S, NOON_S + 3 * DAY_S) == []
+
+
+def test_calls_are_found_by_what_is_asked(store: Store) -> None:
+    """By a key's id whatever its name was, else by its name; by each tag; by what is there and what is not."""
+    ada, renamed, bob = "00112233445566aa ada", "00112233445566aa lovelace", "00112233445566bb ada"
+    store.add(
+        batch(
+            [
+                made_call(1, key=ada, tags=("a", "b", "a"), team="red"),
+                made_call(2, key=renamed, tags=("b",), team="red", user="x"),
+                made_call(3, key=bob, tags=(), team="", user=""),
+                made_call(4, key="", tags=("ab",), team="blue", model="other"),
+            ]
+        )
+    )
+
+    def found(**where: str) -> list[int]:
+        numbers = [call.number for call in kept(store, **where)]
+        if "tag" not in where:
+            assert sum(groups(store, **where).values()) == len(numbers)
+        return numbers
+
+    assert found(key="00112233445566aa") == found(key=ada) == [1, 2]
+    assert found(key="ada") == [1, 3]
+    assert found(tag="a") == [1] and found(tag="b") == [1, 2] and found(tag="c") == []
+    assert found(team="red", user="x") == [2]
+    assert found(model="other") == [4] and found(upstream="none") == []
+    assert groups(store, "tag") == {("a",): 1, ("b",): 2, ("ab",): 1}
+    assert groups(store, "team", "user", tag="b") == {("red", "ada@example.com"): 1, ("red", "x"): 1}
+    assert list(groups(store, "team")) == [("",), ("blue",), ("red",)], "in their order"
+
+
+def test_what_rings_dropped_is_in_the_sums_once(store: Store) -> None:
+    """It is told as a sum over all times; damaged records are counted."""
+    for n, dropped in ((1, Sums(3, input=30)), (2, Sums(3, input=30)), (3, Sums(5, input=50))):
+        store.add(batch([], n, dropped=dropped, n_damaged=1))
+
+    assert groups(store, "key", "model") == {("(not recorded)", ""): 5}
+    assert total(store).input == 50
+
+
+def test_names_are_as_many_as_may_be_referred_to(store: Store) -> None:
+    store.add(batch([], 1, names={n: f"name {n}" for n in range(1, 10)}))
+    store.add(batch([], 2, names={KEPT_NAMES + 5: "new", 7: "again"}))
+
+    assert store.names("0.ring") == {6: "name 6", 7: "again", 8: "name 8", 9: "name 9", KEPT_NAMES + 5: "new"}
+    assert store.names("1.ring") == {} and store.position("1.ring") == 0
+
+
+def test_case_19_what_is_old_is_dropped(stores: Stores) -> None:
+    """Calls by the day, sums of minutes and hours; sums of days stay."""
+    store = stores()
+    store.add(batch([made_call(n, started_s=NOON_S + n * DAY_S) for n in range(3)]))
+    store.prune(NOON_S + 31 * DAY_S)
+    assert [call.number for call in kept(store)] == [1, 2]
+    store.prune(NOON_S + 100 * DAY_S)
+    assert kept(store) == []
+    assert sum(groups(store, "day").values()) == 3 and groups(store, "minute") == {} == groups(store, "hour")
+    store.add(batch([made_call(9)], 3))  # late, of a ring that waited
+    assert [call.number for call in kept(stores(is_reader=True))] == [9]
+
+
+def test_case_20_sums_are_whole_when_their_calls_are_gone(stores: Stores) -> None:
+    """Reports by day, key or model read no call, however many there were, and leave none out."""
+    store = stores()
+    store.add(batch([made_call(n, model=f"m-{n % 7}", key=f"key-{n % 31}") for n in range(500)]))
+    store.prune(NOON_S + 31 * DAY_S)
+
+    assert kept(store) == []
+    assert sum(groups(store, "model").values()) == sum(groups(store, "key").values()) == 500
+    assert (len(groups(store, "model")), len(groups(store, "key"))) == (7, 31)
+
+
+def test_carried_sums_are_replaced(store: Store) -> None:
+    """Of another gateway, under an upstream of its own."""
+    store.add(batch([made_call(1)]))
+    for cost_nano in (5, 7):
+        rows = [Carried(NOON_S, "k", "t", "u", "m", Sums(2, cost_nano=cost_nano))]
+        store.carry("(other)", [*rows, *rows, Carried(NOON_S + DAY_S, "k", "", "", "m", Sums(1))])
+
+    assert groups(store, "upstream") == {("(other)",): 5, (NAMES.upstream,): 1}
+    assert total(store).cost_nano == 1_500 + 14
+
+
+def test_reader_reads_while_a_writer_writes(stores: Stores) -> None:
+    """Sums and calls are as of some moment, and only grow."""
+    writer, reader = stores(), stores(is_reader=True)
+    writer.add(batch([made_call(n) for n in range(4)]))
+    ended = threading.Event()
+
+    def write() -> None:
+        try:
+            for n in range(1, 30):
+                writer.add(batch([made_call(4 * n + each) for each in range(4)], 4 * n))
+        finally:
+            ended.set()
+
+    before = 0
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not ended.is_set():
+            n_total, n_calls = total(reader).n, len(kept(reader))
+            assert before <= n_total and n_total % 4 == 0
+            before = n_total
+            assert n_calls % 4 == 0
+        written.result()
+    assert total(reader).n == len(kept(reader)) == 120
+
+
+def test_reader_before_a_writer_says_what_to_do(stores: Stores) -> None:
+    with pytest.raises(StoreError):
+        stores(is_reader=True)
+
+
+def test_case_20_more_calls_than_a_page(store: Store) -> None:
+    """Many of them in one microsecond."""
+    store.add(batch([made_call(n, started_s=NOON_S + n // 4000) for n in range(12_000)]))
+
+    assert [call.number for call in kept(store)] == list(range(12_000))
+    assert len(list(store.calls(Question(NOON_S, NOON_S + 2)))) == 8_000

@@ -1,0 +1,72 @@
+"""Tells the client what its call cost, where its request asks for it (`x-velox-cost: true`).
+
+Knows: where a reply has room for it: in its head while the body is short enough to be held, behind the last event of a
+stream. Does not know: what a call cost (calls.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from velox.gateway.filters import ReplyFilter
+from velox.types import ReplyHead
+
+__all__ = ["CostFilter"]
+
+_ERRORS_FROM: Final = 400
+# A longer body is not held for its head: pictures.
+_MOST_HELD: Final = 4 * 1024 * 1024
+_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END: Final = 4
+
+
+class CostFilter(ReplyFilter):
+    """Holds a body until its cost is known, or adds a comment to a stream. cost: asked once, after the last byte."""
+
+    __slots__ = ("_cost", "_head", "_is_sse", "_last", "_n_held", "_pieces")
+
+    def __init__(self, cost: Callable[[], bytes]) -> None:
+        super().__init__()
+        self._cost: Final = cost
+        self._head: ReplyHead | None = None
+        self._pieces: list[bytes] = []
+        self._n_held = 0
+        self._is_sse = False
+        self._last = b""
+
+    def __repr__(self) -> str:
+        return f"<CostFilter holds {self._n_held} bytes>"
+
+    def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead | None:
+        """Hold the head of a body that is not too long."""
+        self._is_sse, self._last = is_sse, b""
+        self._pieces, self._n_held, self.released = [], 0, None
+        self._head = None
+        if head.status >= _ERRORS_FROM:
+            self.reads_body = False
+        elif is_sse:
+            self.reads_body = is_plain and head.content_length is None
+        else:
+            self.reads_body = (head.content_length or 0) <= _MOST_HELD
+            self._head = head if self.reads_body else None
+        return None if self._head is not None else head
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        """Return what goes on: nothing while a body is held, and a comment behind a stream."""
+        if self._is_sse:
+            self._last = (self._last + data[-_LONGEST_END:])[-_LONGEST_END:]
+            # Inside an event the comment would end it.
+            return b"%b: x-velox-cost %b\n\n" % (data, self._cost()) if end and self._last.endswith(_ENDS) else data
+        if self._head is None:
+            return data
+        self._pieces.append(data)
+        self._n_held += len(data)
+        if not end and self._n_held <= _MOST_HELD:
+            return b""
+        head, self._head = self._head, None
+        if end:
+            head = ReplyHead.of(head.status, [*head.headers, (b"x-velox-cost", self._cost())], head.content_length)
+        self.released = head
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)

@@ -1,0 +1,279 @@
+"""One database of PostgreSQL: brought to the newest schema, asked by blocking calls, opened anew after a failure.
+
+Knows: connections, transactions, migrations and their lock. Does not know: which tables there are.
+
+asyncpg needs an event loop, and those who ask (the ledger's process, the threads of the admin process, commands) block.
+So each database has a loop in a thread of its own, and one connection. Threads may share it, one at a time.
+
+Migrations are numbered from 1, for each part of the schema by itself (`velox_schema`). Each runs in a transaction
+of its own, under an advisory lock, so several gateways that start at once do not all make the same tables [1].
+
+A transaction that commits is on the disk, whatever the role has set: without `synchronous_commit` a ring would forget
+records that a power loss takes back. Nothing is prepared by name, so a pooler that shares connections between
+transactions (PgBouncer) may stand between.
+
+[1] https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from velox.ledger.store import StoreError
+
+__all__ = ["PostgresDatabase", "Row", "Transaction", "reachable"]
+
+Row = Sequence[Any]
+T = TypeVar("T")
+
+_CONNECT_S: Final = 5.0
+_COMMAND_S: Final = 15.0
+_CLOSE_S: Final = 2.0
+# What asyncpg tells of a URL that it can't read may show the password.
+_EXPECTED: Final = "VELOX_LEDGER_DATABASE: expected postgresql://user:password@host/database"
+# Of all advisory locks of a database, ours for migrations: "velox" in ASCII.
+_MIGRATION_LOCK: Final = 0x76656C6F78
+# Somebody who stops in the middle, or whose host is gone, must not hold locks for ever.
+_LIMITS: Final = (
+    "SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL lock_timeout = '10s';"
+    " SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+_BEGIN: Final = f"BEGIN; {_LIMITS}"
+_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS velox_schema (part text PRIMARY KEY, version integer NOT NULL)"
+_VERSION: Final = "SELECT version FROM velox_schema WHERE part = $1"
+_MAY_MAKE: Final = (
+    "SELECT to_regclass('velox_schema') IS NOT NULL, coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+)
+_FAILURES: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what is asked of a connection in the moment that it ends
+    OSError,
+    TimeoutError,
+    EOFError,
+)
+
+
+class PostgresDatabase:
+    """A part of the schema in one database. Raises StoreError, with the place of the database and never its password.
+
+    part: what these migrations are of. is_reader: nothing is made or changed; the schema must be there.
+    """
+
+    def __init__(self, url: str, part: str, migrations: Sequence[str], *, is_reader: bool = False) -> None:
+        self._url: Final = url
+        self._part: Final = part
+        self._migrations: Final = migrations
+        self._is_reader: Final = is_reader
+        self._place: Final = _place(url)
+        self._lock: Final = threading.RLock()
+        self._loop: Final = asyncio.new_event_loop()
+        self._thread: Final = threading.Thread(target=self._loop.run_forever, daemon=True, name="postgres")
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._thread.start()
+        try:
+            self._connected()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<PostgresDatabase {self._place}, {self._part}>"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Commit at the end, and undo everything on an error."""
+        with self._begun(_BEGIN) as transaction:
+            yield transaction
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Read from the database as it is at one moment."""
+        with self._begun(_SNAPSHOT) as transaction:
+            yield transaction
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """Return the rows that one statement gives."""
+        with self._lock, self._failing():
+            connection = self._connected()
+            return list(self._wait(lambda: connection.fetch(sql, *values)))
+
+    def close(self) -> None:
+        """Let go of the connection and the thread."""
+        with self._lock:
+            if self._loop.is_closed():
+                return
+            self._drop()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    @contextlib.contextmanager
+    def _begun(self, begin: str) -> Iterator[Transaction]:
+        with self._lock, self._failing():
+            connection = self._connected()
+            self._wait(lambda: connection.execute(begin))
+            try:
+                yield Transaction(connection, self._wait)
+                self._wait(lambda: connection.execute("COMMIT"))
+            except _FAILURES:
+                raise  # the connection is dropped, and the server undoes what it was in the middle of
+            except BaseException:
+                with contextlib.suppress(StoreError), self._failing():
+                    self._wait(lambda: connection.execute("ROLLBACK"))
+                raise
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Say where it failed. What the connection was in the middle of is not known: the next call has a new one."""
+        try:
+            yield
+        except _FAILURES as exc:
+            self._drop()
+            why = str(exc).strip() or ("it does not answer in time" if isinstance(exc, TimeoutError) else repr(exc))
+            raise StoreError(f"{self._place}: {why}") from exc
+
+    def _wait(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what a coroutine does, in the thread of the loop."""
+        if self._loop.is_closed():
+            raise StoreError(f"{self._place}: it is closed")
+        return asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
+
+    def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        """Return the connection, with all migrations done; a new one where the last was lost."""
+        connection = self._connection
+        if connection is not None and not connection.is_closed():
+            return connection
+        self._drop()
+        with self._failing():
+            try:
+                connection = self._wait(self._connect)
+            except (ValueError, asyncpg.ClientConfigurationError):
+                raise StoreError(_EXPECTED) from None
+            self._connection = connection
+            try:
+                self._migrate(connection)
+            except StoreError:
+                self._drop()
+                raise
+        return connection
+
+    async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        return await asyncpg.connect(
+            self._url,
+            timeout=_CONNECT_S,
+            command_timeout=_COMMAND_S,
+            statement_cache_size=0,
+            server_settings={"application_name": "velox"},
+        )
+
+    def _migrate(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        newest = len(self._migrations)
+        version = self._version(connection)
+        if version > newest:
+            raise StoreError(
+                f"{self._place} has schema {version} of {self._part}, written by a newer Velox; this one knows"
+                f" {newest}: run the newer one, or name another database"
+            )
+        if version == newest:
+            return
+        if self._is_reader:
+            raise StoreError(
+                f"{self._place} has schema {version} of {self._part}, and this Velox needs {newest}: start its gateway"
+                " once"
+            )
+        for number in range(version + 1, newest + 1):
+            self._wait(functools.partial(self._migrate_to, connection, number))
+
+    def _version(self, connection: asyncpg.Connection[asyncpg.Record]) -> int:
+        if self._wait(lambda: connection.fetchval("SELECT to_regclass('velox_schema')")) is None:
+            return 0
+        return int(self._wait(lambda: connection.fetchval(_VERSION, self._part)) or 0)
+
+    async def _migrate_to(self, connection: asyncpg.Connection[asyncpg.Record], number: int) -> None:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+            await connection.execute(_SCHEMA)
+            if int(await connection.fetchval(_VERSION, self._part) or 0) >= number:
+                return
+            await connection.execute(self._migrations[number - 1])
+            await connection.execute(
+                "INSERT INTO velox_schema VALUES ($1, $2) ON CONFLICT (part) DO UPDATE SET version = $2",
+                self._part,
+                number,
+            )
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*_FAILURES):
+                self._wait(lambda: _closed(connection))
+
+
+def reachable(url: str) -> str | None:
+    """Return why a database can't be used now; None: it can, and tables can be made there, or are there."""
+    try:
+        database = PostgresDatabase(url, "", ())
+        try:
+            is_made, may_make = database.rows(_MAY_MAKE)[0]
+        finally:
+            database.close()
+    except StoreError as exc:
+        return str(exc)
+    if is_made or may_make:
+        return None
+    return f"{_place(url)}: the user may not make tables: GRANT CREATE ON SCHEMA public TO it, or another schema"
+
+
+class Transaction:
+    """Statements of one transaction."""
+
+    def __init__(
+        self,
+        connection: asyncpg.Connection[asyncpg.Record],
+        wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any],
+    ) -> None:
+        self._connection: Final = connection
+        self._wait: Final = wait
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """Return the rows that a statement gives."""
+        return list(self._wait(lambda: self._connection.fetch(sql, *values)))
+
+    def execute(self, sql: str, *values: object) -> None:
+        """Run a statement."""
+        self._wait(lambda: self._connection.execute(sql, *values))
+
+    def execute_many(self, sql: str, rows: Iterable[Row]) -> None:
+        """Run a statement once for each row of values."""
+        self._wait(lambda: self._connection.executemany(sql, rows))
+
+    def copy(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Add rows to a table by COPY."""
+        self._wait(lambda: self._connection.copy_records_to_table(table, records=rows, columns=list(columns)))
+
+
+async def _closed(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Say goodbye; without an answer, just end."""
+    try:
+        await connection.close(timeout=_CLOSE_S)
+    except (TimeoutError, *_FAILURES):
+        connection.terminate()
+
+
+def _place(url: str) -> str:
+    """Return where a database is, without the user and the password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise StoreError(_EXPECTED) from None
+    return f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'its socket'}, database {parts.path.strip('/') or '?'}"

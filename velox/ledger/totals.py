@@ -1,0 +1,186 @@
+"""What both stores have in common: which sums calls add to, and how a question is asked of sums.
+
+Knows: periods, groups, and SQL that SQLite and PostgreSQL both read. Does not know: how either is opened or written.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from velox.ledger.record import KEY_ID_CHARS, Call, Flag, key_id
+from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, Sums, Total
+
+__all__ = [
+    "DAY_S",
+    "KEPT_S",
+    "KEY_NAME",
+    "US",
+    "Added",
+    "added",
+    "carried",
+    "day_text",
+    "key_condition",
+    "sums_of_text",
+    "sums_text",
+    "total_question",
+    "totals_of",
+]
+
+US: Final = 1_000_000
+DAY_S: Final = 86_400
+# Sums are kept this long, by period; days for ever.
+KEPT_S: Final = {"minute": 2 * DAY_S, "hour": 90 * DAY_S}
+# Where the name of a key begins, in a record.
+KEY_NAME: Final = KEY_ID_CHARS + 1
+# What no single record tells, because the ring had no room for it.
+_DROPPED: Final = "(not recorded)"
+# Names of columns are ours in all that is put together; what others give is a parameter. `user` is a word of SQL.
+_COLUMNS: Final[dict[Dimension, str]] = {
+    "key": "key",
+    "team": "team",
+    "user": '"user"',
+    "tag": "tag",
+    "upstream": "upstream",
+    "model": "model",
+    "minute": "start",
+    "hour": "start",
+    "day": "start",
+}
+_SUMS: Final = ", ".join(f"sum({name})" for name in Sums._fields)
+
+Row = tuple[Any, ...]
+
+
+class Added(NamedTuple):
+    """Rows that are added to sums: period, start, names, sums. by_tag: with the tag as the last name."""
+
+    totals: list[Row]
+    by_tag: list[Row]
+
+
+def added(batch: Batch, calls: Sequence[Call], dropped: Sums) -> Added:
+    """Return what a batch adds, of whose calls these count. dropped: what of the ring's was counted before."""
+    totals = _rows((_group(call), call) for call in calls)
+    by_tag = _rows(((*_group(call), tag), call) for call in calls for tag in dict.fromkeys(call.tags))
+    more = Sums(*(new - old for new, old in zip(batch.dropped, dropped, strict=True)))
+    if more.n:
+        for period, seconds in PERIODS.items():
+            totals.append((period, batch.time_s // seconds * seconds, _DROPPED, "", "", "", "", *more))
+    return Added(totals, by_tag)
+
+
+def carried(upstream: str, rows: Iterable[Carried]) -> list[Row]:
+    """Return the rows of sums that another gateway recorded."""
+    found: dict[tuple[str | int, ...], Sums] = {}
+    for row in rows:
+        for period, seconds in PERIODS.items():
+            start_s = row.start_s // seconds * seconds
+            group = (period, start_s, row.key, row.team, row.user, upstream, row.model)
+            found[group] = row.sums.plus(found.get(group, NOTHING))
+    return [(*group, *sums) for group, sums in found.items()]
+
+
+def total_question(question: Question, table: str, tag_table: str) -> tuple[str, tuple[Any, ...]]:
+    """Return SQL with `?` for each value, and the values."""
+    columns = [_COLUMNS[dimension] for dimension in question.by]
+    where = [_condition(dimension, value) for dimension, value in question.where]
+    conditions = " AND ".join(["period = ?", "start >= ?", "start < ?", *(sql for sql, _ in where)])
+    asked = tag_table if "tag" in (*question.by, *dict(question.where)) else table
+    group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
+    select = "".join(f"{column}, " for column in columns) + _SUMS
+    sql = f"SELECT {select} FROM {asked} WHERE {conditions}{group}"
+    return sql, (_period(question), question.since_s, question.until_s, *(value for _, value in where))
+
+
+def totals_of(question: Question, rows: Iterable[Sequence[Any]]) -> list[Total]:
+    """Return what the rows of an answer say."""
+    n = len(question.by)
+    return [
+        Total(_labels(question.by, row[:n]), Sums(*(int(value or 0) for value in row[n:])))
+        for row in rows
+        if row[n] is not None  # no row at all has sums of null
+    ]
+
+
+def key_condition(value: str) -> tuple[str, str]:
+    """Return what the column `key` must be, and the value in it: by its ID, whatever its name was; else by its name."""
+    id_ = key_id(value)
+    return (f"substr(key, 1, {KEY_ID_CHARS}) = ?", id_) if id_ else (f"? IN (key, substr(key, {KEY_NAME + 1}))", value)
+
+
+def sums_text(sums: Sums) -> str:
+    """Return sums as a text."""
+    return " ".join(map(str, sums))
+
+
+def sums_of_text(text: str) -> Sums:
+    """Read what sums_text() wrote."""
+    return Sums(*map(int, text.split()))
+
+
+def day_text(time_us: int) -> str:
+    """Return the day of a time, in UTC."""
+    return datetime.datetime.fromtimestamp(time_us / US, datetime.UTC).strftime("%Y-%m-%d")
+
+
+def _condition(dimension: Dimension, value: str) -> tuple[str, str]:
+    return key_condition(value) if dimension == "key" else (f"{_COLUMNS[dimension]} = ?", value)
+
+
+def _group(call: Call) -> tuple[str, ...]:
+    return (call.key, call.team, call.user, call.upstream, call.model)
+
+
+def _rows(grouped: Iterable[tuple[tuple[str, ...], Call]]) -> list[Row]:
+    """Return the rows that calls add to sums of their groups."""
+    found: dict[tuple[str | int, ...], Sums] = {}
+    for names, call in grouped:
+        sums = _sums_of(call)
+        started_s = call.started_us // US
+        for period, seconds in PERIODS.items():
+            group: tuple[str | int, ...] = (period, started_s // seconds * seconds, *names)
+            before = found.get(group)
+            found[group] = sums if before is None else before.plus(sums)
+    return [(*group, *sums) for group, sums in found.items()]
+
+
+def _sums_of(call: Call) -> Sums:
+    """Return what one call adds."""
+    tokens = call.tokens
+    return Sums(
+        1,
+        int(call.reason != "ok"),
+        int(bool(call.flags & Flag.ESTIMATED)),
+        int(call.cost_nano is None),
+        tokens.input or 0,
+        tokens.output or 0,
+        tokens.cached or 0,
+        tokens.cache_written or 0,
+        tokens.reasoning or 0,
+        call.cost_nano or 0,
+    )
+
+
+def _period(question: Question) -> str:
+    """Return the period whose sums answer a question: the longest that its times and dimensions allow."""
+    asked = [dimension for dimension in question.by if dimension in PERIODS]
+    if asked:
+        return min(asked, key=lambda dimension: PERIODS[dimension])
+    for period in ("day", "hour"):
+        if not question.since_s % PERIODS[period] and not question.until_s % PERIODS[period]:
+            return period
+    return "minute"
+
+
+def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(
+        _time(value, dimension) if dimension in PERIODS else str(value)
+        for dimension, value in zip(by, values, strict=True)
+    )
+
+
+def _time(start_s: int, period: Dimension) -> str:
+    time = datetime.datetime.fromtimestamp(start_s, datetime.UTC)
+    return time.strftime("%Y-%m-%d" if period == "day" else "%Y-%m-%dT%H:%MZ")

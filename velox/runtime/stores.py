@@ -1,0 +1,54 @@
+"""Where a gateway keeps records and accounts: files in its folder, or a database that it shares with others.
+
+Knows: which settings decide that. Does not know: what is kept (velox.ledger, velox.accounts).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from velox.accounts.sqlite import SqliteAccounts
+from velox.accounts.store import AccountStore
+from velox.ledger.sqlite import SqliteStore
+from velox.ledger.store import Store, StoreError
+from velox.runtime.gateway_name import gateway_name
+from velox.settings import Settings
+
+__all__ = ["account_store", "record_store"]
+
+
+def record_store(settings: Settings, *, is_reader: bool = False, is_own: bool = False) -> Store:
+    """Open the records of a gateway, and of those with the same database unless is_own. Raises StoreError."""
+    folder = _folder(settings)
+    if settings.ledger_database is None:
+        return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader)
+    # Here: it needs a package that not every installation has.
+    from velox.ledger.postgres import PostgresStore
+
+    gateway = "" if is_reader and not is_own else _gateway(folder)
+    url = settings.ledger_database.reveal()
+    return PostgresStore(url, gateway=gateway, days=settings.ledger_days, is_reader=is_reader, is_own=is_own)
+
+
+def account_store(settings: Settings, *, is_reader: bool = False) -> AccountStore:
+    """Open the accounts of a gateway. Raises StoreError."""
+    folder = _folder(settings)
+    if settings.ledger_database is None:
+        return SqliteAccounts(folder, is_reader=is_reader)
+    from velox.accounts.postgres import PostgresAccounts
+
+    return PostgresAccounts(settings.ledger_database.reveal(), is_reader=is_reader)
+
+
+def _folder(settings: Settings) -> Path:
+    if settings.ledger is None:
+        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder")
+    return Path(settings.ledger)
+
+
+def _gateway(folder: Path) -> str:
+    """Return what tells the rings of this folder from those of others in one database."""
+    try:
+        return gateway_name(folder)
+    except OSError as exc:
+        raise StoreError(f"{exc.filename}: {exc.strerror}") from exc
