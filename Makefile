@@ -8,7 +8,8 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 
 # Which tests run when. `check`: those of UNIT without the marker `slow` and without the benches'; `test`: all of UNIT
-# and SERVERS; `test-all`: those of MORE as well. A folder of tests is in one of them (tests/arch/test_selection.py).
+# and SERVERS but those with the marker `more`; `test-more`: these, and all of MORE, which tests/conftest.py gives the
+# marker. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
@@ -20,15 +21,15 @@ run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it ru
 	@$(BIN)/python deploy/demo.py
 
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
-	$(PYTEST) -q -m "not slow" --ignore-glob="*/test_bench_*" $(UNIT) $(ARGS)
+	$(PYTEST) -q -m "not slow and not more" --ignore-glob="*/test_bench_*" $(UNIT) $(ARGS)
 
 test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh
-	$(PYTEST) $(UNIT) $(SERVERS) $(ARGS)
+	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
-test-more: $(INSTALLED) fuzz-tools engine-tools  ## A real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
+test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
-	$(PYTEST) $(MORE) $(ARGS)
+	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
 test-all: test test-more  ## All tests
 	$(MAKE) bench ARGS=--smoke

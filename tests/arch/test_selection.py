@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.conftest import USUAL
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,3 +21,13 @@ def test_every_folder_of_tests_is_run_by_one_command() -> None:
     there = {"/".join(path.relative_to(ROOT).parts[:2]) for path in (ROOT / "tests").rglob("test_*.py")}
 
     assert sorted(named) == sorted(there)
+
+
+def test_every_test_is_run_by_one_command() -> None:
+    """`make test` leaves out what has the marker `more`, and `make test-more` runs just that, in all folders."""
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert '$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)' in makefile
+    assert "$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)" in makefile
+    usual = re.findall(r"^(?:UNIT|SERVERS) := (.*)$", makefile, re.MULTILINE)
+    assert sorted(f"tests/{folder}" for folder in USUAL) == sorted(" ".join(usual).split())

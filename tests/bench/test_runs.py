@@ -26,6 +26,8 @@ def pages() -> dict[Path, bytes]:
         ("overload", "--seconds 0.3"),
         ("fairness", "--seconds 0.6"),
         ("limit_cost", "--seconds 0.1"),
+        ("ledger", "--seconds 0.1"),
+        ("ledger_rows", "--seconds 0.5"),
         ("balance", "--seconds 0.3 --rounds 1"),
         ("prefix", "--seconds 1 --rounds 1"),
         ("hedging", "--seconds 0.5 --rounds 1"),

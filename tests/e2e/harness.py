@@ -34,6 +34,7 @@ import openai
 
 from tests.e2e.raw_http import RawReply, is_closed, read_reply
 from tests.e2e.watching import LineLog, socket_inodes, start_time, until
+from tests.patience import PATIENCE_S
 from tests.secret_watch import WATCH
 
 __all__ = [
@@ -166,7 +167,7 @@ class VeloxProcess:
 
     # -- what it says -------------------------------------------------------------------------------
 
-    def wait_log(self, wanted: Callable[[str], bool], timeout_s: float = 10.0) -> str:
+    def wait_log(self, wanted: Callable[[str], bool], timeout_s: float = PATIENCE_S) -> str:
         """Return the first operations log message, old or new, that is wanted."""
         return self.stderr.wait(wanted, timeout_s)
 
@@ -174,7 +175,9 @@ class VeloxProcess:
         """Return the access log so far; lines come within 0.1 s of an exchange's end."""
         return [json.loads(line) for line in self.stdout.lines]
 
-    def wait_access(self, wanted: Callable[[dict[str, object]], bool], timeout_s: float = 10.0) -> dict[str, object]:
+    def wait_access(
+        self, wanted: Callable[[dict[str, object]], bool], timeout_s: float = PATIENCE_S
+    ) -> dict[str, object]:
         """Return the first access log line, old or new, that is wanted."""
         found: dict[str, object] = json.loads(self.stdout.wait(lambda line: wanted(json.loads(line)), timeout_s))
         return found
@@ -196,7 +199,7 @@ class VeloxProcess:
         """Return one sample, 0.0 while it has not been counted."""
         return self.metrics().get(sample, 0.0)
 
-    def wait_metric(self, sample: str, wanted: Callable[[float], bool], timeout_s: float = 10.0) -> float:
+    def wait_metric(self, sample: str, wanted: Callable[[float], bool], timeout_s: float = PATIENCE_S) -> float:
         """Wait until a sample is as wanted; return it."""
         until(lambda: wanted(self.metric(sample)), sample, timeout_s)
         return self.metric(sample)
@@ -242,7 +245,7 @@ class VeloxProcess:
         """The port of the data listener."""
         return int(self.base_url.rpartition(":")[2])
 
-    def connect(self, timeout_s: float = 10.0) -> socket.socket:
+    def connect(self, timeout_s: float = PATIENCE_S) -> socket.socket:
         """Return a connected socket; the caller closes it."""
         if self.base_url.startswith("unix:"):
             sock = socket.socket(socket.AF_UNIX)

@@ -28,6 +28,8 @@ from typing import Final, Self
 import dnslib
 import pytest
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["NameServer"]
 
 _ADDRESSES: Final = tuple(f"127.0.53.{n}" for n in range(1, 255))
@@ -116,7 +118,9 @@ class NameServer:
         """Wait until the name was asked for `n` more times."""
         with self._changed:
             wanted = self._asked.get(name, 0) + n
-            assert self._changed.wait_for(lambda: self._asked.get(name, 0) >= wanted, 20), f"nobody asks for {name}"
+            assert self._changed.wait_for(lambda: self._asked.get(name, 0) >= wanted, PATIENCE_S), (
+                f"nobody asks for {name}"
+            )
 
     # -- inside -------------------------------------------------------------------------------------
 

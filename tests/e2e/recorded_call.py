@@ -43,7 +43,8 @@ class Call(abc.ABC):
         self.left: Final = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Call {self.method} {self.target} body={len(self.body)} connection={self.connection}>"
+        state = self.ended or ("open" if self.link.writable.is_set() else "blocked by the socket")
+        return f"<Call {self.method} {self.target} body={len(self.body)} connection={self.connection} {state}>"
 
     def header(self, name: str) -> str | None:
         """Return the only value of a header (lower-case name), or None. Two values fail the test."""

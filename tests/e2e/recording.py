@@ -31,6 +31,7 @@ from typing import Final, Self
 
 from tests.e2e.recorded_call import Call, ClientLeftError, Connection, Fields
 from tests.e2e.upstreams import CHAT_JSON, CHAT_SSE, Certificates, Upstream
+from tests.patience import PATIENCE_S
 
 __all__ = [
     "JSON",
@@ -46,7 +47,6 @@ __all__ = [
 
 JSON: Final = (("content-type", "application/json"),)
 SSE: Final = (("content-type", "text/event-stream"),)
-_WAIT_S: Final = 10.0
 
 
 Script = Callable[[Call], Awaitable[None]]
@@ -100,13 +100,13 @@ class RecordingUpstream:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(_WAIT_S)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(PATIENCE_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_WAIT_S)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_WAIT_S)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     # -- for the test's thread ------------------------------------------------------------------------
@@ -158,7 +158,8 @@ class RecordingUpstream:
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for something that the upstream sees."""
         with self._changed:
-            assert self._changed.wait_for(condition, _WAIT_S), f"not within {_WAIT_S:g} s: {what}"
+            if not self._changed.wait_for(condition, PATIENCE_S):
+                raise AssertionError(f"not within {PATIENCE_S:g} s: {what}; {self.calls}, {self.failures}")
 
     def close_connections(self) -> None:
         """Close every connection in good order (HTTP/1.1 keep-alive that ran out)."""
@@ -167,7 +168,7 @@ class RecordingUpstream:
             for transport in tuple(self._transports):
                 transport.close()
 
-        asyncio.run_coroutine_threadsafe(close(), self._loop).result(_WAIT_S)
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(PATIENCE_S)
 
     # -- for connections ------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class RecordingUpstream:
         async def drop() -> None:
             self._n_steps = 0
 
-        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(_WAIT_S)
+        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(PATIENCE_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

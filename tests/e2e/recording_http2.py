@@ -101,6 +101,12 @@ class Http2Call(Call):
         self.n_withheld = 0
         self._connection = link
 
+    def __repr__(self) -> str:
+        h2 = self._connection.h2
+        window = "?" if self.ended else h2.local_flow_control_window(self.stream_id)
+        state = f"stream={self.stream_id} window={window} of {h2.outbound_flow_control_window}"
+        return f"{super().__repr__()[:-1]} {state}>"
+
     async def head(self, status: int, fields: Fields = ()) -> None:
         self._send(lambda h2: h2.send_headers(self.stream_id, [(":status", str(status)), *fields]))
 

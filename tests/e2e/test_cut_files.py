@@ -17,6 +17,7 @@ SEED = 3
 
 
 @pytest.mark.parametrize("mark", [False, True], ids=["plain", "with-end-mark"])
+@pytest.mark.more
 def test_file_that_is_cut_off_sends_no_request_to_an_unnamed_origin(mark: bool) -> None:
     """Under requests that never pause. With the end mark nothing of such a file is taken, and no request fails."""
     outcome = run(N_RELOADS, mark=mark, seed=SEED)

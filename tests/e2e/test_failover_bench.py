@@ -48,6 +48,7 @@ def velox(provider: FlakyProvider) -> Iterator[VeloxProcess]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.more
 def test_scenario_is_rescued_where_that_is_possible(name: str, provider: FlakyProvider, velox: VeloxProcess) -> None:
     """13 pass, 3 are safe, none fails; and the page says so."""
     seen = measure(name, provider, velox.port)

@@ -29,6 +29,7 @@ FLAGS = [
 
 
 @pytest.mark.skipif(CHROMIUM is None and os.environ.get("CI") != "true", reason="chromium is not installed")
+@pytest.mark.more
 def test_profile_under_load_is_a_flame_graph_in_a_browser(tmp_path: Path) -> None:
     """/debug/pprof/profile opened in Chromium: a picture of the running code, worker by worker."""
     assert CHROMIUM is not None, "tests/install-tools.sh installs chromium"

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import socket
-import statistics
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from tests.e2e.conftest import Wall
 from tests.e2e.harness import read_reply
 from tests.e2e.recording import SSE, Call
 from tests.e2e.upstreams import chat_chunk
+from tests.patience import PROMPT_S
 
 STREAM = b'{"model":"m","messages":[],"stream":true}'
 DONE = b"data: [DONE]\n\n"
@@ -158,7 +158,7 @@ def test_stream_without_done_ends_when_its_upstream_ends_it(wall: Wall) -> None:
         began_s = time.monotonic()
         upstream.step()
         reply = read_reply(sock)
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < PROMPT_S
 
     assert reply.body == chat_chunk("all")
     line = wall.velox.wait_access(lambda line: line["id"] == reply.header("x-velox-request-id"))
@@ -209,20 +209,18 @@ def test_slow_reader_pauses_the_upstream_and_loses_nothing(wall: Wall) -> None:
         # Else the kernel may hold tens of megabytes for a client that does not read.
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)
         ask(slow)
-        wall.upstream.wait(lambda: len(sent) > 10, "the flood begins")
-        neighbours = []
-        for _ in range(20):
-            began_s = time.monotonic()
+        wall.upstream.wait(lambda: len(sent) > 0, "the flood begins")
+        held_at = [0]
+        # Each neighbour is answered while the slow one has read nothing. The flood stands still when ten saw no more.
+        while len(held_at) < 20 or held_at[-1] > held_at[-10]:
             small = wall.velox.request("POST", "/v1/chat/completions", STREAM.replace(b'"m"', b'"small"'))
-            neighbours.append(time.monotonic() - began_s)
             assert small.body == DONE
-        held_at = len(sent)
+            held_at.append(len(sent))
         reply = read_reply(slow)
 
-    # What may be under way: the windows of both sockets or of the stream (8 MiB), never the whole 39 MB.
-    assert held_at < n_events * 2 // 3
+    # What may be under way: a stream's window or the sockets' buffers, which the kernel sizes; never the whole 39 MB.
+    assert held_at[-1] < n_events * 2 // 3
     assert reply.body == event * n_events
-    assert statistics.median(neighbours) < 0.2
 
 
 @pytest.mark.parametrize("n_streams", [40])

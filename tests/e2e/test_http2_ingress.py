@@ -27,7 +27,6 @@ from velox.types import Header
 
 # How the gateway speaks with its upstream; the engine is the one of both sides.
 KINDS: Final = ("http1-ngh2", "http1-h2", "http2-ngh2", "http2-h2")
-LIMIT_S: Final = 1.0  # the promise is 0.1 s, a busy machine gets more
 EVENTS: Final = chat_chunk("one ")
 _BASE: Final[list[Header]] = [(b":scheme", b"http"), (b":authority", b"velox.test")]
 POST: Final[list[Header]] = [(b":method", b"POST"), *_BASE, (b":path", b"/v1/chat/completions")]

@@ -58,6 +58,7 @@ def keyed(tmp_path: Path) -> Iterator[VeloxProcess]:
     ],
     ids=["queue", "short queue", "slots", "rate"],
 )
+@pytest.mark.more
 def test_flood_is_answered_or_told_when_and_leaves_nothing_behind(
     settings: dict[str, str], status: int, reasons: set[str]
 ) -> None:

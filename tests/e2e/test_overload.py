@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.harness import VeloxProcess, read_reply, until
 from tests.e2e.recording import Call, RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, Client, clients, covers, hold_chat, open_fds, reason, request_bytes
@@ -130,6 +132,7 @@ def is_served(velox: VeloxProcess) -> bool:
 
 
 @covers("VELOX_MEMORY_HARD")
+@pytest.mark.more
 def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request() -> None:
     """F-59: the successor serves before the old one is told to leave, and that one ends what it has begun."""
     with RecordingUpstream() as upstream, upstream.playing(hold_chat):
@@ -160,6 +163,7 @@ def test_memory_over_the_hard_limit_replaces_the_worker_without_losing_a_request
             assert velox.request("GET", "/v1/models").status == 200
 
 
+@pytest.mark.more
 def test_memory_successor_is_waited_for_until_it_has_reached_the_upstream() -> None:
     """A worker that is short of memory is better than one that has no upstream; but not for ever: 3 s."""
 
@@ -182,6 +186,7 @@ def test_memory_successor_is_waited_for_until_it_has_reached_the_upstream() -> N
                 velox.wait_metric(BY_MEMORY, lambda value: value == 1)
 
 
+@pytest.mark.more
 def test_memory_replaced_again_goes_back_to_the_first_seat() -> None:
     """A slot has two blocks of shared memory, which take turns; a stop in the middle of it ends them all."""
     with simulated(memory_hard="110MiB", body_timeout="30s", drain_timeout="1s") as velox:

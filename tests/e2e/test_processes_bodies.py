@@ -6,6 +6,8 @@ import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.e2e.harness import RawReply, VeloxProcess
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import CHAT, Client, settled
@@ -19,6 +21,7 @@ def large_body(n: int) -> bytes:
     return b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text
 
 
+@pytest.mark.more
 def test_large_bodies_pass_while_small_requests_run() -> None:
     """10 MB bodies arrive byte for byte, over HTTP/1.1 and HTTP/2, and every small request meanwhile is answered."""
     bodies = [large_body(n) for n in range(N_LARGE)]

@@ -11,7 +11,7 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import covers, free_port, reason, run_velox
 
-START_TO_READY_S = 3.0
+START_TO_READY_S = 10.0
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], address: str) -> None:

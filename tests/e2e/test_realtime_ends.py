@@ -30,9 +30,9 @@ from tests.e2e.websocket_upstreams import (
     raw_handshake,
     read_head,
 )
+from tests.patience import PROMPT_S
 
 # The product's promise is 0.1 s; a busy machine of a CI gets ten times that. What was measured is printed.
-LIMIT_S = 1.0
 SWITCHED = (
     b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: %b\r\n\r\n"
     % WS_ACCEPT.encode()
@@ -90,7 +90,7 @@ def test_client_that_leaves_is_seen_by_the_upstream(
 
     print(f"\nupstream saw the end after {took_s * 1000:.1f} ms ({leave.__name__})", end=" ")
     assert code == 1006
-    assert took_s < LIMIT_S
+    assert took_s < PROMPT_S
     line = velox.wait_access(lambda line: line["reason"] == "client_closed")
     assert (line["status"], line["close_code"]) == (499, None)
 
@@ -116,7 +116,7 @@ def test_upstream_that_is_cut_is_no_clean_end(leave: Callable[[socket.socket], N
             took_s = time.monotonic() - cut_s[0]
         assert got == b"\x81\x0alast words\x81\x7e\xff\xffhalf"
         print(f"\nclient saw the end after {took_s * 1000:.1f} ms ({leave.__name__})", end=" ")
-        assert took_s < LIMIT_S
+        assert took_s < PROMPT_S
         line = velox.wait_access(lambda line: line["route"] == "realtime")
         assert (line["status"], line["reason"], line["close_code"]) == (502, "upstream_truncated", None)
 
@@ -331,6 +331,7 @@ def test_goodbye_waits_for_the_end_of_a_frame() -> None:
 
 
 @pytest.mark.parametrize("slow", ["client", "upstream"])
+@pytest.mark.more
 def test_slow_side_holds_the_other_in_bounded_memory(slow: str) -> None:
     """Whoever writes 48 MB to a side that reads nothing is stopped; once it reads, all of it arrives."""
     payload = b"\x82\x7f" + (48 << 20).to_bytes(8) + b"0123456789abcdef" * (3 << 20)
@@ -493,7 +494,7 @@ def test_ends_over_tls_are_as_over_tcp(side: str, certificates: Certificates) ->
                 began_s = time.monotonic()
                 ws.socket.shutdown(socket.SHUT_RDWR)
                 assert session.wait_closed()[0] == 1006
-                assert time.monotonic() - began_s < LIMIT_S
+                assert time.monotonic() - began_s < PROMPT_S
 
             velox.wait_metric("velox_tunnels", lambda n: n == 0)
             with open_one() as ws:

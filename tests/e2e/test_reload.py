@@ -353,6 +353,7 @@ def test_worker_that_dies_is_followed_by_one_with_the_new_configuration(
         assert velox.metric('velox_worker_configuration{worker="0"}') == 2
 
 
+@pytest.mark.more
 def test_no_request_fails_while_good_and_bad_files_follow_each_other(
     first: RecordingUpstream, second: RecordingUpstream, file: Path
 ) -> None:

@@ -358,6 +358,7 @@ BAD: dict[str, str] = {
         ("resetting", "least_inflight"),  # who fails at once has nothing in flight
     ],
 )
+@pytest.mark.more
 def test_one_bad_upstream_of_four_is_not_seen(kind: str, balance: str) -> None:
     """Hundreds of requests, streamed and plain, through two workers: each is answered, and most by the first asked."""
     with named("one", "two", "three", "bad", bad=BAD[kind]) as sims:

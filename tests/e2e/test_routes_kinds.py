@@ -69,6 +69,7 @@ def test_upstream_has_its_own_authorities(nginx_tls: Upstream) -> None:
     assert answer.tried in ("", "unknown=upstream_tls")
 
 
+@pytest.mark.more
 def test_servers_of_one_upstream_share_its_requests() -> None:
     """Several origins are several members with one name; one where nobody listens is not seen."""
     with named("a", "b") as sims, nobody() as gone:
@@ -81,6 +82,7 @@ def test_servers_of_one_upstream_share_its_requests() -> None:
     assert counts.keys() == {"a", "b"} and min(counts.values()) >= 20
 
 
+@pytest.mark.more
 def test_upstream_that_ends_under_load_is_not_seen(certificates: Certificates) -> None:
     """nginx is killed between two halves of a load, and another server is put in its place; no request fails."""
     with start_sim() as behind, named("stays") as sims, contextlib.ExitStack() as nginx:

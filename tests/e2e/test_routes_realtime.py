@@ -39,6 +39,7 @@ def velox() -> Iterator[VeloxProcess]:
         routes: list[Entry] = [
             {"name": "left", "match": {"models": ["gpt-*"]}, "to": "left"},
             {"name": "alias", "match": {"models": ["voice"]}, "to": "right", "model": "gpt-realtime-2"},
+            {"name": "stripped", "match": {"models": ["right/*"]}, "to": [{"upstream": "right", "strip": "right/"}]},
             {"name": "falls", "match": {"models": ["falls"]}, "to": "gone", "fallback": ["right"]},
         ]
         with routed({"upstreams": upstreams, "routes": routes}, **KEYS) as running:
@@ -50,6 +51,7 @@ def velox() -> Iterator[VeloxProcess]:
     [
         ("gpt-realtime", "left gpt-realtime Bearer sk-key-of-left-0001"),
         ("voice", "right gpt-realtime-2 Bearer sk-key-of-right-0002"),
+        ("right/gpt-realtime", "right gpt-realtime Bearer sk-key-of-right-0002"),
         ("falls", "right falls Bearer sk-key-of-right-0002"),
     ],
 )

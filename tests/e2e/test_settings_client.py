@@ -119,6 +119,7 @@ def trickle(min_rate: str, *, ends: bool) -> None:
 
 
 @covers("VELOX_CLIENT_MIN_RATE")
+@pytest.mark.more
 def test_client_min_rate_ends_a_body_that_comes_in_a_trickle() -> None:
     """F-46: never silent for long, but after 10 s in hand it is over; without a rate it goes on. Both at once."""
     with ThreadPoolExecutor(2) as pool:

@@ -84,6 +84,7 @@ def test_list_of_limits_counts_keys_models_and_both(base: Mapping[str, str]) -> 
 
 
 @pytest.mark.parametrize("buckets", [None, "64"])
+@pytest.mark.more
 def test_quiet_keys_are_never_refused_whatever_the_size_of_the_table(
     base: Mapping[str, str], tmp_path: Path, buckets: str | None
 ) -> None:

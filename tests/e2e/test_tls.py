@@ -223,6 +223,7 @@ def test_flood_of_bad_handshakes_is_counted_and_writes_next_to_nothing(files: Tl
 # -- memory -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_connections_that_come_and_go_leave_memory_as_it_was(files: TlsFiles) -> None:
     """2,000 connections with a handshake and a request each; the first 500 fill what is kept for later."""
     settings = {"VELOX_WORKERS": "1", "VELOX_RATE_LIMIT_RPM": "0"}

@@ -91,6 +91,7 @@ def wait_shown(velox: VeloxProcess, files: TlsFiles) -> None:
     until(lambda: {shown_digest(velox, files.context()) for _ in range(12)} == {files.digest}, "the new one is shown")
 
 
+@pytest.mark.more
 def test_certificates_change_under_load_without_one_failure(tmp_path: Path) -> None:
     """New connections, kept ones and streams go on; each new certificate is shown by every worker."""
     files = TlsFiles(tmp_path)

@@ -45,6 +45,7 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_jdk_client_with_its_defaults_is_served(recording: RecordingUpstream, velox: VeloxProcess) -> None:
     """R-H1-8: java.net.http.HttpClient, with and without bodies, with Expect, streamed, many at a time."""
     find_tool("javac")  # `java FILE.java` needs the compiler, which a JRE does not have

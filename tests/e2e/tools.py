@@ -19,6 +19,7 @@ from typing import Final, Self, TypeVar
 
 from tests.e2e.harness import REPOSITORY, START_S, RawReply, VeloxProcess, read_reply, until
 from tests.e2e.recording import Call, RecordingUpstream, healthy
+from tests.patience import PATIENCE_S
 
 __all__ = [
     "CHAT",
@@ -69,7 +70,7 @@ def request_bytes(
 class Client:
     """One keep-alive connection to a gateway."""
 
-    def __init__(self, velox: VeloxProcess, timeout_s: float = 10.0) -> None:
+    def __init__(self, velox: VeloxProcess, timeout_s: float = PATIENCE_S) -> None:
         self._velox: Final = velox
         self.sock: Final = velox.connect(timeout_s)
 

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["LineLog", "socket_inodes", "start_time", "until"]
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait for what gives no event (a metric, a file of /proc). Raises AssertionError naming `what` when it is late."""
     deadline = time.monotonic() + timeout_s
     while not condition():

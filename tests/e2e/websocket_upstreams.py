@@ -29,11 +29,11 @@ from websockets.http11 import Request, Response
 from tests.e2e.harness import KEY, VeloxProcess, until
 from tests.e2e.tls_turns import TurnTaking
 from tests.e2e.upstreams import Certificates
+from tests.patience import PATIENCE_S
 from tests.secret_watch import WATCH
 
 __all__ = ["HANDSHAKE", "RawUpstream", "Session", "WebSocketUpstream", "connect", "echo", "raw_handshake", "read_head"]
 
-WAIT_S: Final = 20.0
 # RFC 6455 §1.2 and §1.3.
 WS_KEY: Final = "dGhlIHNhbXBsZSBub25jZQ=="
 WS_ACCEPT: Final = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -59,7 +59,7 @@ class Session:
         assert self.ws.request is not None, "the handshake is over"
         return self.ws.request
 
-    def wait_closed(self, timeout_s: float = WAIT_S) -> tuple[int | None, str | None]:
+    def wait_closed(self, timeout_s: float = PATIENCE_S) -> tuple[int | None, str | None]:
         """Wait for its end; return the code and the text of the Close frame that it got, 1006 without one."""
         assert self.ended.wait(timeout_s), "the upstream has not seen the end"
         return self.ws.close_code, self.ws.close_reason
@@ -74,7 +74,7 @@ def echo(ws: websockets.sync.server.ServerConnection) -> None:
         elif message == "fragments":
             ws.send(iter(["a", "", "bc" * 1000, "d"]))
         elif message == "ping me":
-            ws.send("pong came" if ws.ping(b"from the server").wait(WAIT_S) else "no pong came")
+            ws.send("pong came" if ws.ping(b"from the server").wait(PATIENCE_S) else "no pong came")
         else:
             ws.send(message)
 
@@ -120,7 +120,7 @@ class WebSocketUpstream:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self._server.shutdown()
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
 
     @property
     def url(self) -> str:
@@ -137,7 +137,7 @@ class WebSocketUpstream:
 
     def wait_session(self) -> Session:
         """Return the next WebSocket that was opened."""
-        return self._sessions.get(timeout=WAIT_S)
+        return self._sessions.get(timeout=PATIENCE_S)
 
     @property
     def n_open(self) -> int:
@@ -236,7 +236,7 @@ class RawUpstream:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         for sock in self._socks:
             sock.close()
 
@@ -260,7 +260,7 @@ class RawUpstream:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            sock.settimeout(WAIT_S)
+            sock.settimeout(PATIENCE_S)
             self._socks.append(sock)
             self._spawn(lambda sock=sock: self._serve(sock))  # type: ignore[misc]
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import uvloop
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, request_head
 from velox.errors import Reason
 from velox.gateway.exchange import Exchange
@@ -75,14 +76,14 @@ def submit_any(made: Gateway, client: FakeClient, *headers: Header) -> Exchange 
 async def ask(made: Gateway, *headers: Header) -> FakeClient:
     client = FakeClient()
     submit_any(made, client, *headers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await client.finished.wait()
     assert made.n_active == 0
     return client
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from tests.e2e.recording import RecordingUpstream
+from tests.patience import PATIENCE_S
 from tests.sockets.composed import Composed
 from tests.sockets.core_attempts import BODY
 from tests.sockets.core_gateway import FakeClient, request_head
@@ -68,7 +69,7 @@ class Bed(Composed):
     async def answer(self, *headers: Header) -> bytes:
         """Send a request; return all of its reply."""
         client, _ = self.ask(*headers)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await client.finished.wait()
         return client.written
 
@@ -78,7 +79,7 @@ class Bed(Composed):
 
     async def eventually(self, condition: Callable[[], object]) -> None:
         """Tick until it is so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 self.tick()
                 await asyncio.sleep(0.002)

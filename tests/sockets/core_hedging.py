@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
+from tests.patience import PATIENCE_S
 from tests.sockets.composed import routing_of
 from tests.sockets.core_attempts import until
 from tests.sockets.core_gateway import (
@@ -184,7 +185,7 @@ class Race:
 
     async def over(self) -> None:
         """Return when nothing runs any more; all must be back."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while self.runs:
                 await asyncio.sleep(0)
         assert self.made.n_hedges == 0

@@ -24,6 +24,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
+from tests.patience import NEVER_S, PATIENCE_S
 from tests.sockets.core_ingress import App, eventually, sweep
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
@@ -143,13 +144,13 @@ class PeerClient:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Read until it is so, or until the server closes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 assert not self.is_closed, f"closed; ended={self.ended} resets={self.resets} goaways={self.goaways}"
                 await self.turn()
 
     async def until_closed(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not self.is_closed:
                 await self.turn()
 
@@ -193,10 +194,10 @@ async def serve(
     budget: int = 1 << 20,
     body_bytes: int = 1 << 20,
     max_connections: int = 100,
-    header_s: float = 5.0,
-    body_s: float = 5.0,
-    keepalive_s: float = 5.0,
-    write_s: float = 5.0,
+    header_s: float = NEVER_S,
+    body_s: float = NEVER_S,
+    keepalive_s: float = NEVER_S,
+    write_s: float = NEVER_S,
 ) -> AsyncIterator[Server]:
     """Serve; afterwards no connection, no body and no exception is left. engine: None for a gateway without HTTP/2."""
     loop = asyncio.get_running_loop()
@@ -216,7 +217,7 @@ async def serve(
     listening = await loop.create_server(lambda: ingress.connection(alpn), "127.0.0.1", 0)
     server.address = listening.sockets[0].getsockname()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             yield server
     finally:
         for sock in server.socks:

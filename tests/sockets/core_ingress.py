@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from tests.patience import NEVER_S, PATIENCE_S
 from velox.errors import VeloxError
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
@@ -85,7 +86,7 @@ class Server:
         budget: int,
         max_connections: int,
         min_rate: int,
-        header_s: float = 5.0,
+        header_s: float = NEVER_S,
         http2: EngineFactory | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -94,7 +95,7 @@ class Server:
         loop.set_exception_handler(lambda _loop, context: self.crashes.append(context))
         self.budget: Final = BodyBudget(budget, 0.5, loop.time)
         timeouts = ClientTimeouts(
-            header_s=header_s, body_s=5.0, keepalive_s=5.0, write_s=write_s, min_rate_bytes=min_rate
+            header_s=header_s, body_s=NEVER_S, keepalive_s=NEVER_S, write_s=write_s, min_rate_bytes=min_rate
         )
         self.ingress: Final = Ingress(
             app, Http1Limits(), timeouts, self.budget, loop, max_connections=max_connections, http2=http2
@@ -112,8 +113,8 @@ class Server:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it is so; 5 s at most."""
-    async with asyncio.timeout(5):
+    """Wait until it is so."""
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -129,7 +130,7 @@ async def sweep(ingress: Ingress) -> None:
 async def serve(
     app: App,
     *,
-    write_s: float = 5.0,
+    write_s: float = NEVER_S,
     budget: int = 1 << 20,
     max_connections: int = 100,
     min_rate: int = 0,
@@ -149,7 +150,7 @@ async def listening(server: Server, make: Callable[[], asyncio.BaseProtocol]) ->
     listener = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     server.address = listener.sockets[0].getsockname()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             yield
     finally:
         sweeping.cancel()

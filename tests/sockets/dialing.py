@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import uvloop
 
+from tests.patience import NEVER_S, PATIENCE_S
 from velox.net.upstream.dialer import Connection, Dialer, DialTarget
 from velox.net.upstream.interface import ReadBuffer, UpstreamConnection
 from velox.net.upstream.resolver import Place, Resolver
@@ -69,8 +70,8 @@ def dialer_to(
     look_up: Callable[[str, int], Sequence[Place]] | None = None,
     context: UpstreamContext | None = None,
     http2: Literal["auto", "on", "off"] = "off",
-    connect_timeout_s: float = 5.0,
-    tls_timeout_s: float = 5.0,
+    connect_timeout_s: float = NEVER_S,
+    tls_timeout_s: float = NEVER_S,
     host: str = "upstream.test",
     unix_path: str = "",
 ) -> Dialer:
@@ -162,7 +163,7 @@ class TlsServer:
 
     async def wait_handshakes(self, n: int) -> None:
         """Wait until the server knows of `n` handshakes: the client knows sooner."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.resumed) < n:
                 await asyncio.sleep(0)
 

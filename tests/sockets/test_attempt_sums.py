@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.composed import Counted, Stand, member_of, routing_of, upstream_of
 from tests.sockets.core_attempts import SILENT, broken, run, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
@@ -94,6 +95,7 @@ async def one(made: Gateway, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("hedged", [False, True], ids=["alone", "hedged"])
+@pytest.mark.more
 def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
     """Hundreds of requests that end in all ways, at any moment, while upstreams fail in all ways."""
     chance = random.Random(seed)
@@ -114,7 +116,7 @@ def test_nothing_is_left_in_flight(seed: int, hedged: bool) -> None:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(N_REQUESTS // N_WAVES):
                         group.create_task(one(made, chance))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while made.n_active or len(made.queue):
                     made.sweep(asyncio.get_running_loop().time())
                     await asyncio.sleep(0.001)
@@ -142,13 +144,13 @@ def test_two_ends_in_one_turn_are_one() -> None:
                 client = FakeClient()
                 exchange = made.submit(client, request_head(), STREAMED, ANYONE)
                 assert exchange is not None
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while not one.n_open:
                         await asyncio.sleep(0.001)
                 ends = (lambda exchange=exchange: exchange.fail(stop), exchange.client_gone)
                 for n in order:
                     ends[n]()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while made.n_active:
                         await asyncio.sleep(0.001)
                 assert not one.n_open

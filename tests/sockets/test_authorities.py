@@ -8,6 +8,7 @@ import logging
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from velox.policy.routes import KeyRef, Timeouts, UpstreamEntry
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.runtime.authorities import Authorities
@@ -37,7 +38,7 @@ def _fields(authority: Authority) -> Headers:
 
 
 async def _ready(authority: Authority) -> Headers:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return _fields(authority)

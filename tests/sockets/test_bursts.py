@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import SILENT, run, status_of, submit, until
 from tests.sockets.core_gateway import LIMITS, FakeClient, ScriptedUpstream, gateway
 from tests.sockets.core_ingress import App, Server, eventually, sweep
@@ -36,7 +37,7 @@ async def entered(app: App, address: Address) -> AsyncIterator[tuple[Server, Cli
     sweeping = asyncio.create_task(sweep(server.ingress))
     await entrance.open()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             yield server, entrance
     finally:
         if listener.fileno() >= 0:  # the test has not closed it
@@ -167,7 +168,7 @@ def test_request_that_is_there_waits_for_no_more_than_a_few_that_end(why: str) -
             else:
                 server.ingress.paused.update(each)
                 close([one.theirs for one in each])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not ended:
                     await asyncio.sleep(0)
             assert len(ended) <= 8
@@ -188,7 +189,7 @@ def test_connection_that_goes_on_before_its_turn_is_not_ended() -> None:
         async with entered(App(), Address("tcp", host="127.0.0.1", port=0)) as (server, _):
             each = [Overdue(server, ended) for _ in range(100)]
             server.ingress.connections.update(each)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not ended:
                     await asyncio.sleep(0)
             waiting = [one for one in each if one not in ended]
@@ -219,7 +220,7 @@ def test_requests_of_an_upstream_that_hangs_end_over_several_turns() -> None:
                 await until(lambda: upstream.n_open == len(clients))
             made.sweep(asyncio.get_running_loop().time() + 61.0)
             left: list[int] = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not left or left[-1]:
                     await asyncio.sleep(0)
                     left.append(made.n_active)

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_http2 import ENGINES, GET, POST, Name, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason, VeloxError
@@ -433,7 +434,7 @@ def test_client_that_gives_up_one_of_many_harms_no_other(engine: Name) -> None:
                 exchange.client.begin_reply(200, [], None, b"begun ", False, has_body=True)
             client.http2.reset_stream(ids[7], CANCEL)
             await client.say()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 await app.exchanges[7].gone.wait()
             assert [exchange.gone.is_set() for exchange in app.exchanges].count(True) == 1
             app.exchanges[7].client.body(b"too late", True)  # nothing happens
@@ -461,7 +462,7 @@ def test_client_that_leaves_takes_all_its_requests_with_it(engine: Name, how: st
             await client.say()
             await eventually(lambda: len(app.exchanges) == 5)
             leave(client.sock, how)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(PATIENCE_S):
                 for exchange in app.exchanges:
                     await exchange.gone.wait()
             await eventually(lambda: not server.ingress.connections)

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from hyperframe.frame import GoAwayFrame, PingFrame
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_http2 import ENGINES, GET, NOTICE, POST, Name, PeerClient, Server, asked, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason
@@ -194,7 +195,7 @@ def test_connection_without_a_request_is_closed(engine: Name, what: bytes) -> No
             sock = await server.connect()
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(sock, what)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(PATIENCE_S):
                 while await loop.sock_recv(sock, 4096):
                     pass
             await eventually(lambda: not server.ingress.connections)
@@ -386,7 +387,7 @@ def test_drain_waits_for_no_idle_client(engine: Name, has_asked: bool) -> None:
             if has_asked:
                 await client.whole(client.request(GET))
             server.ingress.drain()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(PATIENCE_S):
                 while server.ingress.connections:
                     await asyncio.sleep(0.01)
             await client.until_closed()

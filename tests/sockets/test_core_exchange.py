@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 import pytest
 import uvloop
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
@@ -109,12 +110,12 @@ def test_body_is_freed_when_its_exchange_has_ended(ends: str) -> None:
             assert exchange is not None
             del body
             if ends == "gone":
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_S):
                     while not client.written:
                         await asyncio.sleep(0)
                 exchange.client_gone()
             else:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_S):
                     await client.finished.wait()
             del exchange
             for _ in range(5):
@@ -221,7 +222,7 @@ def test_client_that_leaves_with_its_whole_answer_was_served() -> None:
             exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), ANYONE)
             assert exchange is not None
             client.leave = exchange.client_gone
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert client.written.endswith(b"ok")
             assert made.n_active == 0
@@ -240,7 +241,7 @@ def test_chunk_that_comes_in_the_turn_in_which_its_client_left_is_not_written() 
             client = FakeClient()
             exchange = made.submit(client, request_head(), Body(b'{"model":"m"}'), ANYONE)
             assert exchange is not None
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not client.written:
                     await asyncio.sleep(0)
             assert exchange.reply is not None

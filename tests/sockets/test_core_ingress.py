@@ -9,6 +9,7 @@ import time
 
 import uvloop
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_ingress import App, Exchange, eventually, serve
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -90,7 +91,7 @@ def test_half_closed_client_is_gone_at_once_though_it_has_not_read() -> None:
             await eventually(lambda: bool(app.exchanges))
             await app.exchanges[0].paused.wait()
             client.shutdown(socket.SHUT_WR)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 await app.exchanges[0].gone.wait()
             client.close()
 
@@ -108,7 +109,7 @@ def test_drain_closes_idle_connections_without_waiting_for_their_clients() -> No
             await loop.sock_sendall(client, GET)
             assert (await loop.sock_recv(client, 4096)).endswith(b"ok")
             server.ingress.drain()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 while server.ingress.connections:
                     await asyncio.sleep(0.01)
             assert await loop.sock_recv(client, 1) == b""

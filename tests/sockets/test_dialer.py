@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.dialing import Owner, dialed, dialer_to, full_listener, is_through, local, nothing_left, run
 from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
@@ -76,7 +77,7 @@ def test_black_hole_ends_with_the_connect_timeout() -> None:
 
     async def scenario() -> None:
         with full_listener() as one, full_listener() as two:
-            async with nothing_left(), asyncio.timeout(3):
+            async with nothing_left(), asyncio.timeout(PATIENCE_S):
                 failure = await failure_of(dialer_to(local(one), local(two), connect_timeout_s=0.6))
         assert (failure.reason, failure.message) == (
             Reason.UPSTREAM_CONNECT,
@@ -95,7 +96,7 @@ def test_name_that_is_not_answered_ends_with_the_connect_timeout() -> None:
         return []
 
     async def scenario() -> None:
-        async with nothing_left(), asyncio.timeout(3):
+        async with nothing_left(), asyncio.timeout(PATIENCE_S):
             failure = await failure_of(dialer_to(look_up=hang, connect_timeout_s=0.05))
             assert (failure.reason, failure.message) == (
                 Reason.UPSTREAM_DNS,
@@ -245,7 +246,7 @@ def test_unix_socket_with_a_full_queue_is_waited_for(tmp_path: Path) -> None:
 async def cancelled_after(dialer: Dialer, ready: Callable[[], bool]) -> None:
     """Dial, wait until the phase is reached, and leave."""
     dial = asyncio.create_task(dialer.dial(Owner()))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not ready():
             await asyncio.sleep(0)
     dial.cancel()

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 import pytest
 import trustme
 
+from tests.patience import PATIENCE_S
 from tests.sockets.dialing import Owner, TlsServer, dialed, dialer_to, is_through, local, nothing_left, run
 from velox.errors import Reason
 from velox.net.upstream.dialer import Dialer
@@ -68,7 +69,7 @@ async def talk(dialer: Dialer) -> None:
     """Dial, read what the server says (with TLS 1.3 its tickets come before it), and leave."""
     owner = Owner()
     await dialer.dial(owner)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not owner.closed:  # a byte that nobody asked for ends the connection
             await asyncio.sleep(0)
 
@@ -164,7 +165,7 @@ def test_handshake_that_stalls_ends_with_its_timeout(ca_file: str) -> None:
 
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            async with nothing_left(), asyncio.timeout(3):
+            async with nothing_left(), asyncio.timeout(PATIENCE_S):
                 context = upstream_context("auto", ca_file)
                 dialer = dialer_to(local(silent.getsockname()[1]), context=context, tls_timeout_s=0.05)
                 assert "handshake" in await failure_of(dialer)
@@ -189,7 +190,7 @@ def test_cancel_inside_the_handshake_leaves_nothing(ca_file: str) -> None:
                     dial.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await dial
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(PATIENCE_S):
                         assert await loop.sock_recv(accepted, 65536) == b""
 
     run(scenario())
@@ -388,7 +389,7 @@ def test_ended_connections_are_freed_without_the_collector(authority: trustme.CA
         connection = dial.result()
         if end != "end of the upstream":
             connection.abort(ConnectionEnd.SHUTDOWN)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not connection.is_closed:
                 await asyncio.sleep(0)
 
@@ -403,9 +404,10 @@ def test_ended_connections_are_freed_without_the_collector(authority: trustme.CA
             before = n_held()
             for turns in range(20):
                 await once(dialer, turns)
-            # uvloop leaves a cycle behind when it is cancelled in one certain turn of the handshake, once in some 250.
-            n_left = 3 if end == "cancel" else 0
-            async with asyncio.timeout(5):  # what is aborted ends some turns of the loop later
+            # uvloop leaves a cycle behind when it is cancelled in one certain turn of the handshake, once in some 250;
+            # on a busy machine more of the 20 may meet it. A cycle of ours would be left by all.
+            n_left = 10 if end == "cancel" else 0
+            async with asyncio.timeout(PATIENCE_S):  # what is aborted ends some turns of the loop later
                 while n_held() > before + n_left:
                     await asyncio.sleep(0.01)
         finally:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.composed import TIMEOUTS
 from tests.sockets.core_attempts import (
     BODY,
@@ -117,7 +118,7 @@ def test_deadline_in_the_queue_is_a_refusal_that_may_be_tried_again() -> None:
             await until(lambda: upstream.n_open == 1)
             client = FakeClient()
             submit(made, client, (b"x-request-timeout-ms", b"30"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert status_of(client) == 503 and b"queue_timeout" in client.written
             assert b"x-should-retry: true" in client.written
@@ -181,7 +182,7 @@ def test_upstream_that_takes_nothing_of_the_body_is_left_and_a_slow_one_is_not()
             made.sweep(now_s + 91.9)
             assert upstream.n_open == 1
             made.sweep(now_s + 92.1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert status_of(client) == 504 and b"body_timeout" in client.written
             assert b"x-should-retry: true" not in client.written
@@ -208,7 +209,7 @@ def test_first_byte_is_waited_for_from_the_moment_the_body_is_sent() -> None:
             made.sweep(now_s + 23.9)
             assert upstream.n_open == 1
             made.sweep(now_s + 24.1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert b"upstream_ttfb_timeout" in client.written
 
@@ -234,7 +235,7 @@ def test_whole_reply_has_a_limit_of_its_kind(stream: bool, sse: bool) -> None:
             await asyncio.sleep(0)
             assert made.n_active == 1
             made.sweep(now_s + total_s + 0.1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert client.cuts and (b"upstream_total_timeout" in client.cuts[0][0]) is sse
 

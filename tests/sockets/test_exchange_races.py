@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import (
     RULES,
     SILENT,
@@ -134,7 +135,7 @@ def test_request_that_cannot_be_built_takes_no_connection_with_it() -> None:
         with gateway(upstream.dial) as made:
             assert status_of(await ask(made)) == 200
             assert status_of(await ask(made, (b"x-bad", b"a\nb"))) == 500
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert status_of(await ask(made)) == 200
 
     run(main)
@@ -169,7 +170,7 @@ def test_body_is_let_go_of_at_the_end_without_the_collector(how: str) -> None:
             try:
                 made.submit(client, request_head(), body, ANYONE)
                 del body
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     await client.finished.wait()
                 await turns()
                 assert watched() is None

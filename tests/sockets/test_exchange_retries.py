@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import (
     RULES,
     SILENT,
@@ -367,7 +368,7 @@ def test_silent_upstream_is_not_asked_again_but_the_next_one_is(n_upstreams: int
             made.sweep(now_s + 59.0)
             assert upstreams[0].n_open == 1
             made.sweep(now_s + 61.0)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert status_of(client) == (504 if n_upstreams == 1 else 200)
             assert attempts(*upstreams) == [1, 1][:n_upstreams]

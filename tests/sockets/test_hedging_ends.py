@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.composed import TIMEOUTS
 from tests.sockets.core_attempts import RULES, broken, run, status_of, until, whole
 from tests.sockets.core_gateway import FakeClient, Step
@@ -119,6 +120,7 @@ MOMENTS: Final = [
 @pytest.mark.parametrize("how", ["gone", "drain", "both"])
 @pytest.mark.parametrize("n_turns", range(4))
 @pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.more
 def test_end_from_outside_ends_both_and_leaves_nothing(moment, n_turns: int, how: str) -> None:  # type: ignore[no-untyped-def]
     """R-CANCEL-1: whatever each of them is at, and in the turns after it; over() looks at all that must be back."""
 
@@ -479,7 +481,7 @@ async def _course(both: Race, rng: random.Random) -> None:
         member.health.__init__(member.health._rules, now_s, is_new=False)  # type: ignore[misc]
     exchange = both.submit()
     texts = {id(upstream): b"data: %d\n\n" % n for n, upstream in enumerate(both.upstreams)}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while both.runs:
             await turns(rng.randrange(4))
             upstream = rng.choice(both.upstreams)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 import trustme
 
+from tests.patience import PATIENCE_S
 from velox.providers.aws import AwsChain
 from velox.providers.renewal import FetchError, Question
 from velox.providers.sigv4 import AwsCredentials
@@ -53,7 +54,7 @@ def _run(server: _Server, test: Callable[[NetOutside, int], Awaitable[T]], conte
     async def main() -> T:
         listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
         port = listener.sockets[0].getsockname()[1]
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             found = await test(NetOutside(asyncio.get_running_loop()), port)
             while server.n_open:
                 await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_ingress import eventually
 from tests.sockets.dialing import dialed, dialer_to, local, run
 from tests.unit.upstream_wire import KIB, Sink, asked
@@ -28,7 +29,11 @@ async def connected() -> AsyncIterator[tuple[Http1Connection, asyncio.StreamRead
     """A connection, and the upstream's end of it."""
     ends: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     server = await asyncio.start_server(lambda *end: ends.put_nowait(end), "127.0.0.1", 0)
-    async with server, asyncio.timeout(20), dialed(dialer_to(local(server.sockets[0].getsockname()[1]))) as connection:
+    async with (
+        server,
+        asyncio.timeout(PATIENCE_S),
+        dialed(dialer_to(local(server.sockets[0].getsockname()[1]))) as connection,
+    ):
         assert isinstance(connection, Http1Connection)
         reader, writer = await ends.get()
         yield connection, reader, writer

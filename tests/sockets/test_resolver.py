@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.patience import PATIENCE_S
 from tests.sockets.dialing import local, run
 from velox.net.upstream.resolver import Place, Resolver, in_turn
 from velox.outcomes import DnsResult
@@ -68,7 +69,7 @@ class Heard:
 
     async def wait_results(self, n: int) -> list[DnsResult]:
         """Wait for the end of the `n`th look-up."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.results) < n:
                 self._changed.clear()
                 await self._changed.wait()
@@ -208,7 +209,7 @@ def test_refresh_asks_again_only_when_the_look_up_before_has_ended() -> None:
         heard = Heard(names, 0.001)
         await heard.resolver.places()
         names.open.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not names.n_running:
                 await asyncio.sleep(0)
         assert await heard.resolver.places() == (A,)
@@ -261,7 +262,7 @@ def test_look_up_for_which_no_thread_can_be_had_has_failed() -> None:
         usual = threading.stack_size(1 << 47)  # no address space holds it
         try:
             with pytest.raises(OSError, match="thread"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     await heard.resolver.places()
         finally:
             threading.stack_size(usual)

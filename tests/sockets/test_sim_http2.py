@@ -270,6 +270,7 @@ def test_garbage_after_the_preface_ends_the_connection() -> None:
     with_sim(FAST, talk)
 
 
+@pytest.mark.more
 def test_large_upload_is_read_whole() -> None:
     """A request of 20 MB, more than the windows, is read on as it comes and answered."""
 

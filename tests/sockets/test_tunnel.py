@@ -13,12 +13,12 @@ import pytest
 import uvloop
 from websockets.frames import Frame, Opcode
 
+from tests.patience import PATIENCE_S
 from velox.errors import Reason, VeloxError
 from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket import FrameScanner, close_frame
 
-WAIT_S: Final = 10.0
 LIMITS: Final = TunnelLimits(idle_s=60.0, client_write_s=60.0, upstream_write_s=60.0)
 STOP: Final = VeloxError(Reason.DRAINING, "the gateway is shutting down")
 BYE: Final = close_frame(1001, "bye")
@@ -50,7 +50,7 @@ class Setup:
         with contextlib.suppress(ConnectionResetError):
             while len(got) < n_bytes:
                 piece = await asyncio.wait_for(
-                    asyncio.get_running_loop().sock_recv(sock, min(65536, n_bytes - len(got))), WAIT_S
+                    asyncio.get_running_loop().sock_recv(sock, min(65536, n_bytes - len(got))), PATIENCE_S
                 )
                 if not piece:
                     break
@@ -61,7 +61,7 @@ class Setup:
         return await self.hear(sock, 1 << 40)
 
     async def end(self) -> VeloxError | None:
-        return await asyncio.wait_for(asyncio.shield(self.ended), WAIT_S)
+        return await asyncio.wait_for(asyncio.shield(self.ended), PATIENCE_S)
 
 
 async def pair() -> tuple[socket.socket, asyncio.Transport]:

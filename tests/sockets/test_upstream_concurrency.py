@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, run, status_of, submit, until, whole
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
@@ -60,7 +61,7 @@ async def ask_beside(made: Gateway) -> FakeClient:
     """Ask, with others still running; return the client when it has its answer."""
     client = FakeClient()
     submit(made, client)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await client.finished.wait()
     return client
 
@@ -80,7 +81,7 @@ def test_what_is_above_the_limit_waits_for_an_end() -> None:
             first.client_gone()
 
             for client in clients[1:]:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     await client.finished.wait()
             assert attempts(upstream) == [3]
 

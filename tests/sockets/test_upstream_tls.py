@@ -14,6 +14,7 @@ import pytest
 import trustme
 import uvloop
 
+from tests.patience import PATIENCE_S
 from tests.unit.upstream_wire import KIB, MIB, Owner, Sink, asked
 from velox.errors import Reason
 from velox.net.upstream.http1 import Http1Connection
@@ -21,7 +22,6 @@ from velox.net.upstream.interface import ReadBuffer
 from velox.outcomes import ConnectionEnd
 
 Script = Callable[[ssl.SSLSocket], None]
-TIMEOUT_S: Final = 10.0
 UNTIL_CLOSE: Final = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
@@ -38,7 +38,7 @@ def serving(authority: trustme.CA, script: Script) -> Iterator[int]:
 
     def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        connection.settimeout(TIMEOUT_S)
+        connection.settimeout(PATIENCE_S)
         # Else the socket's end would say close_notify by itself.
         with context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=False) as secured:
             secured.recv(64 * KIB)
@@ -47,13 +47,13 @@ def serving(authority: trustme.CA, script: Script) -> Iterator[int]:
                 script(secured)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(TIMEOUT_S)
+        listener.settimeout(PATIENCE_S)
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
             yield listener.getsockname()[1]
         finally:
-            thread.join(TIMEOUT_S)
+            thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -94,7 +94,7 @@ def exchange(authority: trustme.CA, script: Script) -> tuple[WaitingSink, Owner]
         owner, sink = Owner(), WaitingSink()
         connection = await dial(authority, port, owner)
         connection.open(asked(), sink)
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await sink.over.wait()
         return sink, owner
 
@@ -160,7 +160,7 @@ def test_slow_reader_gets_all_of_a_reply_that_ended_long_ago(
         sink.pause = connection.pause
         connection.open(asked(), sink)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not sink.over.is_set():
                 n_calls = sink.n_calls
                 while sink.n_calls == n_calls and not sink.over.is_set():
@@ -203,7 +203,7 @@ def test_reader_that_pauses_stops_the_upstream(authority: trustme.CA) -> None:
         sink.pause = connection.pause
         connection.open(asked(), sink)
         before = -1
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while n_sent != before or not sink.n_calls:
                 before = n_sent
                 await asyncio.sleep(0.2)

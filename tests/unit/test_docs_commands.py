@@ -18,6 +18,8 @@ from velox.settings.model import VARIABLES
 EXAMPLES = "tests/e2e/test_docs_examples.py"
 DEPLOY = "tests/unit/test_deploy_files.py"
 # Run as they stand, with other ports and shorter times.
+ACCOUNTS = "tests/unit/test_account_commands.py::test_commands_of_the_page"
+API = "tests/e2e/test_admin_api.py::test_commands_of_the_page"
 CURL = f"{EXAMPLES}::test_curl_command_works"
 DEMO = f"{EXAMPLES}::test_make_run_streams_an_answer"
 # No container is built here: the settings and files that the command names are checked.
@@ -49,8 +51,12 @@ FLEET = "tests/e2e/test_docs_fleet.py::test_fleet_of_the_page_answers_by_its_nam
 
 MOVING_IN = "tests/unit/test_import_litellm.py::test_page_shows_what_its_commands_write"
 
+MOVING_KEYS = "tests/e2e/test_moving.py::test_keys_of_a_dump_work_and_their_spend_goes_on"
+MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
+
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
+POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
 # Each command that the pages show, and what runs it: a test, or a line of .ci/run.
 RUN_BY = {
@@ -100,8 +106,24 @@ RUN_BY = {
     ),
     ".venv/bin/velox import litellm config.yaml -o velox.yaml": MOVING_IN,
     ".venv/bin/velox check --config velox.yaml": MOVING_IN,
+    "VELOX_LEDGER=/var/lib/velox velox import litellm-db litellm.sql --dry-run": MOVING_KEYS,
+    "VELOX_LEDGER=/var/lib/velox velox import litellm-db litellm.sql": MOVING_KEYS,
+    "VELOX_LEDGER=/var/lib/velox VELOX_MANAGED_KEYS=on velox serve": MOVING_KEYS,
+    'curl http://127.0.0.1:6060/key/generate -H "Authorization: Bearer $MASTER" --json '
+    '\'{"models": ["gpt-4o"], "max_budget": 20, "budget_duration": "30d"}\'': MOVING_SCRIPTS,
+    'curl "http://127.0.0.1:6060/key/info?key=$KEY" -H "x-litellm-api-key: $MASTER"': MOVING_SCRIPTS,
+    'curl "http://127.0.0.1:6060/user/daily/activity?start_date=2026-01-01" -H "Authorization: Bearer $MASTER"': (
+        MOVING_SCRIPTS
+    ),
     "VELOX_LEDGER=/var/lib/velox velox serve": LEDGER,
+    "velox team create --id web --models 'gpt-4o*' --budget '200 usd/month'": ACCOUNTS,
+    "velox key create --id shop --team web --rpm 2k": ACCOUNTS,
+    "velox key update shop --tags eu,batch --clear rpm": ACCOUNTS,
+    "velox key rotate shop --grace 3600": ACCOUNTS,
+    "velox key list --team web": ACCOUNTS,
+    "velox audit --id shop": ACCOUNTS,
     "velox usage": LEDGER,
+    "velox usage --by team,day": LEDGER,
     "velox usage --by key,model --since 2026-11-01 --format csv": LEDGER,
     "velox usage --calls --since 1h --format jsonl # each call": LEDGER,
     "velox prices claude-sonnet-4-5": PRICES,
@@ -117,6 +139,16 @@ RUN_BY = {
     ASK: CURL,
     ".venv/bin/velox reload --config velox.yaml": "tests/e2e/test_docs_reload.py::test_command_prints_as_shown",
     "curl -X POST http://127.0.0.1:6060/reload": CURL,
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
+    'teams --json \'{"id": "web", "budgets": [{"usd": 200, "window": "month"}]}\'': API,
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
+    'keys --json \'{"id": "shop", "team": "web", "rpm": 600}\'': API,
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
+    'keys/shop -X PATCH --json \'{"expires": "2040-01-31"}\'': API,
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
+    "keys/shop/rotate --json '{\"grace_s\": 3600}'": API,
+    "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/usage?by=team,day&since=30d'": API,
+    "curl -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:6060/api/v1/changes?kind=key'": API,
     "curl http://127.0.0.1:6060/readyz": CURL,
     "curl http://127.0.0.1:6060/metrics": CURL,
     "curl -o cpu.svg 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10'": CURL,
@@ -135,6 +167,11 @@ RUN_BY = {
     'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/metrics': ADMIN,
     'curl -H "Authorization: Bearer $TOKEN" -o cpu.pb.gz'
     " 'http://127.0.0.1:6060/debug/pprof/profile?seconds=10&format=pprof'": ADMIN,
+    "psql -c \"CREATE ROLE velox LOGIN PASSWORD 'PASSWORD'\"": POSTGRES,
+    "createdb --owner velox velox": POSTGRES,
+    "VELOX_LEDGER=/var/lib/velox VELOX_LEDGER_DATABASE=postgresql://velox:PASSWORD@db.example.com/velox velox check": (
+        POSTGRES
+    ),
     UNIX_SIDECAR: DOCKER,
     "VELOX_LISTEN=unix:/run/velox/velox.sock .venv/bin/velox serve": UNIX_PAGE,
     "VELOX_LISTEN=0.0.0.0:8443 VELOX_TLS_CERT=tls.crt VELOX_TLS_KEY=tls.key VELOX_API_KEYS=change-me"

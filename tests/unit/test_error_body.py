@@ -80,6 +80,23 @@ def test_no_part_of_a_key_that_is_cut_passes(n_bytes: int) -> None:
     assert set(passed) == {ord("x")}
 
 
+@pytest.mark.parametrize("form", [b"ya29/a+b=", b"ya29\\/a+b="])
+def test_slashes_of_a_token_may_be_escaped(form: bytes) -> None:
+    """As some JSON libraries write them: however it is cut, and behind what is held."""
+    for before in (b"x", b"x" * HELD):
+        for cut in range(len(form)):
+            error = ErrorRedaction(b"ya29/a+b=")
+            error.begin(ReplyHead.of(401, [], None), is_sse=False, is_plain=True)
+            passed = error.feed(before + form[:cut], False)
+            if before == b"x":
+                error.feed(form[cut:], True)
+                assert error.is_over and passed == b""
+            else:
+                with pytest.raises(UpstreamFailure):
+                    error.feed(form[cut:], True)
+                assert set(passed) == {ord("x")}
+
+
 def test_long_error_passes_whole_and_is_not_hoarded() -> None:
     """An error of megabytes holds 64 KiB and a piece at most."""
     error = redaction(ReplyHead.of(500, [], None))

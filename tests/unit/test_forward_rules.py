@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.test_gateway_routes import head
@@ -95,3 +97,27 @@ def test_heads_are_kept_up_to_a_number() -> None:
         made.build(shared([(b"x-a", b"%d" % n)]), BodyFields(), b"{}")
 
     assert len(made._built) <= 2 * 16  # a memo keeps twice its limit
+
+
+def test_calls_of_another_dialect_go_by_heads_that_are_known() -> None:
+    """The same fields as for one that nobody has seen before; new values, another model's fields and rules count."""
+    made, needed = forwarder((b"x-team", b"platform")), ((b"anthropic-version", b"2023-06-01"),)
+    fields: Headers = [(b"traceparent", b"00-1"), (b"x-request-id", b"id-1"), (b"x-own", b"1"), (b"user-agent", b"sdk")]
+    template = shared(fields).shape
+    volatile = replace(template, fields=(fields[0], (b"x-request-id", None), fields[2], (b"user-agent", None)))
+    gold, none = HeaderRules(set=((b"x-tier", b"gold"),), remove=(b"traceparent",)), HeaderRules()
+
+    for rules in (none, gold, none):
+        for headers in (needed, ()):
+            for values, extras in (
+                ((b"id-1", b"sdk"), []),
+                ((b"id-2", b"other"), []),
+                ((b"no id!", b"x"), [(b"x-more", b"1")]),
+                ((b"id-3", b"sdk"), [(b"baggage", b"b=1")]),
+            ):
+                known = RequestHead(volatile, values, 2, extras)
+                plain = head(b"POST", b"/v1/chat/completions", known.headers)
+                one, other = (made.build_call(each, b"/v1/messages", headers, b"{}", rules) for each in (known, plain))
+                assert one.headers == other.headers and one.lines == other.lines
+                assert ((b"x-request-id", values[0]) in one.headers) is values[0].startswith(b"id")
+                assert ((b"baggage", b"b=1") in one.headers) is bool(extras and extras[0][0] == b"baggage")

@@ -45,6 +45,7 @@ def test_rules_of_models_are_gone_through_once_for_each_name() -> None:
             on_bug=lambda _: None,
             on_tokens=None,
             on_translated=lambda *_: None,
+            on_lost=lambda *_: None,
         )
         assert b"input_tokens" in found.estimate(asked).body
 

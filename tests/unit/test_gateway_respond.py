@@ -8,7 +8,8 @@ import pytest
 
 from velox.errors import Reason, VeloxError, error_type
 from velox.gateway.rate_headers import duration_text
-from velox.gateway.respond import error_reply
+from velox.gateway.respond import error_body, error_reply
+from velox.types import Dialect
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -66,3 +67,17 @@ def test_retry_after_is_never_too_early(seconds: float, header: bytes, ms: bytes
 def test_duration_is_written_as_openai_writes_it(ns: int, text: bytes) -> None:
     """x-ratelimit-reset-requests: 120ms, 3.5s, 6m0s."""
     assert duration_text(ns) == text
+
+
+def test_clients_of_gemini_learn_which_field_is_wrong_and_when_to_come_back() -> None:
+    """Their shape has no such fields: Google's own servers say both in details, and Gemini CLI reads the wait there."""
+    wrong = VeloxError(Reason.BAD_REQUEST, "no", param="generationConfig.candidateCount")
+    busy = VeloxError(Reason.RATE_LIMITED, "later", retry_after_s=2.5)
+
+    said = [json.loads(error_body(error, Dialect.GOOGLE))["error"]["details"] for error in (wrong, busy)]
+
+    rpc = "type.googleapis.com/google.rpc."
+    violation = {"field": "generationConfig.candidateCount", "description": "no"}
+    assert said[0][1:] == [{"@type": f"{rpc}BadRequest", "fieldViolations": [violation]}]
+    assert said[1][1:] == [{"@type": f"{rpc}RetryInfo", "retryDelay": "2.500s"}]
+    assert [details[0]["reason"] for details in said] == ["BAD_REQUEST", "RATE_LIMITED"]

@@ -26,6 +26,8 @@ JSON: Headers = [(b"content-type", b"application/json")]
         (b"/v1/chat/c%6Fmpletions", Endpoint.CHAT, True),  # else its model and its tokens would count for nothing
         (b"/v1%2fchat%2Fcompletions", Endpoint.CHAT, True),
         (b"/v1/responses", Endpoint.RESPONSES, True),
+        (b"/v1/responses/input_tokens", Endpoint.RESPONSES, True),
+        (b"/v1/responses/compact", Endpoint.RESPONSES, True),
         (b"/v1/responses/resp_1/cancel", Endpoint.RESPONSES, False),
         (b"/v1/completions", Endpoint.COMPLETIONS, True),
         (b"/v1/embeddings", Endpoint.EMBEDDINGS, True),
@@ -162,11 +164,11 @@ def test_only_json_posts_are_read(method: bytes, media: bytes, reads: bool) -> N
         (b"streamGenerateContent", Endpoint.GENERATE, Surface.GENERATE),
         (b"countTokens", Endpoint.GENERATE, Surface.COUNT_GENERATE),
         (b"batchEmbedContents", Endpoint.EMBEDDINGS, Surface.EMBED_CONTENTS),
-        (b"embedContent", Endpoint.EMBEDDINGS, None),
+        (b"embedContent", Endpoint.EMBEDDINGS, Surface.EMBED_CONTENT),
     ],
 )
-def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, surface: Surface | None) -> None:
-    """One text to embed has another form than several have: no provider's path may be put in its place."""
+def test_calls_of_gemini_are_known_by_their_verb(call: bytes, route: Endpoint, surface: Surface) -> None:
+    """One text to embed is another API than several are, as it has another form."""
     facts = Routes(("/",)).facts(b"/v1beta/models/gemini-x:" + call)
 
     assert (facts.route, facts.surface) == (route, surface)

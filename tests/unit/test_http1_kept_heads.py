@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from velox.gateway.forward import Forwarder
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_memory import Bounds
 from velox.protocol.http1 import HeadReader, Http1Limits
+from velox.protocol.http1_fields import only_pass
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields, RequestHead
 
@@ -135,6 +138,7 @@ NEW_EACH_TIME = [b"POST /v1/x HTTP/1.1\r\nHost: a\r\nX-New: n%d\r\nContent-Lengt
 
 @settings(max_examples=1500, deadline=None)
 @given(heads=st.lists(HEADS, min_size=2, max_size=6), is_trained=st.booleans())
+@pytest.mark.more
 def test_head_is_read_the_same_whatever_was_read_before(heads: list[bytes], is_trained: bool) -> None:
     """Property: a reader that remembers and one that is new never disagree, on any sequence of heads."""
     reader = trained(*NEW_EACH_TIME) if is_trained else HeadReader(LIMITS)
@@ -183,6 +187,102 @@ def test_head_that_is_nearly_known_is_read_as_by_a_new_reader(head: bytes) -> No
 
 
 RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRules(remove=(b"traceparent",))]
+
+
+# Looked for in each request by itself; of replies; no names of fields.
+ONLY_PASS = {b"anthropic-beta", b"user-agent", b"x-real-ip", b"openai-beta", b"idempotency-key"}
+ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
+ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
+ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
+NAMES = [b"X-New-%d", b"x-other%d", b"Abc.%d", b"X-Request-Id", b"Cookie", b"X-Forwarded-For", b"Connection", b"X_A%d"]
+NAMES += [
+    b"Transfer-Encoding",
+    b"content-length",
+    b"anthropic-version",
+    b"x-model-%d",
+    b"accept",
+    b"X-Velox-A",
+    b"X-New%d ",
+]
+EXTRAS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from([b": ", b": ", b": ", b":"]), st.sampled_from(VALUES)), max_size=6
+)
+
+
+def beside(reader: HeadReader) -> None:
+    """Have a reader see so many invented names that it reads them beside what it knows."""
+    for n in range(40):
+        outcome(reader, sdk(n, b"sk-1", 5, b"X-Invented-%d: a" % n, b"X-More-%d: %d" % (n, n)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    extras=EXTRAS,
+    at=st.integers(0, 10),
+    rules=st.sampled_from([*RULES, HeaderRules(remove=(b"x-new-1", b"x-other0"))]),
+    stream=st.booleans(),
+    added=st.sampled_from([(), ((b"x-new-0", b"ours"),)]),
+)
+def test_invented_fields_change_nothing_else(
+    extras: list[tuple[bytes, bytes, bytes]],
+    at: int,
+    rules: HeaderRules,
+    stream: bool,
+    added: tuple[tuple[bytes, bytes], ...],
+) -> None:
+    """Property: a head with fields that no other had is read, and goes up, as by who knows no other head."""
+    reader = trained(*map(sdk, range(8)))
+    beside(reader)
+    lines = [(name % n if b"%" in name else name) + colon + value for n, (name, colon, value) in enumerate(extras)]
+    plain = sdk(9)[:-4].split(b"\r\n")
+    head = b"\r\n".join([*plain[:at], *lines, *plain[at:], b"", b""])
+    if b"\r\n\r\n" in head[:-4]:
+        return  # no decoder gives that to a reader
+    kept, fresh = (
+        Forwarder(OPENAI, base_path="/b", root_path="/", key="sk-ours", client_keys_are_ours=True, added=added)
+        for _ in range(2)
+    )
+    for _ in range(3):
+        ours, theirs = outcome(reader, head), outcome(HeadReader(LIMITS), head)
+        assert ours == theirs
+        if isinstance(ours, RequestHead) and isinstance(theirs, RequestHead):
+            up, alone = (
+                each.build(read, BodyFields(stream=stream), b"{}", rules=rules)
+                for each, read in ((kept, ours), (fresh, theirs))
+            )
+            assert sorted(up.headers) == sorted(alone.headers) and up.target == alone.target
+            assert sorted(up.lines.split(b"\r\n")) == sorted(alone.lines.split(b"\r\n"))
+
+
+def test_invented_fields_are_read_beside_what_is_known() -> None:
+    """And neither fill the memory, nor keep what is new in other heads from being learnt."""
+    reader = HeadReader(LIMITS)
+    beside(reader)  # no head of this client was ever without
+    for n in range(3000):
+        outcome(reader, sdk(n, b"sk-1", 5, *(b"X-%d-%d: a" % (n, at) for at in range(4))))
+    found = [reader.read(sdk(n, b"sk-1", 5, b"X-Once-%d: v" % n)) for n in range(100)]
+    assert sum(head.shape.is_shared for head in found) >= 90, "but for a few that are read afresh"
+    assert all(head.headers[-1] == (b"x-once-%d" % n, b"v") for n, head in enumerate(found) if head.shape.is_shared)
+    assert is_planned(reader, sdk(1)), "without them, too"
+
+    for n in range(1000):
+        outcome(reader, sdk(n, b"sk-2", 5, b"X-Trace: %d" % n))
+    (name,) = {field[0] for field in reader.read(sdk(1, b"sk-2", 5, b"X-Trace: new")).shape.fields} - {
+        field[0] for field in reader.read(sdk(1)).shape.fields
+    }
+    assert name == b"x-trace", "what each head of another caller has is learnt"
+
+
+def test_names_that_velox_looks_for_are_no_passengers() -> None:
+    """Every name of a field in the sources that read requests: what follows from a head is kept for others like it."""
+    sources = [*Path("velox/gateway").rglob("*.py"), *Path("velox/protocol").rglob("*.py")]
+    text = "".join(path.read_text() for path in [*sources, Path("velox/policy/deadline.py")])
+    found = {name.encode() for name in re.findall(r'b"([a-z][a-z0-9]*(?:-[a-z0-9]+)+)"', text)}
+    assert {b"x-request-timeout-ms", b"anthropic-version", b"x-goog-api-key", b"content-type"} <= found
+
+    passengers = {name for name in found if only_pass([name], name)}
+
+    assert passengers == ONLY_PASS, "say of a new name whether a kept plan depends on it (only_pass), or add it here"
 
 
 @settings(max_examples=500, deadline=None)

@@ -500,6 +500,7 @@ def test_answers_sent_from_within_the_handler_arrive(names: tuple[Name, Name]) -
 
 @pytest.mark.slow
 @each_pair
+@pytest.mark.more
 def test_thousands_of_exchanges_leave_nothing_behind(names: tuple[Name, Name]) -> None:
     """An engine that lives for days grows by nothing from one exchange to the next."""
     pair = Pair(*names)

@@ -160,6 +160,7 @@ async def play(dials: Sequence[int], warm: int, most: int, steps: Sequence[tuple
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(DIALS, st.integers(1, 3), st.integers(0, 4), STEPS)
+@pytest.mark.more
 def test_pool_is_legal_after_any_order_of_events(
     dials: list[int], warm: int, spare: int, steps: list[tuple[str, int]]
 ) -> None:

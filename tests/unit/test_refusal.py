@@ -33,6 +33,9 @@ def error(message: str = "no", **more: object) -> bytes:
             LONG,
         ),
         # SGLang, Anthropic, Gemini, Mistral, Bedrock, llama.cpp
+        (400, error("The decoder prompt (length 9000) is longer than the maximum model length of 8192."), LONG),
+        (400, error("This model's maximum prompt length is 8192 but the request contains 9000 tokens."), LONG),
+        (400, error("too many tokens: total number of tokens in the prompt cannot exceed 8192"), LONG),
         (400, error("The input (9000 tokens) is longer than the model's context length (8192 tokens)."), LONG),
         (400, b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 2 > 1"}}', LONG),
         (

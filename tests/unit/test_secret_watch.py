@@ -89,6 +89,7 @@ def test_settings_and_the_files_they_name_hold_secrets(watch: SecretWatch, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["0", "2"])
+@pytest.mark.more
 def test_run_that_wrote_a_secret_fails_though_its_tests_passed(tmp_path: Path, jobs: str) -> None:
     """A real run, in one process or in some: a planted secret, all tests pass, the exit code says no."""
     planted = tmp_path / "test_planted.py"

@@ -10,7 +10,7 @@ from velox.cli import main
 from velox.policy.limit_rules import LimitRule, called, rules_of
 from velox.policy.spellings import filled
 from velox.settings import Settings, SettingsError, load
-from velox.settings.checks import redis_problem
+from velox.settings.checks import extra_problems
 from velox.settings.parse import concurrency, redis_prefix, redis_url
 from velox.settings.show import limit_lines
 from velox.types import ANYONE, Caller, Rates, Scope
@@ -307,12 +307,12 @@ def test_redis_needs_its_package() -> None:
     asked: list[str] = []
     values = {"redis_url": redis_url(f"redis://:{PASSWORD}@h")}
 
-    (problem,) = redis_problem(values, asked.append)
+    (problem,) = extra_problems(values, asked.append)
 
     assert str(problem) == "VELOX_REDIS_URL: expected the package redis with it: pip install 'velox-gateway[redis]'"
     assert asked == ["redis"]
-    assert list(redis_problem(values, lambda name: name)) == []
-    assert list(redis_problem({"redis_url": None}, asked.append)) == [] and asked == ["redis"]
+    assert list(extra_problems(values, lambda name: name)) == []
+    assert list(extra_problems({"redis_url": None}, asked.append)) == [] and asked == ["redis"]
 
 
 def test_upstream_concurrency_is_a_number_or_a_word() -> None:

@@ -225,6 +225,7 @@ class H2Machine(Http2Machine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [Ngh2Machine, H2Machine], ids=["ngh2", "h2"])
+@pytest.mark.more
 def test_any_order_of_events_is_legal(machine: type[Http2Machine]) -> None:
     """Each sink hears its own bytes in order, one end at most, and nothing after a cancel; room and causes add up."""
     run = machine.TestCase()

@@ -160,14 +160,17 @@ def test_cells_of_a_row_do_not_overlap() -> None:
             for bound in (*layout.FIRST_BYTE_NS, 10**12):
                 cells.observe_ttfb(row, bound)
             cells.set_keys(row, 1, 1)
+            cells.count_call(row, (1, 1, 1, None, 1), 1)
+            cells.count_call(row, (None, None, None, 1, None), None)
 
     sum_ns = sum(layout.FIRST_BYTE_NS) + 10**12
     for each in table.totals():
         outcomes = each.cells[: layout.EJECTIONS]
         assert outcomes == [2] * len(AttemptOutcome) + [0] * (layout.N_OUTCOMES - len(AttemptOutcome))
         assert each.cells[layout.EJECTIONS] == 2
-        assert each.cells[layout.TTFB : layout.STATES] == [2] * (len(layout.FIRST_BYTE_NS) + 1) + [2 * sum_ns]
+        assert each.cells[layout.TTFB : layout.UNPRICED] == [2] * (len(layout.FIRST_BYTE_NS) + 1) + [2 * sum_ns]
         assert each.cells[layout.STATES : layout.KEYS_OUT] == [0] * layout.N_STATES
+        assert each.cells[layout.UNPRICED : layout.STATES] == [2] * (2 + len(layout.TOKEN_KINDS))
         assert each.cells[layout.KEYS_OUT : layout.KEYS_RESTING + 1] == [2, 2]
 
 
@@ -190,7 +193,7 @@ def test_first_byte_bound_is_inclusive(ns: int, bucket: int) -> None:
 
     (found,) = table.totals()
     assert found.cells[layout.TTFB + bucket] == 1
-    assert found.cells[layout.STATES - 1] == ns
+    assert found.cells[layout.UNPRICED - 1] == ns
 
 
 def test_state_is_one_at_a_time_and_can_be_forgotten() -> None:
@@ -339,7 +342,7 @@ def test_upstreams_sums_do_not_fall_when_an_origin_goes() -> None:
 
     assert counted(table, "one", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 4
     assert counted(table, "one", layout.EJECTIONS) == 4
-    assert (counted(table, "one", layout.TTFB), counted(table, "one", layout.STATES - 1)) == (4, 20)
+    assert (counted(table, "one", layout.TTFB), counted(table, "one", layout.UNPRICED - 1)) == (4, 20)
     assert counted(table, "one", layout.STATES + State.OUT) == 2
     assert counted(table, "other", layout.ATTEMPTS + AttemptOutcome.TIMEOUT) == 0
     table.enroll([OTHER])

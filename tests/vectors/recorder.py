@@ -19,7 +19,7 @@ __all__ = ["Recorded", "Recorder"]
 
 _READ_BYTES: Final = 1 << 18
 _HEAD_BYTES: Final = 1 << 20
-_WAIT_S: Final = 10.0
+_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
