@@ -88,7 +88,7 @@ STEPS: Final = (
             "404 unknown_model, unknown_route",
             "429 rate_limited: all keys rest",
             "budgets: 429 insufficient_quota,",
-            "403 unpriced_model",
+            "403 unpriced_model, 503 ledger_full",
         ),
     ),
     Step(

@@ -1,4 +1,4 @@
-"""The `velox` command: serve, check, prices, reload, usage, sim, key, import.
+"""The `velox` command: serve, check, prices, reload, usage, key, team, user, audit, sim, import.
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from velox import __version__
+from velox.runtime.account_commands import ACCOUNT_ACTIONS, add_account_commands, run_account_command
 from velox.runtime.check import check_lines
 from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
 from velox.runtime.priced import price_answers, price_lines
@@ -35,9 +36,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     arguments = _parser().parse_args(argv)
     if arguments.command == "sim":
         return _sim(arguments)
-    if arguments.command == "key":
+    if arguments.command == "key" and arguments.action not in ACCOUNT_ACTIONS:
         return _key(arguments)
-    if arguments.command == "import":
+    if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, os.environ if environ is None else environ)
     variables = os.environ if environ is None else environ
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return _prices(settings, arguments)
     if arguments.command == "usage":
         return _usage(settings, arguments)
+    if arguments.command == "import":
+        return _import_database(settings, arguments, variables)
+    if arguments.command in ("key", "team", "user", "audit"):
+        return _accounts(settings, arguments)
     if arguments.command == "check" and arguments.explain is not None:
         return _explain_losses(settings, *arguments.explain)
     if arguments.command == "check":
@@ -123,8 +128,18 @@ def _missing_redis(settings: Settings) -> str:
     return "" if why is None else f"VELOX_REDIS_URL can't be used: {why}"
 
 
+def _missing_database(settings: Settings) -> str:
+    """Return why the database of the ledger can't be used now, "" if it can or need not. Not for `serve`, as Redis."""
+    if settings.ledger_database is None:
+        return ""
+    from velox.ledger.postgres_database import reachable
+
+    why = reachable(settings.ledger_database.reveal())
+    return "" if why is None else f"VELOX_LEDGER_DATABASE can't be used: {why}"
+
+
 def _check(settings: Settings, *, shows_all: bool) -> int:
-    missing = _missing_redis(settings)
+    missing = _missing_redis(settings) or _missing_database(settings)
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
         return 2
@@ -178,7 +193,7 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
         except ValueError as exc:
             print(f"velox check: --key -: {exc} on standard input", file=sys.stderr)
             return 2
-        if key is None and settings.api_keys:
+        if key is None and settings.asks_for_keys:
             print("caller: none, the gateway does not know this key")
             print("refused with 401 auth_invalid: no valid API key was given; send Authorization: Bearer KEY")
             return 1
@@ -191,6 +206,16 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
     is_forwarded, lines = explain(settings, Question(arguments.model, headers=headers, key=key, **given))
     print("\n".join(lines))
     return 0 if is_forwarded else 1
+
+
+def _accounts(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Make, change or list managed keys, teams and users."""
+    told = run_account_command(settings, arguments)
+    for line in told.lines:
+        print(line)
+    for line in told.errors:
+        print(line, file=sys.stderr)
+    return told.code
 
 
 def _key(arguments: argparse.Namespace) -> int:
@@ -261,17 +286,29 @@ def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _import_database(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Take over the keys of another proxy's database. Exit codes: as import_litellm_db()."""
+    if arguments.output is not None:
+        print("velox import: litellm-db writes no file: leave out --output", file=sys.stderr)
+        return 2
+    # Here, not above: a gateway needs none of it.
+    from velox.runtime.moving import MovingArguments, import_litellm_db
+
+    asked = MovingArguments(**{name: getattr(arguments, name) for name in MovingArguments._fields})
+    return import_litellm_db(settings, asked, environ, lambda line: print(line, file=sys.stderr), int(time.time()))
+
+
 def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what was recorded. Exit code 1: it can't be read. 2: an argument can't be used."""
     # Here, not above: a gateway that records nothing loads no database.
     from velox.ledger.store import StoreError
-    from velox.runtime.ledger import stored
+    from velox.runtime.stores import record_store
     from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
 
     names = UsageArguments._fields
     asked = UsageArguments(**{name: getattr(arguments, name) for name in names})
     try:
-        store = stored(settings)
+        store = record_store(settings, is_reader=True)
         try:
             for line in usage_lines(store, asked, datetime.datetime.now(datetime.UTC)):
                 print(line)
@@ -328,17 +365,33 @@ def _parser() -> argparse.ArgumentParser:
         "--explain", nargs=2, metavar=("ROUTE", "DIALECT"), help="what requests of a dialect would lose on a route"
     )
     _add_usage(commands)
-    key = commands.add_parser("key", help="create a client key, or hash one", allow_abbrev=False)
+    key = commands.add_parser("key", help="make, change and list client keys", allow_abbrev=False)
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
-    importer = commands.add_parser("import", help="convert the configuration of another proxy", allow_abbrev=False)
-    importer.add_argument("kind", choices=["litellm", "litellm-prices"], help="the proxy, or its prices")
-    importer.add_argument("file", metavar="FILE", help="its configuration file")
-    importer.add_argument("-o", "--output", metavar="FILE", help="file to create (default: standard output)")
+    add_account_commands(commands, actions)
+    _add_import(commands)
     sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
     sim_options.add_arguments(sim)
     return parser
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    importer = commands.add_parser(
+        "import", help="take over another proxy's configuration, or its keys", allow_abbrev=False
+    )
+    importer.add_argument(
+        "kind",
+        choices=["litellm", "litellm-prices", "litellm-db"],
+        help="the proxy's configuration, its prices, or the keys, teams, users and spend of its database",
+    )
+    importer.add_argument("file", metavar="FILE", help="its configuration file, a dump of its database, or env:NAME")
+    importer.add_argument("-o", "--output", metavar="FILE", help="file to create (default: standard output)")
+    database = importer.add_argument_group("litellm-db")
+    database.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
+    database.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    database.add_argument("--allow-weaker", action="store_true", help="go on although limits would hold no longer")
+    database.add_argument("--zone", default="UTC", metavar="NAME", help="where LiteLLM resets budgets (default: UTC)")
 
 
 def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -346,8 +399,13 @@ def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     usage.add_argument("--config", metavar="FILE", help="read the settings from this file, before VELOX_CONFIG")
     usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")
     usage.add_argument("--until", metavar="TIME", help="before this time (default: now)")
-    usage.add_argument("--by", default="day", metavar="NAMES", help="key, upstream, model, minute, hour, day")
-    usage.add_argument("--key", metavar="KEY", help="only of this key, as `--by key` names it")
+    usage.add_argument(
+        "--by", default="day", metavar="NAMES", help="key, team, user, tag, upstream, model, minute, hour, day"
+    )
+    usage.add_argument("--key", metavar="KEY", help="only of this key: its name, or as `--by key` shows it")
+    usage.add_argument("--team", metavar="TEAM", help="only of this team's keys")
+    usage.add_argument("--user", metavar="USER", help="only of this user's keys")
+    usage.add_argument("--tag", metavar="TAG", help="only of keys with this tag")
     usage.add_argument("--upstream", metavar="NAME", help="only of this upstream")
     usage.add_argument("--model", metavar="NAME", help="only of this model, as clients name it")
     usage.add_argument("--calls", action="store_true", help="each call instead of sums, for as long as they are kept")

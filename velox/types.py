@@ -9,6 +9,7 @@ import enum
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -103,15 +104,23 @@ class RequestHead:
     """The head of a client's request, after every framing check.
 
     values: of the volatile fields of its shape, in their order.
+    extras: fields that its shape does not have, of names that mean nothing to Velox; they stand behind the others.
     content_length: None when the body is chunked or absent (`chunked` tells which).
     keep_alive: another request may follow on this connection; its connection may change that.
     """
 
-    __slots__ = ("content_length", "keep_alive", "shape", "values")
+    __slots__ = ("content_length", "extras", "keep_alive", "shape", "values")
 
-    def __init__(self, shape: HeadShape, values: tuple[bytes, ...], content_length: int | None) -> None:
+    def __init__(
+        self,
+        shape: HeadShape,
+        values: tuple[bytes, ...],
+        content_length: int | None,
+        extras: Headers = [],  # noqa: B006 - never changed
+    ) -> None:
         self.shape: Final = shape
         self.values: Final = values
+        self.extras: Final = extras
         self.content_length = content_length
         self.keep_alive = shape.keep_alive
 
@@ -154,7 +163,7 @@ class RequestHead:
         return f"<RequestHead {self.method!r} {self.path!r} length={self.content_length}>"
 
     def __eq__(self, other: object) -> bool:
-        """Compare what two heads say, however they were read."""
+        """Compare what two heads say, however they were read; fields of different names have no order."""
         return self._said() == other._said() if isinstance(other, RequestHead) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # keep_alive may change
@@ -163,7 +172,7 @@ class RequestHead:
         shape = self.shape
         line = (shape.method, shape.target, shape.path, shape.query, shape.http_1_0)
         framing = (self.keep_alive, self.content_length, shape.chunked, shape.expect_continue, shape.offer)
-        return (*line, *framing, self.headers)
+        return (*line, *framing, sorted(self.headers, key=itemgetter(0)))
 
     @property
     def method(self) -> bytes:
@@ -199,8 +208,8 @@ class RequestHead:
 
     @property
     def headers(self) -> Headers:
-        """A new list of all fields, in the order in which they came."""
-        return filled(self.shape.fields, self.values)
+        """A new list of all fields; those of one name in the order in which they came."""
+        return filled(self.shape.fields, self.values) + self.extras
 
     @property
     def has_body(self) -> bool:
@@ -214,7 +223,7 @@ class RequestHead:
             if key == name:
                 return self.values[n_values] if value is None else value
             n_values += value is None
-        return None
+        return next((value for key, value in self.extras if key == name), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -434,7 +443,8 @@ class KeyEntry:
     rates: of this key alone, bursts filled in. priority: None: not said. endpoints: none: the default.
     team, user, tags, team_rates, user_rates, budgets, team_budgets, user_budgets: as a Caller's. expires_s: Unix time
     from which on it is no key.
-    where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes.
+    where: for a problem. in_file: it came from VELOX_API_KEYS_FILE, and goes when that changes. is_managed: it was made
+    while the gateway ran (velox.accounts). id: of such a key, what it is counted by, whichever secret is shown for it.
     """
 
     digest: bytes = field(repr=False)
@@ -454,6 +464,13 @@ class KeyEntry:
     expires_s: int | None = None
     where: str = field(default="", compare=False)
     in_file: bool = field(default=False, compare=False)
+    is_managed: bool = field(default=False, compare=False)
+    id: bytes = b""
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if it changes only when the configuration is read again."""
+        return not self.in_file and not self.is_managed
 
     @property
     def caller_name(self) -> str:
@@ -545,7 +562,11 @@ class Dialect(enum.IntEnum):
 
 
 class Surface(enum.IntEnum):
-    """The APIs that clients ask for or that models have. CONVERSE is Bedrock's, which no client asks for."""
+    """The APIs that clients ask for or that models have.
+
+    CONVERSE and COUNT_CONVERSE are Bedrock's, VECTORS what embedding models have on Vertex and Bedrock: no client asks
+    for these.
+    """
 
     CHAT = 1
     RESPONSES = 2
@@ -557,3 +578,6 @@ class Surface(enum.IntEnum):
     COUNT_MESSAGES = 8
     COUNT_RESPONSES = 9
     COUNT_GENERATE = 10
+    VECTORS = 11
+    COUNT_CONVERSE = 12
+    EMBED_CONTENT = 13

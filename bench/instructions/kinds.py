@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["CALIBRATION", "KINDS", "Kind", "chosen"]
+__all__ = ["CALIBRATION", "KINDS", "RECORDED", "Kind", "chosen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Kind:
 
     heads: `real` and `hostile` as bench/traffic.py has them; `equal`: each request is byte for byte the one before it,
     and so is each reply. A chunk's heads are equal, so that what a new head costs is not counted as its. chunks: of a
-    streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream.
+    streamed reply, which is the unit; 0: a chunk is the unit, if it is a stream. keeps: what is on besides: a ledger,
+    budgets in it (of the gateway and of each key), managed keys instead of those of the settings.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Kind:
     units: int
     heads: Literal["real", "hostile", "equal"] = "real"
     chunks: int = 0
+    keeps: Literal["", "ledger", "budgets", "managed keys"] = ""
 
     @property
     def counts_chunks(self) -> bool:
@@ -50,10 +52,19 @@ KINDS: Final = (
     Kind("JSON request with equal heads, HTTP/2 in, HTTP/2 up", "http2", "http2", False, 240, "equal"),
     CALIBRATION,
 )
+# What records cost, side by side (bench/ledger.py). They are counted only by their whole names.
+RECORDED: Final = (
+    Kind("nothing recorded", "http1", "http1", stream=False, units=160),
+    Kind("ledger", "http1", "http1", stream=False, units=160, keeps="ledger"),
+    Kind("ledger, budgets", "http1", "http1", stream=False, units=160, keeps="budgets"),
+    Kind("ledger, budgets, managed keys", "http1", "http1", stream=False, units=160, keeps="managed keys"),
+)
 
 
 def chosen(words: Sequence[str]) -> tuple[Kind, ...]:
     """Return the kinds of that name, or with one of the words in their name; all of them without words."""
+    if words and all(any(word == kind.name for kind in RECORDED) for word in words):
+        return tuple(kind for kind in RECORDED if kind.name in words)
     names = {kind.name for kind in KINDS}
     return tuple(
         kind

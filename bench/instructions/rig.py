@@ -17,15 +17,18 @@ import argparse
 import asyncio
 import cProfile
 import gc
+import json
 import logging
 import os
 import pstats
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from bench.instructions.calibration import calibrate
@@ -34,11 +37,16 @@ from bench.instructions.kinds import Kind, chosen
 from bench.instructions.prepared import Replies, Requests, api_keys, whole_end
 from bench.instructions.still_loop import StillLoop
 from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin, Upstream
+from bench.traffic import KEYS
+from velox.accounts.service import Accounts
+from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile
 from velox.runtime.buckets import table_size
+from velox.runtime.budget_opening import budget_memory
 from velox.runtime.configuration import ConfigSnapshot
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
@@ -48,6 +56,7 @@ from velox.runtime.worker import Worker, WorkerContext
 from velox.settings import Settings, load
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory
+from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import UpstreamTable
@@ -59,14 +68,24 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 # Requests that come in one turn of the loop, as on a busy gateway.
 AT_ONCE: Final = 8
 _TURNS: Final = 10  # of the loop, after which everything has gone as far as it goes
+_MOST_RECORDS: Final = 32768  # nobody takes them out
 _HZ: Final = 500  # more than the kernel's clock gives
 # Requests before any count: until the interpreter has specialised what it runs, and the gateway has seen each of 100
 # callers often enough to know which lines of a head change (with 1,280 requests it had not).
 _WARM_UP: Final = {"equal": 200, "real": 1920, "hostile": 320}
 
 
-def settings_of(kind: Kind) -> Settings:
-    """Return what the bench's gateway runs with: keys, a limit, metrics; and a key for its upstream."""
+def settings_of(kind: Kind, ledger: str = "") -> Settings:
+    """Return what the bench's gateway runs with: keys, a limit, metrics; and a key for its upstream.
+
+    ledger: the folder of what is kept, where anything is.
+    """
+    kept = {} if not kind.keeps else {"VELOX_LEDGER": ledger}
+    if kind.keeps in ("budgets", "managed keys"):
+        rules = [{"per": per, "tokens": 10**12, "window": "month"} for per in ("gateway", "key")]
+        kept["VELOX_BUDGETS"] = json.dumps(rules)
+    if kind.keeps == "managed keys":
+        kept |= {"VELOX_MANAGED_KEYS": "on", "VELOX_API_KEYS": ""}
     return load(
         {
             "VELOX_LISTEN": "127.0.0.1:0",
@@ -80,6 +99,7 @@ def settings_of(kind: Kind) -> Settings:
             "VELOX_API_KEYS": api_keys(kind),
             "VELOX_ACCESS_LOG": "off",
             "OPENAI_API_KEY": "sk-bench-upstream",
+            **kept,
         },
         cores=1,
         memory_bytes=0,
@@ -104,15 +124,26 @@ class Rig:
         self._listener: Final = socket.socket()
         self._channel: Final = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pipe: Final = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._serving: Final = self._loop.create_task(self._serve(settings_of(kind)))
+        self._serving: Final = self._loop.create_task(self._serve(kind))
         self._clients: list[Client] = []
         self._loop.run_until_complete(self._connect())
 
-    def _serve(self, settings: Settings) -> Any:
+    def _serve(self, kind: Kind) -> Any:
         """Put a worker together as the supervisor does; return its life."""
+        # The ring stays mapped when its file is gone.
+        with tempfile.TemporaryDirectory() as folder:
+            settings = settings_of(kind, folder)
+            records = RecordRing(Path(folder, "0.ring"), _MOST_RECORDS) if kind.keeps else None
+            return self._worker(settings, records, folder).run()
+
+    def _worker(self, settings: Settings, records: RecordRing | None, folder: str) -> Worker:
         segment = Segment(1, CELLS, spares=SPARES)
         table = UpstreamTable(segment.blocks)
         table.enroll(labels_of(upstreams_of(settings, None)), groups=prefix_groups(settings))
+        keys = KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench"))
+        if settings.managed_keys:
+            _make_keys(folder)
+            keys.look(time.monotonic())
         context = WorkerContext(
             slot=0,
             block=0,
@@ -122,17 +153,17 @@ class Rig:
             notify=self._pipe[1],
             segment=segment,
             quotas=QuotaMemory(table_size(settings), segment.blocks),
-            records=None,
-            budgets=None,
+            records=records,
+            budgets=budget_memory(settings, segment.blocks) if settings.budgets else None,
             upstreams=table,
             objects=ObjectMemory(1024, 1, segment.blocks),
             leases=None,
-            keys=KeyWatch(settings, GatewayStatus(segment), logging.getLogger("bench")),
+            keys=keys,
             configuration=ConfigSnapshot(),
             certificates=None,
             sim_origin=None,
         )
-        return Worker(context, self._loop).run()
+        return Worker(context, self._loop)
 
     async def _connect(self) -> None:
         while self._loop.make_protocol is None:
@@ -198,6 +229,16 @@ class Rig:
             assert self._done is not None
             # Two turns later: what the gateway does after its answer belongs to the request.
             self._loop.call_soon(self._loop.call_soon, self._done.set_result, None)
+
+
+def _make_keys(folder: str) -> None:
+    """Make the callers' keys by the service that the API makes them by, and write them down as the ledger does."""
+    store = SqliteAccounts(Path(folder))
+    accounts = Accounts(store)
+    for at, key in enumerate(KEYS):
+        accounts.create_key({"name": f"bench-{at}", "key": key}, "bench")
+    KeySnapshot(store, Path(snapshot_path(folder))).turn(time.time())
+    store.close()
 
 
 def _give_up(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def caller_of(key: KeyEntry) -> Caller:
     return Caller(
         key.caller_name,
         key.models,
-        key.digest[:_ID_BYTES],
+        key.id or key.digest[:_ID_BYTES],
         key.rates,
         key.priority,
         key.endpoints,

@@ -20,6 +20,8 @@ __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"
 _MODEL_ENDPOINTS: Final[dict[bytes, Endpoint]] = {
     b"chat/completions": Endpoint.CHAT,
     b"responses": Endpoint.RESPONSES,
+    b"responses/compact": Endpoint.RESPONSES,
+    b"responses/input_tokens": Endpoint.RESPONSES,
     b"completions": Endpoint.COMPLETIONS,
     b"embeddings": Endpoint.EMBEDDINGS,
     b"moderations": Endpoint.MODERATIONS,
@@ -70,14 +72,14 @@ _SURFACES: Final[dict[tuple[bytes, ...], tuple[Surface, Dialect]]] = {
     (b"v1", b"messages", b"count_tokens"): (Surface.COUNT_MESSAGES, Dialect.ANTHROPIC),
 }
 # What a Gemini client asks of a model that the path names; True: the answer is a stream.
-_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface | None, bool]]] = {
+_GOOGLE_CALLS: Final[dict[bytes, tuple[Surface, bool]]] = {
     b"generateContent": (Surface.GENERATE, False),
     b"streamGenerateContent": (Surface.GENERATE, True),
     b"countTokens": (Surface.COUNT_GENERATE, False),
-    b"embedContent": (None, False),  # one text, in another form than that of several: it goes up as it came
+    b"embedContent": (Surface.EMBED_CONTENT, False),
     b"batchEmbedContents": (Surface.EMBED_CONTENTS, False),
 }
-_EMBEDS: Final = (Surface.EMBED_CONTENTS, None)
+_EMBEDS: Final = (Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS)
 _GOOGLE_PATHS: Final = (b"/v1beta/", b"/v1alpha/")
 _KEPT_PATHS: Final = 1024
 # RFC 9110 §9.3: content of these has no meaning. An upstream that skips it, as some do, would take it for the next

@@ -1,7 +1,8 @@
 """An upstream's error on its way to the client, held back until it is known not to show the key that Velox sent (F-26).
 
 Knows: how far to look, and what stands in for an error that shows the key. Does not know: connections, or framing.
-Some servers echo the credential that they refuse. A body is not inflated for this: a compressed one passes unread.
+Some servers echo the credential that they refuse, as it is or with its slashes escaped, as PHP's JSON has them. A body
+is not inflated for this: a compressed one passes unread.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ _JSON: Final = (b"content-type", b"application/json")
 class ErrorRedaction(ReplyFilter):
     """Of one error reply. secret: our credential, not empty. The head waits for the first of the body that may pass."""
 
-    __slots__ = ("_head", "_held", "_passing", "_secret")
+    __slots__ = ("_forms", "_head", "_held", "_longest", "_passing", "_secret")
 
     def __init__(self, secret: bytes) -> None:
         super().__init__()
         self._secret: Final = secret
+        escaped = secret.replace(b"/", b"\\/")
+        self._forms: Final = (secret,) if escaped == secret else (secret, escaped)
+        self._longest: Final = len(escaped)
         self._held = b""
         self._passing = False
         self._head: ReplyHead | None = None
@@ -46,7 +50,7 @@ class ErrorRedaction(ReplyFilter):
     def feed(self, data: bytes, end: bool) -> bytes:
         """Take what came; return what may go on, which is nothing at first."""
         text = self._held + data
-        if self._secret in text:
+        if self._shows(text):
             return self._replaced()
         if end:
             self._held = b""
@@ -58,9 +62,12 @@ class ErrorRedaction(ReplyFilter):
         # The secret may have begun in what came last.
         self._passing = True
         self.released = self._head
-        keep = len(self._secret) - 1
+        keep = self._longest - 1
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def _shows(self, text: bytes) -> bool:
+        return any(form in text for form in self._forms)
 
     def _replaced(self) -> bytes:
         """Return the error to send instead: the same status and headers, and a body of our own."""

@@ -25,13 +25,15 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
 from velox.gateway.lanes import COUNTS, AnsweredHereError, Asked
-from velox.gateway.lease_wait import wait_for_permits
+from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered
 from velox.gateway.mirror import Mirrors
@@ -47,7 +49,7 @@ from velox.gateway.steps import finished, in_steps
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
-from velox.policy.estimate import NO_TOKENS
+from velox.policy.estimate import NO_TOKENS, Estimate
 from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
@@ -233,7 +235,10 @@ class Exchange:
             if self.plan.may_list_models and await self._list_models():
                 pass  # answered here
             else:
-                attempt: Attempt | None = self._choose()
+                way = self._find_way()
+                if self.gateway.parts.calls is not None and self.plan.is_recorded:
+                    self._calls = await self._record_calls(self.gateway.parts.calls, way)
+                attempt: Attempt | None = self._choose(way)
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
                 reply, attempting = self.reply, self._first(attempt)
@@ -269,20 +274,29 @@ class Exchange:
             error.__traceback__ = None
 
     def _passed_over(self, attempting: Attempt | HedgedAttempts, exc: VeloxError) -> RetryDecision:
-        """Return what comes after a fallback whose API can't say the request. Raises VeloxError for other failures.
+        """Return what comes after a member whose API can't say the request. Raises VeloxError: nobody, or it may not.
 
-        If it was the last, the client hears of the failure before: that one may pass, and the request was right for its
-        first choice.
+        If none can say it, the client hears why the first can't. If one that can has failed before, it hears of that
+        failure, which may pass: the request was right.
         """
-        before = self._before
-        if before is None or exc.reason not in _UNSAYABLE or not isinstance(attempting, Attempt):
+        attempt = attempting if isinstance(attempting, Attempt) else attempting.last
+        if exc.reason not in _UNSAYABLE or attempt.is_sent:
             raise exc
-        self.tried += (f"{attempting.member.name}={exc.reason.code}",)
+        before = self._before
+        was_unsayable = before is None or before.reason in _UNSAYABLE
+        decision = self._retry_policy().after_no_way(attempt, self.loop.time(), anyhow=was_unsayable)
+        if before is None:
+            if decision is None:
+                raise exc
+            self._before = exc
+        self.tried += (f"{attempt.member.name}={exc.reason.code}",)
         exc.__traceback__ = None  # as in _run()
-        decision = self._retry_policy().after_no_way(attempting, self.loop.time())
         if decision is not None:
             return decision
-        message = f"{before.message}; the fallback {attempting.member.name} can't take the request: {exc.message}"
+        assert before is not None, "it is raised above"
+        if was_unsayable:
+            raise before
+        message = f"{before.message}; the fallback {attempt.member.name} can't take the request: {exc.message}"
         failure = VeloxError(before.reason, message, status=before.status)
         if before.reason is not Reason.UPSTREAM_STATUS:
             failure.should_retry = before.should_retry  # a status says it by itself
@@ -327,22 +341,27 @@ class Exchange:
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
 
-    def _choose(self) -> Attempt | None:
-        """Find the route, and the first attempt, which has begun; None: those that could take it have no room now."""
-        gateway = self.gateway
-        parts, routing = gateway.parts, gateway.routing
-        now_s = self._forward_s = self.loop.time()
-        parts.retry_budget.on_request(now_s)
+    def _find_way(self) -> Way:
+        """Find the route."""
+        routing = self.gateway.routing
         way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
         routing.n_open += 1
         self._routing = routing
-        if parts.calls is not None and self.plan.names_model:
-            self._calls = self._record_calls(parts.calls, way)
-        if self._grant.estimate is not NO_TOKENS or self._calls is not None:
+        return way
+
+    def _choose(self, way: Way) -> Attempt | None:
+        """Find the first attempt, which has begun; None: those that could take it have no room now."""
+        parts, routing = self.gateway.parts, self._routing
+        assert routing is not None, "the way is of it"
+        now_s = self._forward_s = self.loop.time()
+        parts.retry_budget.on_request(now_s)
+        if self._grant.estimate is not NO_TOKENS or (self._calls is not None and not self.lasts):
             self._meter, filters, self.body = metered(
                 self.body, self.fields, self.plan.endpoint, reads_tier=self._calls is not None
             )
             self._filters = (*filters, *self._filters)
+            if self._calls is not None and self.plan.terms.wants_cost:
+                self._tell_cost(self._calls, self._meter)
         if way.only is None:
             cursor = self._cursor = self._make_cursor(way)
             if cursor.is_canary:
@@ -375,7 +394,7 @@ class Exchange:
         """Send a copy, put into the API of its upstream where that has another one."""
         has_lanes = any(member.lanes is not None for member in mirror[1].members)
         build = self.build if has_lanes else None
-        self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build)
+        self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build=build, calls=self._calls)
 
     def _first(self, attempt: Attempt) -> Attempt | HedgedAttempts:
         """Return what the request begins with: its first attempt, or that and one beside it."""
@@ -473,6 +492,7 @@ class Exchange:
             to_be_read=bool(self._filters),
             on_bug=self.recorder.crashed,
             on_translated=self.recorder.translated,
+            on_lost=self.recorder.lost,
             on_tokens=None if self._meter is None else self._meter.note,
         )
 
@@ -594,14 +614,37 @@ class Exchange:
         self.recorder.tokens(spent)
         return spent.input + spent.output
 
-    def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
+    async def _record_calls(self, log: CallLog, way: Way) -> RequestCalls:
+        log.check()
         plan, estimate = self.plan, self._grant.estimate
-        if estimate is NO_TOKENS:
+        if estimate is NO_TOKENS and plan.names_model:
             n_bytes = 0 if self.body is None else len(self.body)
             estimate = self.gateway.parts.estimator.estimate(plan.endpoint, n_bytes, self.fields)
-        hold = None if log.budgets is None else log.budgets.hold(plan.caller, way, self.fields, estimate)
+        hold = None if log.budgets is None else await self._hold(log.budgets, way, estimate)
+        if not plan.reads_body and plan.named is None:
+            estimate = NO_TOKENS  # the bytes of pictures and sounds tell nothing of tokens
         route = way.parts.entry.name
         return log.request(self.id, plan.caller, plan.endpoint, route, self.fields, estimate, hold=hold)
+
+    async def _hold(self, budgets: BudgetGate, way: Way, estimate: Estimate) -> BudgetHold | None:
+        """Hold what it may cost; wait where others must be asked for it first. Raises VeloxError."""
+        hold: BudgetHold | None = None
+
+        def gate(_now_ns: int) -> None:
+            nonlocal hold
+            hold = budgets.hold(self.plan.caller, way, self.fields, estimate)
+
+        try:
+            gate(0)
+        except NotYetError:
+            self.phase = "limit"
+            await wait_for_permits(gate, self.gateway.parts.leases, self.loop)
+        return hold
+
+    def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
+        """Have the client told what its call cost."""
+        calls.whose = lambda: self.upstream
+        self._filters = (*self._filters, CostFilter(lambda: calls.cost(meter.usage(is_whole=True), meter.kinds())))
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
         reply = self.reply

@@ -13,7 +13,7 @@ Knows: how a head and a body go from one filter to the next. Does not know: what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from velox.errors import VeloxError
 from velox.types import ReplyHead
@@ -29,9 +29,11 @@ class ReplyFilter:
     reads_body: False once begin() has returned: feed() need not be called. released: the head that begin() held back,
     set by feed() as soon as it may go on. is_over: what feed() returned is the end of the reply; what follows of the
     upstream's is not wanted. holds: the client has been given whole events only, though the upstream is inside one.
+    only_reads: of a class that passes everything on, and of a head looks only at its status and form.
     """
 
     __slots__ = ("is_over", "reads_body", "released")
+    only_reads: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.reads_body = True

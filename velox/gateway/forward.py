@@ -6,7 +6,7 @@ Knows: which of the client's headers go up, which credential, which path. Does n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
@@ -16,7 +16,7 @@ from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFai
 from velox.outcomes import Retry
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.protocol.body_edit import with_query_model
-from velox.protocol.head_template import HeadTemplate
+from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.websocket import offer_fields
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.providers.provider import Provider
@@ -41,6 +41,7 @@ _DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstr
 
 
 _Key: TypeAlias = tuple[HeadShape, bool, HeaderRules | None]
+_CallKey: TypeAlias = tuple[HeadShape, tuple[Header, ...], HeaderRules | None]
 
 
 class _Built(NamedTuple):
@@ -95,7 +96,10 @@ class Forwarder:
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
         self._dropped_protocols: Final = dropped_protocols
+        ours = (*usual, *added, *self._credential, _IDENTITY)
+        self._not_beside: Final = dropped | {name for name, _ in ours}
         self._built: Final[Memo[_Key, _Built]] = Memo(kept_heads)
+        self._built_calls: Final[Memo[_CallKey, _Built]] = Memo(kept_heads)
 
     def build(
         self,
@@ -113,15 +117,17 @@ class Forwarder:
         """
         is_plain = peek.stream or to_be_read
         shape = head.shape
-        if shape.is_shared:
+        if shape.is_shared and not (head.extras and self._looks_at(head.extras, rules)):
             # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
             key = (shape, is_plain, None if rules is NO_RULES else rules)
             built = self._built.get(key) or self._built.find(key)
             if built is None:
-                built = self._built.put(key, self._template(shape, rules, is_plain=is_plain))
+                chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
+                built = self._built.put(key, _built(self._target(shape), chosen, shape))
             usual, values = built.target, head.values
             passes = built.id_at is None or is_id(values[built.id_at])
-            fields: RequestFields = built.template if passes else built.without_id
+            template = built.template if passes else built.without_id
+            fields: RequestFields = TemplateBeside(template, head.extras) if head.extras else template
         else:
             usual, values = self._target(shape), ()
             fields = PlainFields(self._headers(head, rules, is_plain=is_plain))
@@ -143,24 +149,47 @@ class Forwarder:
         return request
 
     def build_call(
-        self, head: RequestHead, target: bytes, headers: Iterable[Header], body: bytes, rules: HeaderRules = NO_RULES
+        self,
+        head: RequestHead,
+        target: bytes,
+        headers: tuple[Header, ...],
+        body: bytes,
+        rules: HeaderRules = NO_RULES,
     ) -> UpstreamRequest:
         """Return a request in another dialect than its client's, of whose headers few mean anything there.
 
         headers: that the dialect needs.
         """
-        replaced = rules.names
-        fields = [
-            field
-            for field in head.headers
-            if field[0] in _OF_ANY_DIALECT and field[0] not in replaced and _passes_x(*field)
-        ]
-        ours = {**dict(headers), **dict(self._added), **dict(rules.set)}
-        fields = [field for field in fields if field[0] not in ours]
-        fields += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
-        fields += self._credential
-        request = UpstreamRequest(b"POST", self._base_path + target, PlainFields(fields), (), body)
+        shape = head.shape
+        if shape.is_shared and not any(name in _OF_ANY_DIALECT for name, _ in head.extras):
+            key = (shape, headers, None if rules is NO_RULES else rules)
+            built = self._built_calls.get(key) or self._built_calls.find(key)
+            if built is None:
+                built = self._built_calls.put(key, _built(b"", self._chosen_call(shape.fields, headers, rules), shape))
+            values: Sequence[bytes] = head.values
+            passes = built.id_at is None or is_id(values[built.id_at])
+            fields: RequestFields = built.template if passes else built.without_id
+        else:
+            values, fields = (), PlainFields(filled(self._chosen_call(head.headers, headers, rules), ()))
+        request = UpstreamRequest(b"POST", self._base_path + target, fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
+
+    def _chosen_call(
+        self, fields: Iterable[ShapeField], headers: tuple[Header, ...], rules: HeaderRules
+    ) -> list[ShapeField]:
+        """Choose what goes up of the client's fields in another dialect, and add our own."""
+        ours = {**dict(headers), **dict(self._added), **dict(rules.set)}
+        chosen: list[ShapeField] = [
+            field
+            for field in fields
+            if field[0] in _OF_ANY_DIALECT
+            and field[0] not in rules.names
+            and field[0] not in ours
+            and _passes_x(*field)
+        ]
+        chosen += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
+        chosen += self._credential
+        return chosen
 
     def build_upgrade(
         self, head: RequestHead, model: str | None = None, rules: HeaderRules = NO_RULES
@@ -177,14 +206,10 @@ class Forwarder:
         request = UpstreamRequest.of(head.method, target, headers, None, offer)
         return request if self.authority is None else self._signed(request, self.authority)
 
-    def _template(self, shape: HeadShape, rules: HeaderRules, *, is_plain: bool) -> _Built:
-        chosen = self._chosen(shape.fields, rules, is_plain=is_plain)
-        template = without_id = HeadTemplate(chosen, shape.fields)
-        id_at = None
-        if (REQUEST_ID, None) in chosen:
-            id_at = [name for name, value in shape.fields if value is None].index(REQUEST_ID)
-            without_id = HeadTemplate([field for field in chosen if field != (REQUEST_ID, None)], shape.fields)
-        return _Built(self._target(shape), template, id_at, without_id)
+    def _looks_at(self, extras: Headers, rules: HeaderRules) -> bool:
+        """Say whether any of these fields is dropped, or stands in the place of another one."""
+        names = dict(extras).keys()
+        return not (self._not_beside.isdisjoint(names) and (rules is NO_RULES or rules.names.isdisjoint(names)))
 
     def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:
         return filled(self._chosen(head.headers, rules, is_plain=is_plain), ())
@@ -222,6 +247,16 @@ class Forwarder:
             query = b"?" + shape.query if shape.query else b""
             return self._passed_path + self._root_path + query
         return self._passed_path + shape.target
+
+
+def _built(target: bytes, chosen: list[ShapeField], shape: HeadShape) -> _Built:
+    """Return what goes up for heads of a shape. chosen: of its fields, and ours."""
+    template = without_id = HeadTemplate(chosen, shape.fields)
+    id_at = None
+    if (REQUEST_ID, None) in chosen:
+        id_at = [name for name, value in shape.fields if value is None].index(REQUEST_ID)
+        without_id = HeadTemplate([field for field in chosen if field != (REQUEST_ID, None)], shape.fields)
+    return _Built(target, template, id_at, without_id)
 
 
 def _passes_x(name: bytes, value: bytes | None) -> bool:

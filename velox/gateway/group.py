@@ -415,7 +415,8 @@ class Attempt:
             try:
                 # No await before give_back(): the stream that was leased is taken.
                 try:
-                    stream = connection.open(request, reply)
+                    opener = request.opener
+                    stream = connection.open(request, reply) if opener is None else opener(reply)
                     reply.attach(stream)
                 finally:
                     member.pool.give_back(connection)
@@ -583,10 +584,11 @@ class Attempt:
             body = with_model(body, model)
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
-    def build_upgrade(self, head: RequestHead) -> UpstreamRequest:
-        """Return the request for a WebSocket."""
-        model = self._group.models[self.n]
-        return self.forwarder.build_upgrade(head, model if isinstance(model, str) else None, self._group.request_rules)
+    def build_upgrade(self, head: RequestHead, named: str | None) -> UpstreamRequest:
+        """Return the request for a WebSocket. named: the model that its query names; None: it names none."""
+        model = self.asked(named)
+        is_other = model is not None and model != named
+        return self.forwarder.build_upgrade(head, model if is_other else None, self._group.request_rules)
 
     # -- what its member learns from it -------------------------------------------------------------
 

@@ -80,10 +80,12 @@ def _may_repeat(host: HedgingHost) -> bool:
 
 
 class HedgedAttempts:
-    """The first attempt of a request, and maybe another one beside it. Has what an exchange asks of an Attempt."""
+    """The first attempt of a request, and maybe another one beside it. Has what an exchange asks of an Attempt.
+
+    last: the one that is left, or the first as long as two are.
+    """
 
     __slots__ = (
-        "_attempt",
         "_began_s",
         "_cursor",
         "_failed",
@@ -97,13 +99,14 @@ class HedgedAttempts:
         "_second",
         "_sole",
         "_timer",
+        "last",
     )
 
     def __init__(self, host: HedgingHost, cursor: RouteCursor, hedging: SecondTries, attempt: Attempt) -> None:
         self._host: Final = host
         self._cursor: Final = cursor
         self._hedging: Final = hedging
-        self._attempt: Final = attempt  # the first
+        self.last = attempt
         self._began_s: Final = host.loop.time()
         self._reply: Reply | None = None
         self._first: Racer | None = None
@@ -124,7 +127,7 @@ class HedgedAttempts:
         """Return None when the reply is whole, else what comes next. Raises VeloxError if nothing may."""
         self._hedging.on_request()
         self._reply = reply
-        first = self._first = Racer(self, self._host, reply, self._attempt)
+        first = self._first = Racer(self, self._host, reply, self.last)
         delay_s = self._hedging.delay_s(self._began_s)
         try:
             if delay_s is None:
@@ -140,7 +143,7 @@ class HedgedAttempts:
     @property
     def total_s(self) -> float:
         """How long a reply may take that is no stream, as for an Attempt."""
-        return (self._sole.attempt if self._sole else self._attempt).total_s
+        return self.last.total_s
 
     def overdue(self, reply: Reply, now_s: float) -> UpstreamFailure | None:
         """Return why the only attempt that is left gets no more time. Of two each is failed by itself."""
@@ -187,6 +190,7 @@ class HedgedAttempts:
             self._leave_alone(other)
             return False
         self._sole = racer
+        self.last = racer.attempt
         self._stop_timer()
         return True
 
@@ -242,6 +246,7 @@ class HedgedAttempts:
     def _leave_alone(self, racer: Racer) -> None:
         """Go on with what is the only attempt left, as if there had been no other."""
         self._sole = racer
+        self.last = racer.attempt
         self._stop_timer()
         host = self._host
         if host.n_attempts:

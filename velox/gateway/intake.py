@@ -22,9 +22,10 @@ from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.request_ids import client_id
 from velox.gateway.respond import crash, error_reply
 from velox.gateway.routing import Routing
+from velox.gateway.sockets import ResponsesSockets
 from velox.gateway.tunnel import TunnelExchange
 from velox.memo import Memo
-from velox.net.application import Client
+from velox.net.application import Client, ClientExchange
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.body import LARGE_BYTES
@@ -73,6 +74,7 @@ class Gateway:
         self._swept_s = 0.0
         self._looks: Final[YieldingSweep[Exchange]] = YieldingSweep(self._look, _LOOKS_PER_TURN, loop)
         tell = parts.recorder
+        self._sockets: Final = ResponsesSockets(self)
         self.mirrors = Mirrors(loop, on_end=tell.mirrored, on_room=self.found_capacity, on_bug=tell.crashed)
 
     def __repr__(self) -> str:
@@ -90,6 +92,8 @@ class Gateway:
         if self._refuses:
             message = "this worker is short of memory, and takes no new request for now (VELOX_MEMORY_SOFT)"
             raise VeloxError(Reason.OVERLOAD_MEMORY, message, retry_after_s=1.0)
+        if head.shape.offer is not None and self._sockets.answers(head):
+            return self._sockets.check(head)
         return self.plan(head).caller
 
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
@@ -135,13 +139,17 @@ class Gateway:
 
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
-    ) -> Exchange | None:
+    ) -> ClientExchange | None:
         """Queue a whole request; None when it was refused on the spot."""
         shape = head.shape
+        kind: type[Exchange] = Exchange
+        if shape.offer is not None:
+            if self._sockets.answers(head):
+                return self._sockets.open(client, head)
+            kind = TunnelExchange
         plan = self._plans.get((shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None))
         if plan is None or not plan.has_body:
             plan = self.plan(head, caller)
-        kind = Exchange if shape.offer is None else TunnelExchange
         exchange = kind(self, client, head, body, plan)
         if body and plan.forbids_body:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
@@ -390,6 +398,7 @@ class Gateway:
         """Look at the deadlines of all exchanges, and publish the gauges."""
         self._swept_s = now_s
         self._looks.begin(self._active)
+        self._sockets.sweep(now_s, is_short_of_memory=self._refuses)
         routing, tunnels = self.routing, self.parts.tunnels
         if self._room() > 0:
             self.found_capacity()  # another upstream is the first one now
@@ -411,6 +420,7 @@ class Gateway:
         while len(queue):
             for exchange, _ in queue.take(len(queue), time.monotonic_ns()):
                 exchange.refuse(error)
+        self._sockets.close_all(error.message)
 
 
 def _retry_after_s(wait_ns: int) -> float:

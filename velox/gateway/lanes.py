@@ -12,6 +12,7 @@ written (dialects/), or where a provider has its APIs (providers/).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from velox.dialects.claude_envelope import (
@@ -21,17 +22,19 @@ from velox.dialects.claude_envelope import (
     bedrock_body,
     vertex_body,
 )
-from velox.dialects.counting import ESTIMATED, Counting
-from velox.dialects.embeddings import GoogleEmbeddings
+from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_count_request, named_count_request
+from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
+from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts import ModelFacts
-from velox.dialects.form import Call, ClientSide, ModelSide
+from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.text import quoted
 from velox.errors import Reason, VeloxError
 from velox.gateway.crossing import Dialogue, Invoked, Plain
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.forward import Forwarder
-from velox.gateway.translation import Crossing, TranslatedReply
+from velox.gateway.several import CalledMember, SeveralCalls
+from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.policy.routes import HeaderRules
@@ -52,7 +55,29 @@ _COUNTED_BY: Final = {
     Surface.COUNT_GENERATE: Surface.GENERATE,
 }
 COUNTS: Final = frozenset(_COUNTED_BY)
+_COUNTED_AT: Final = {**_COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
+# How long a model's provider is not asked to count, that has said that it can't.
+_UNCOUNTED_S: Final = 600
 _JSON: Final = (b"content-type", b"application/json")
+_EMBEDS_OF_GOOGLE: Final = frozenset({Surface.EMBED_CONTENT, Surface.EMBED_CONTENTS})
+_EMBEDS: Final = _EMBEDS_OF_GOOGLE | {Surface.EMBEDDINGS}
+_FORMS: Final = {
+    Envelope.PREDICT: EmbeddingForm.PREDICT,
+    Envelope.CONTENT: EmbeddingForm.CONTENT,
+    Envelope.TITAN: EmbeddingForm.TITAN,
+    Envelope.NOVA: EmbeddingForm.NOVA,
+    Envelope.COHERE: EmbeddingForm.COHERE,
+}
+# The API whose errors each has.
+_ERRORS_OF: Final = {
+    EmbeddingForm.PREDICT: Surface.GENERATE,
+    EmbeddingForm.CONTENT: Surface.GENERATE,
+    EmbeddingForm.TITAN: Surface.CONVERSE,
+    EmbeddingForm.NOVA: Surface.CONVERSE,
+    EmbeddingForm.COHERE: Surface.CONVERSE,
+}
+_OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERATE}
+_EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
 
 
@@ -84,6 +109,9 @@ class LaneAttempt(Protocol):
     def forwarder(self) -> Forwarder: ...
 
     @property
+    def member(self) -> CalledMember: ...
+
+    @property
     def secret(self) -> bytes | None: ...
 
     def refuses(self, head: ReplyHead) -> bool:
@@ -96,7 +124,8 @@ class Asked(NamedTuple):
     model: the one to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in
     form.Call. strict: a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply.
     to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
-    on_translated: called with the client's API, the upstream's, and how many fields were left out.
+    on_translated: called with the client's API, the upstream's, and how many fields were left out. on_lost: called with
+    both for each thing that the answer loses.
     """
 
     surface: Surface
@@ -113,6 +142,7 @@ class Asked(NamedTuple):
     on_bug: Callable[[Exception], None]
     on_tokens: Callable[[TokenUsage], None] | None
     on_translated: Callable[[Surface, Surface, int], None]
+    on_lost: Callable[[Surface, Surface], None]
 
 
 class Lanes:
@@ -134,7 +164,9 @@ class Lanes:
         self._parameters: Final = parameters
         self._facts: Final = facts
         self._apis: Final = apis
+        self._heads: Final = TranslatedHeads()
         self._models: Final[Memo[str, ModelFacts]] = Memo(_KEPT_CALLS)
+        self._uncounted: Final[Memo[str, int]] = Memo(_KEPT_CALLS)  # until when, by model
         self._known: Final[Memo[tuple[Surface, str, bool, bytes], tuple[TargetCall | None]]] = Memo(_KEPT_CALLS)
 
     def __repr__(self) -> str:
@@ -144,6 +176,11 @@ class Lanes:
     def model_list(self) -> str:
         """Return the path of the provider's list of models, below the base path of the origin; "" for none."""
         return self._row.model_list
+
+    @property
+    def takes_sockets(self) -> bool:
+        """True where the provider itself takes the WebSocket of Responses."""
+        return self._row.sockets
 
     def check_passes(self) -> None:
         """Raise VeloxError if the provider has nothing at paths of other APIs."""
@@ -175,29 +212,48 @@ class Lanes:
             return self._invoke(call, attempt, asked)
         body, model = asked.body, asked.model
         is_renamed = model is not None and asked.fields.model != model and call.envelope not in _IN_PATH
-        if is_renamed and body and asked.surface is not Surface.GENERATE:
+        if body and asked.surface in _OF_GOOGLE:
+            body = self._for_google(body, asked, is_renamed=is_renamed)
+        elif is_renamed and body:
             body = with_model(body, model or "")
         if body and call.envelope is Envelope.CLAUDE_VERTEX:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
-            body = b'{"model":%b,' % quoted(model or "") + vertex_body(body)[1:]
+            body = _vertex_count(body, model or "")
         return attempt.forwarder.build(
             asked.head, asked.fields, body, to_be_read=asked.to_be_read, rules=asked.rules, target=call.target
         )
 
+    def _for_google(self, body: bytes | bytearray, asked: Asked, *, is_renamed: bool) -> bytes | bytearray:
+        """Return a body of Gemini's own, whose path names the model, with the names of it inside changed as well."""
+        is_vertex, model = self._row.name == "vertex", asked.model or ""
+        try:
+            if asked.surface is Surface.COUNT_GENERATE and (is_renamed or is_vertex):
+                return named_count_request(body, model, is_vertex=is_vertex)
+            if asked.surface in _EMBEDS_OF_GOOGLE and is_renamed:
+                return with_embedding_model(body, model)
+        except BadRequestError as exc:
+            raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
+        return body
+
     def _invoke(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Ask Claude on Bedrock for a client of Messages."""
-        betas, unknown = bedrock_betas((asked.head.header(b"anthropic-beta") or b"").decode("latin-1"))
         losses = Losses(strict=asked.strict)
         try:
-            if unknown:
-                losses.drop("anthropic-beta")
-            body = bedrock_body(asked.body or b"", betas)
+            body = bedrock_body(asked.body or b"", self._betas(asked, losses))
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         client, model = self._both(asked, Surface.MESSAGES, Surface.MESSAGES, losses)
         self._translate(Invoked(client, model, losses.dropped), attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+    def _betas(self, asked: Asked, losses: Losses) -> tuple[str, ...]:
+        """Return the betas of a client's header that Bedrock takes. Raises BadRequestError."""
+        given = (value.decode("latin-1") for name, value in asked.head.headers if name == b"anthropic-beta")
+        betas, unknown = bedrock_betas(given, self._facts_of(asked.model or "").betas)
+        if unknown:
+            losses.drop("anthropic-beta")
+        return betas
 
     def _both(
         self, asked: Asked, client_api: Surface, model_api: Surface, losses: Losses
@@ -207,7 +263,7 @@ class Lanes:
         if client is None or model is None or asked.model is None:
             message = f"requests of this path can't be put into the API of this model's provider ({self._row.title})"
             raise VeloxError(Reason.UNKNOWN_ROUTE, message)
-        told = Call(asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream)
+        told = Call(asked.id, asked.now_s, asked.fields.model or "", asked.fields.stream, _wants_array(asked))
         return client(told, losses), model(self._facts_of(asked.model), losses, self._row.name)
 
     def _facts_of(self, model: str) -> ModelFacts:
@@ -219,8 +275,15 @@ class Lanes:
                 self._models.put(model, found)
         return found
 
-    def _translate(self, crossing: Crossing, attempt: LaneAttempt, asked: Asked) -> None:
-        """Have the reply brought back by a crossing."""
+    def _translate(
+        self,
+        crossing: Crossing,
+        attempt: LaneAttempt,
+        asked: Asked,
+        on_head: Callable[[Headers], None] | None = None,
+        instead: Callable[[ApiError], Instead | None] | None = None,
+    ) -> None:
+        """Have the reply brought back by a crossing. on_head, instead: as in TranslatedReply."""
         attempt.translation = TranslatedReply(
             crossing,
             attempt.refuses,
@@ -230,6 +293,10 @@ class Lanes:
             knows_529=asked.surface in (Surface.MESSAGES, Surface.COUNT_MESSAGES),
             on_tokens=asked.on_tokens,
             secret=attempt.secret,
+            heads=self._heads,
+            on_head=on_head,
+            instead=instead,
+            is_array=_wants_array(asked),
         )
 
     def estimate(self, asked: Asked) -> AnsweredHereError:
@@ -244,37 +311,76 @@ class Lanes:
 
     def _count(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Have the tokens of a request counted by another API than its client's."""
+        model_name = asked.model or ""
+        until_s = self._uncounted.get(model_name) or self._uncounted.find(model_name)
+        if until_s is not None and asked.now_s < until_s:
+            raise self.estimate(asked)
         losses = Losses(strict=asked.strict)
-        client, model = self._both(asked, _COUNTED_BY[asked.surface], _COUNTED_BY[call.api], losses)
+        client, model = self._both(asked, _COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
         is_vertex = self._row.name == "vertex"
         counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
         try:
-            body = counting.request(asked.body or b"", asked.model or "")
+            if call.envelope is Envelope.CLAUDE_BEDROCK and asked.surface is Surface.COUNT_MESSAGES:
+                body = invoke_count_request(bedrock_body(asked.body or b"", self._betas(asked, losses)))
+            else:
+                body = counting.request(asked.body or b"", model_name)
+            if call.envelope is Envelope.CLAUDE_VERTEX_COUNT:
+                body = _vertex_count(body, model_name)
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
-        self._translate(Plain(counting), attempt, asked._replace(on_tokens=None))
+        instead = partial(self._estimate_instead, counting, asked) if call.api is Surface.COUNT_CONVERSE else None
+        self._translate(Plain(counting), attempt, asked._replace(on_tokens=None), instead=instead)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
-    def _embed(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
-        """Have texts of a client of Gemini embedded by OpenAI's API."""
-        losses = Losses(strict=asked.strict)
-        embeddings = GoogleEmbeddings(*self._both(asked, Surface.GENERATE, Surface.CHAT, losses), losses)
+    def _estimate_instead(self, counting: Counting, asked: Asked, error: ApiError) -> Instead | None:
+        """Return an estimate in place of an error which says that a model's provider can't count, or may not here."""
+        if not cannot_count(error):
+            return None
         try:
-            body = embeddings.request(asked.body or b"", asked.model or "")
+            body = counting.estimate(asked.body or b"")
+        except BadRequestError:
+            return None  # the provider's own error tells more
+        if len(asked.model or "") <= _KEPT_BYTES:
+            self._uncounted.put(asked.model or "", asked.now_s + _UNCOUNTED_S)
+        return Instead(body, (ESTIMATED,))
+
+    def _embed(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
+        """Have texts embedded by another API than their client's."""
+        losses = Losses(strict=asked.strict)
+        is_google = asked.surface in _EMBEDS_OF_GOOGLE
+        form = _FORMS.get(call.envelope)
+        errors = Surface.CHAT if form is None else _ERRORS_OF[form]
+        sides = self._both(asked, Surface.GENERATE if is_google else Surface.CHAT, errors, losses)
+        google = GoogleEmbeddings(*sides, losses) if is_google else None
+        made = google if form is None else ModelEmbeddings(*sides, losses, form, google)
+        assert made is not None, "OpenAI's requests to OpenAI's API need no crossing"
+        build = partial(self._embedding_call, call, attempt, asked)
+        asked_body, model = asked.body or b"", asked.model or ""
+        try:
+            if isinstance(made, ModelEmbeddings):
+                bodies, on_head = made.requests(asked_body, model), made.note_head
+            else:
+                bodies, on_head = [made.request(asked_body, model)], None
         except BadRequestError as exc:
             raise VeloxError(Reason.BAD_REQUEST, exc.message, param=exc.param or None) from exc
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
-        self._translate(Plain(embeddings), attempt, asked._replace(on_tokens=None))
+        self._translate(Plain(made, lambda: made.tokens), attempt, asked, on_head)
+        request = build(bodies[0])
+        if isinstance(made, ModelEmbeddings) and len(bodies) > 1:
+            request.opener = SeveralCalls(bodies, build, made.take, attempt.member, asked.on_bug).open
+        return request
+
+    def _embedding_call(self, call: TargetCall, attempt: LaneAttempt, asked: Asked, body: bytes) -> UpstreamRequest:
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
 
     def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Put a request into another dialect."""
         if asked.surface in _COUNTED_BY:
             return self._count(call, attempt, asked)
-        if asked.surface is Surface.EMBED_CONTENTS and call.api is Surface.EMBEDDINGS:
+        if asked.surface in _EMBEDS:
             return self._embed(call, attempt, asked)
-        losses = Losses(strict=asked.strict)
+        losses = Losses(strict=asked.strict, on_lost=partial(asked.on_lost, asked.surface, call.api))
         client, model = self._both(asked, asked.surface, call.api, losses)
         if call.envelope is Envelope.CLAUDE_VERTEX:
             model = ClaudeOnVertex(model)
@@ -288,3 +394,15 @@ class Lanes:
         asked.on_translated(asked.surface, call.api, len(losses.dropped))
         self._translate(crossing, attempt, asked)
         return attempt.forwarder.build_call(asked.head, call.target, call.headers, body, asked.rules)
+
+
+def _vertex_count(body: bytes | bytearray, model: str) -> bytes:
+    """Return a request to count as Vertex wants it, whose path does not name the model."""
+    return b'{"model":%b,' % quoted(model) + vertex_body(body)[1:]
+
+
+def _wants_array(asked: Asked) -> bool:
+    """Say whether a client of Gemini gets its stream as a JSON array: it did not ask for events."""
+    if asked.surface is not Surface.GENERATE or not asked.fields.stream:
+        return False
+    return not _EVENTS.intersection(asked.head.shape.query.split(b"&"))

@@ -49,6 +49,9 @@ class Counts(Protocol):
     def count_ejection(self, row: int) -> None:
         """Count that it was put out."""
 
+    def count_call(self, row: int, tokens: Sequence[int | None], cost_nano: int | None) -> None:
+        """Count tokens (input, output, cached, written to a cache, reasoning) and cost of a call. None: not known."""
+
     def observe_ttfb(self, row: int, ns: int) -> None:
         """Record how long a first byte took."""
 

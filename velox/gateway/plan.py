@@ -18,19 +18,25 @@ __all__ = ["RequestPlan", "plan_of"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
+# Questions for how many tokens a request has: no model works for them.
+_COUNTS: Final = frozenset({Surface.COUNT_MESSAGES, Surface.COUNT_RESPONSES, Surface.COUNT_GENERATE})
+# At these, things are put down; what works with them is asked elsewhere, or reports later.
+_IDLE: Final = frozenset({Endpoint.MODELS, Endpoint.FILES, Endpoint.BATCHES, Endpoint.VECTOR_STORES})
 _ASKING: Final = frozenset({b"GET", b"HEAD"})
 
 
 class RequestPlan(NamedTuple):
     """One kind of request.
 
-    dialect: of the client. names_model: a body of this path names a model. reads_body: and it is JSON, which is read;
-    forms pass unread. may_list_models: it may ask for what there is, which the gateway may answer itself. has_body: the
-    head was checked as one that a body follows, of which more is asked. forbids_body: no body may follow. terms: what
-    the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred years for none. priority: its
-    class in the queue. least_cost: tokens that it may cost beside those of its body, before that has been read. guard:
-    looks at what its caller's key may not send; None: nothing is looked at. surface: the API that it asks, of those
-    that can be put into another dialect. named: model and stream, where its path names them and not its body.
+    dialect: of the client. names_model: a body of this path names a model, or the path itself does. reads_body: and it
+    is JSON, which is read; forms pass unread. may_list_models: it may ask for what there is, which the gateway may
+    answer itself. has_body: the head was checked as one that a body follows, of which more is asked. forbids_body: no
+    body may follow. terms: what the client says of time and tries. timeout_ns: its time, in nanoseconds; some hundred
+    years for none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body,
+    before that has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface:
+    the API that it asks, of those that can be put into another dialect. named: model and stream, where its path names
+    them and not its body.
+    is_recorded: a model may work for it: its calls are records of the ledger.
     """
 
     caller: Caller
@@ -48,6 +54,7 @@ class RequestPlan(NamedTuple):
     guard: Guard | None = None
     surface: Surface | None = None
     named: BodyFields | None = None
+    is_recorded: bool = False
 
 
 def plan_of(
@@ -59,11 +66,13 @@ def plan_of(
     """
     path = endpoints.facts(head.path)
     terms = client_terms(head.headers)
+    is_post = head.method == b"POST"
+    is_count = is_post and path.surface in _COUNTS
     return RequestPlan(
         caller,
         path.route,
         dialect_of(head, path),
-        path.reads_body and head.method == b"POST",
+        is_post and not is_count and (path.reads_body or path.named is not None),
         reads_body(path, head),
         head.method in _ASKING and b"/models" in head.path,
         head.has_body,
@@ -73,8 +82,9 @@ def plan_of(
         _priority(caller, terms, asks_for_keys=asks_for_keys),
         estimator.at_first(path.route, 0),
         access.guard(head, caller) if asks_for_keys else None,
-        path.surface if head.method == b"POST" else None,
-        path.named if head.method == b"POST" else None,
+        path.surface if is_post else None,
+        path.named if is_post else None,
+        not is_count and (head.offer is not None or (is_post and head.has_body and path.route not in _IDLE)),
     )
 
 

@@ -240,7 +240,14 @@ class Reply:
         # The usual answer first: this is asked of thousands at a time.
         if watch is None or now_s - self.last_s < silence_s or now_s - self._comment_s < silence_s:
             return
-        if self._may_add and self._is_between(watch) and not self.done.done() and not self._client.is_write_paused:
+        # is_sse: a translation may have made something else of the upstream's events.
+        if (
+            self.is_sse
+            and self._may_add
+            and self._is_between(watch)
+            and not self.done.done()
+            and not self._client.is_write_paused
+        ):
             self._comment_s = now_s
             self._client.body(sse.COMMENT, False)
 
@@ -256,7 +263,7 @@ class Reply:
         told = self._chain.cut(error) if self._chain is not None and self._may_add else None
         if told is not None:
             last = told
-        elif self._watch is not None and self._may_add:
+        elif self._watch is not None and self.is_sse and self._may_add:
             event = sse.error_event(error.reason, error.message, self.dialect)
             # The event that was cut gets its blank line, so that ours is parsed as one of its own (F-14).
             last = event if self._is_between(self._watch) else b"\n\n" + event
@@ -316,9 +323,14 @@ class Reply:
         is_whole = end
         if filters:
             chain = self._chain = FilterChain(filters, is_sse=watch is not None, is_plain=passed.is_plain)
-            chain.begin(ReplyHead.of(status, self._headers(passed, head, began_ns), length))
-            self._on_filtered(chain, data, end)
-            is_whole = False  # _on_filtered() has said so
+            if len(filters) == 1 and filters[0].only_reads and self._client.takes_lines:
+                chain.begin(head)
+                chain.feed(data, end)
+                is_whole = self._write_lines(passed, head, length, data, end, began_ns) and end
+            else:
+                chain.begin(ReplyHead.of(status, self._headers(passed, head, began_ns), length))
+                self._on_filtered(chain, data, end)
+                is_whole = False  # _on_filtered() has said so
         elif self._client.takes_lines:
             is_whole = self._write_lines(passed, head, length, data, end, began_ns) and end
         else:

@@ -34,6 +34,7 @@ DROPPED: Final = frozenset(
         b"x-velox-attempts",
         b"x-velox-tried",
         b"x-velox-dropped",
+        b"x-velox-cost",
     }
 )
 

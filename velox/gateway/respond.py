@@ -18,6 +18,7 @@ from velox.types import Dialect, Headers
 __all__ = ["crash", "error_body", "error_reply"]
 
 _JSON: Final = (b"content-type", b"application/json")
+_RPC: Final = "type.googleapis.com/google.rpc."
 
 
 def error_body(error: VeloxError, dialect: Dialect = Dialect.OPENAI, request_id: bytes = b"") -> bytes:
@@ -31,19 +32,31 @@ def error_body(error: VeloxError, dialect: Dialect = Dialect.OPENAI, request_id:
         inner = {"type": anthropic_type(status), "message": error.message, "code": code, "param": error.param}
         return orjson.dumps({"type": "error", "error": inner, "request_id": request_id.decode("ascii")})
     if dialect is Dialect.GOOGLE:
-        detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code.upper(), "domain": "velox"}
         return orjson.dumps(
             {
                 "error": {
                     "code": status,
                     "message": error.message,
                     "status": google_status(status),
-                    "details": [detail],
+                    "details": _google_details(error),
                 }
             }
         )
     fields = {"message": error.message, "type": error_type(status), "param": error.param, "code": code}
     return orjson.dumps({"error": fields})
+
+
+def _google_details(error: VeloxError) -> list[dict[str, object]]:
+    """Return what has a field of its own in other shapes: our code, the field that is wrong, the wait."""
+    found: list[dict[str, object]] = [
+        {"@type": f"{_RPC}ErrorInfo", "reason": error.reason.code.upper(), "domain": "velox"}
+    ]
+    if error.param is not None:
+        violation = {"field": error.param, "description": error.message}
+        found.append({"@type": f"{_RPC}BadRequest", "fieldViolations": [violation]})
+    if error.retry_after_s is not None:
+        found.append({"@type": f"{_RPC}RetryInfo", "retryDelay": f"{max(0.001, error.retry_after_s):.3f}s"})
+    return found
 
 
 def error_reply(

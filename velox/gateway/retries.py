@@ -16,7 +16,7 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
     the key was refused (401, 429)   ->  counted, too: at the same member with another key, else as above
     404: it does not have the model  ->  free: at the next member, ten at most
     its model can't take the request ->  free: at the fallbacks that are for this, each once
-    a fallback's API can't say it    ->  free: at the next member, ten at most
+    its API can't say it             ->  free: at the next member, ten at most
     the client has seen a byte       ->  never
 """
 
@@ -150,10 +150,15 @@ class RetryPolicy:
         self._n_free += 1
         return self._again(other, 0.0, Retry.UNKNOWN_MODEL, now_s)
 
-    def after_no_way(self, attempt: Attempt, now_s: float) -> RetryDecision | None:
-        """Decide after an attempt that was not made: its member's API can't say the request; None: nobody is left."""
+    def after_no_way(self, attempt: Attempt, now_s: float, *, anyhow: bool) -> RetryDecision | None:
+        """Decide after an attempt that was not made: its member's API can't say the request; None: nobody is left.
+
+        anyhow: also at a member that is not well, as nobody else has failed.
+        """
         self._cursor.tried(attempt)
-        other = None if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s else self._cursor.next(now_s)
+        if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s:
+            return None
+        other = self._cursor.next(now_s, anyhow=anyhow)
         if other is None:
             return None
         self._n_free += 1

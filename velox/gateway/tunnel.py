@@ -37,7 +37,7 @@ from velox.policy.routes import HeaderRules
 from velox.protocol.websocket import HandshakeError, check_accepted
 from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 
-__all__ = ["TunnelExchange", "TunnelReply", "model_of"]
+__all__ = ["TunnelExchange", "TunnelReply", "check_page", "model_of"]
 
 _SWITCHED: Final = 101
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -73,7 +73,7 @@ class TunnelExchange(Exchange):
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
         self.fields = BodyFields(model=model_of(self.head.query), stream=True)
         if not parts.auth.asks:
-            _check_page(self.head)
+            check_page(self.head)
         parts.tunnels.take(self)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -107,7 +107,7 @@ class TunnelExchange(Exchange):
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return the request for a WebSocket."""
         head = self.head if self.plan.guard is None else _without_extensions(self.head)
-        request = attempt.build_upgrade(head)
+        request = attempt.build_upgrade(head, self.fields.model)
         assert isinstance(self.reply, TunnelReply), "_make_reply() made it"
         self.reply.offer = request.offer
         return request
@@ -263,7 +263,7 @@ def model_of(query: bytes) -> str | None:
     return models[0] if models else None
 
 
-def _check_page(head: RequestHead) -> None:
+def check_page(head: RequestHead) -> None:
     """Refuse a web page from another origin, where no key is required.
 
     A browser lets any page open a WebSocket to any address, this machine's own too, and asks nobody before

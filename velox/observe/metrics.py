@@ -233,6 +233,10 @@ class WorkerMetrics:
         self._cells[series.TRANSLATIONS.first + place] += 1
         self._cells[series.DROPPED_FIELDS.first + place] += n_dropped
 
+    def count_dropped_field(self, client: Surface, upstream: Surface) -> None:
+        """Count what a translated answer lost."""
+        self._cells[series.DROPPED_FIELDS.first + (client - 1) * _N_SURFACES + upstream - 1] += 1
+
     def set_queue_depth(self, priority: Priority, n: int) -> None:
         """Set the number of requests of one class in the admission queue."""
         self._cells[_QUEUE_DEPTH + priority] = n

@@ -1,11 +1,11 @@
-"""What a client says of time, of its own retries and of its hurry, in the headers of its request.
+"""What a client says of time, of its own retries, of its hurry and of what it wants to know, in its request's headers.
 
 Knows: the headers, and what of them is believed. Does not know: a clock, what happens at the deadline, or which class
 of the queue a key may ask for.
 
-`x-request-timeout-ms` and `x-velox-priority` are Velox's own: a value that can't be read is refused, because the client
-counts on it. The SDKs (openai-python, openai-node and their kin) send their time-out and which try this is without
-being asked; what can't be read there is passed over.
+`x-request-timeout-ms`, `x-velox-priority` and `x-velox-cost` are Velox's own: a value that can't be read is refused,
+because the client counts on it. The SDKs (openai-python, openai-node and their kin) send their time-out and which try
+this is without being asked; what can't be read there is passed over.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = ["ClientTerms", "client_terms"]
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 PRIORITY_HEADER: Final = b"x-velox-priority"
+COST_HEADER: Final = b"x-velox-cost"
 MAX_TIMEOUT_MS: Final = 86_400_000  # a day, as for the settings
 _SDK_TIMEOUTS: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")  # seconds; Python's SDK, Node's
 _SDK_RETRY_COUNT: Final = b"x-stainless-retry-count"
@@ -34,11 +35,13 @@ class ClientTerms:
     """timeout_s: how long the client waits for the reply's first byte; infinite if it does not say.
 
     retries_itself: this request is a retry of the client's SDK already. priority: the class that it asks for, if any.
+    wants_cost: its answer is to tell what it cost.
     """
 
     timeout_s: float = math.inf
     retries_itself: bool = False
     priority: Priority | None = None
+    wants_cost: bool = False
 
 
 _NONE: Final = ClientTerms()
@@ -48,7 +51,7 @@ _PRIORITIES: Final = {priority.name.lower().encode(): priority for priority in P
 def client_terms(headers: Headers) -> ClientTerms:
     """Read them. Raises VeloxError(BAD_REQUEST) for one of Velox's own that can't be read."""
     own_s = sdk_s = math.inf
-    retries_itself = False
+    retries_itself = wants_cost = False
     priority: Priority | None = None
     for name, value in headers:
         if name == TIMEOUT_HEADER:
@@ -61,10 +64,12 @@ def client_terms(headers: Headers) -> ClientTerms:
             retries_itself = value.isdigit() and value.strip(b"0") != b""
         elif name == PRIORITY_HEADER:
             priority = _priority(value, priority)
+        elif name == COST_HEADER:
+            wants_cost = _switch(value)
     timeout_s = own_s if own_s < math.inf else sdk_s
-    if not retries_itself and priority is None and timeout_s == math.inf:
+    if not (retries_itself or wants_cost) and priority is None and timeout_s == math.inf:
         return _NONE
-    return ClientTerms(timeout_s, retries_itself, priority)
+    return ClientTerms(timeout_s, retries_itself, priority, wants_cost)
 
 
 def _own_s(value: bytes) -> float:
@@ -73,6 +78,13 @@ def _own_s(value: bytes) -> float:
         message = f"header {name} is no time-out: expected milliseconds, a whole number from 1 to {MAX_TIMEOUT_MS}"
         raise VeloxError(Reason.BAD_REQUEST, message, param=name)
     return int(value) / 1000.0
+
+
+def _switch(value: bytes) -> bool:
+    if value.lower() not in (b"true", b"false"):
+        name = COST_HEADER.decode()
+        raise VeloxError(Reason.BAD_REQUEST, f"header {name} must be true or false", param=name)
+    return value.lower() == b"true"
 
 
 def _priority(value: bytes, known: Priority | None) -> Priority:

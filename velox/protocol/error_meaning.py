@@ -24,7 +24,7 @@ import orjson
 from velox.outcomes import Refusal
 from velox.types import Headers
 
-__all__ = ["ERROR_BYTES", "REFUSING", "names_no_model", "plain_body", "refusal_of"]
+__all__ = ["ERROR_BYTES", "REFUSING", "is_too_long", "names_no_model", "plain_body", "refusal_of"]
 
 # Errors are short: a longer body is none of these.
 ERROR_BYTES: Final = 64 * 1024
@@ -45,10 +45,11 @@ _REFUSALS: Final = {
     "moderation_blocked": Refusal.CONTENT_FILTER,
     "ResponsibleAIPolicyViolation": Refusal.CONTENT_FILTER,
 }
-# Many have no code for it: vLLM, SGLang, TGI, Mistral, Anthropic, Bedrock, Gemini.
+# Many have no code for it: vLLM, SGLang, TGI, Mistral, Anthropic, Bedrock, Gemini, xAI, Cohere, Z.ai, LM Studio.
 _TOO_LONG: Final = re.compile(
     r"maximum context length|context length of only|longer than the model's context|model's context length"
     r"|prompt is too long|input is too long|max_new_tokens` must be <="
+    r"|maximum model length|maximum prompt length|too many tokens: |prompt exceeds max"
     r"|exceeds? the (?:model's )?(?:maximum|available) (?:number of tokens|context)",
     re.IGNORECASE,
 )
@@ -86,7 +87,12 @@ def refusal_of(body: bytes) -> Refusal | None:
             if found is not None:
                 return found
     said = _text(error, "message") or _text(error, "detail")  # FastAPI's servers
-    return Refusal.CONTEXT_LENGTH if _TOO_LONG.search(said) else None
+    return Refusal.CONTEXT_LENGTH if is_too_long(said) else None
+
+
+def is_too_long(message: str) -> bool:
+    """Say whether an error's message tells that the request has more tokens than the model takes."""
+    return _TOO_LONG.search(message) is not None
 
 
 def _error_of(body: bytes) -> dict[str, Any]:

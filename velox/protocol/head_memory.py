@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.types import Header, ShapeField
 
-__all__ = ["MOST_HEAD_BYTES", "Bounds", "HeadLines", "LineMemory", "Plan"]
+__all__ = ["MOST_HEAD_BYTES", "VALUE", "Bounds", "HeadLines", "LineMark", "LineMemory", "Marks", "Plan"]
 
 MOST_HEAD_BYTES: Final = 4096
 _NEW_IN_A_ROW: Final = 4
@@ -56,7 +56,7 @@ K = TypeVar("K", bound=bytes | Header)  # a line
 S = TypeVar("S")  # what follows from the known lines
 
 # Visible ASCII with blanks inside. No other character passes that a protocol could take for a line's end.
-_VALUE: Final = rb"[!-~][\t -~]*+(?<![\t ])"
+VALUE: Final = rb"[!-~][\t -~]*+(?<![\t ])"
 _LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
 _Check: TypeAlias = Callable[[bytes], "re.Match[bytes] | None"]
 
@@ -66,7 +66,7 @@ def _named_lines(starts: Sequence[bytes], *, has_length: bool) -> _Check:
 
     has_length: the last one is a content-length; its digits are a group too.
     """
-    values = [_VALUE] * len(starts)
+    values = [VALUE] * len(starts)
     if has_length:
         values[-1] = rb"[0-9]{1,%d}" % _LENGTH_DIGITS
     pairs = zip(starts, values, strict=True)
@@ -75,10 +75,10 @@ def _named_lines(starts: Sequence[bytes], *, has_length: bool) -> _Check:
 
 def _values(n: int) -> _Check:
     """Return a check of `n` values that each end with LF."""
-    return re.compile((_VALUE + rb"\n") * n).fullmatch
+    return re.compile((VALUE + rb"\n") * n).fullmatch
 
 
-class _Mark:
+class LineMark:
     """The identity of a known line. field: what it says, None for a line that is no field. start: see LineMemory."""
 
     __slots__ = ("field", "start")
@@ -88,7 +88,7 @@ class _Mark:
         self.start: Final = start
 
 
-_Marks: TypeAlias = tuple[_Mark | None, ...]
+Marks: TypeAlias = tuple[LineMark | None, ...]
 
 
 class Plan(Generic[K, S]):
@@ -153,11 +153,11 @@ class LineMemory(Generic[K, S]):
         self._repeats: Final = repeats
         self._named: Final = named
         self._bounds: Final = bounds
-        self.marks: Final[dict[K, _Mark]] = {}
-        self.plans: Final[dict[_Marks, tuple[Plan[K, S], ...]]] = {}
-        self._marks_aside: dict[K, _Mark] = {}
-        self._plans_aside: dict[_Marks, tuple[Plan[K, S], ...]] = {}
-        self._seen: Final[set[_Marks]] = set()  # once: a plan is made for what comes again
+        self.marks: Final[dict[K, LineMark]] = {}
+        self.plans: Final[dict[Marks, tuple[Plan[K, S], ...]]] = {}
+        self._marks_aside: dict[K, LineMark] = {}
+        self._plans_aside: dict[Marks, tuple[Plan[K, S], ...]] = {}
+        self._seen: Final[set[Marks]] = set()  # once: a plan is made for what comes again
         self._n_new: Final[dict[bytes, int]] = {}  # by start: how many lines in a row were new
         self._volatile_starts: Final[set[bytes]] = set()
         self._parts: Final[dict[K | None, int]] = {}  # how much each caller has added
@@ -205,7 +205,7 @@ class LineMemory(Generic[K, S]):
             self._parts.clear()
         return self._n_heads % _SELDOM == 0 or self._parts.get(caller, 0) < _OFTEN
 
-    def learn(self, head: HeadLines[K], caller: K | None = None) -> _Marks | None:
+    def learn(self, head: HeadLines[K], caller: K | None = None) -> Marks | None:
         """Take a head that has no plan. Return its marks if they came before: then it is worth one.
 
         caller: whose part it counts for.
@@ -230,7 +230,7 @@ class LineMemory(Generic[K, S]):
             return None
         for at in new:
             mark = self.marks.get(lines[at])  # one head may have the same line twice
-            marks[at] = mark or self._add(lines[at], _Mark(head.fields[at], starts[at]))
+            marks[at] = mark or self._add(lines[at], LineMark(head.fields[at], starts[at]))
         key = tuple(marks)
         if key in self._seen:
             self._seen.discard(key)
@@ -240,7 +240,23 @@ class LineMemory(Generic[K, S]):
         self._seen.add(key)
         return None
 
-    def _add(self, line: K, mark: _Mark) -> _Mark:
+    def without_new(self, head: HeadLines[K], may_go: Callable[[bytes], bool]) -> HeadLines[K]:
+        """Return a head without fields that are neither known nor volatile. may_go: says of which names."""
+        kept = [
+            at
+            for at, (line, field) in enumerate(zip(head.lines, head.fields, strict=True))
+            if field is None
+            or at == head.length_at
+            or line in self.marks
+            or not may_go(field[0])
+            or self._start(line, field) in self._volatile_starts
+        ]
+        length_at = kept.index(head.length_at) if head.length_at >= 0 else -1
+        return HeadLines(
+            [head.lines[at] for at in kept], [head.fields[at] for at in kept], length_at, head.length_start
+        )
+
+    def _add(self, line: K, mark: LineMark) -> LineMark:
         size = _size(line)
         if len(self.marks) >= self._bounds.lines or self._n_bytes + size > self._bounds.n_bytes:
             self._marks_aside = self.marks.copy()
@@ -251,7 +267,7 @@ class LineMemory(Generic[K, S]):
         self._n_bytes += size
         return mark
 
-    def _put(self, marks: _Marks, plans: tuple[Plan[K, S], ...]) -> None:
+    def _put(self, marks: Marks, plans: tuple[Plan[K, S], ...]) -> None:
         if len(self.plans) >= self._bounds.plans:
             self._plans_aside = self.plans.copy()
             self.plans.clear()
@@ -306,8 +322,11 @@ class LineMemory(Generic[K, S]):
                 self._volatile_starts.clear()  # plans that were made stay; the names are found out again
             self._volatile_starts.add(start)
 
-    def keep(self, marks: _Marks, head: HeadLines[K], shape: Callable[[tuple[ShapeField, ...]], S]) -> None:
-        """Keep a plan for heads with these marks, which learn() has returned. shape: made of its fields."""
+    def keep(self, marks: Marks, head: HeadLines[K], shape: Callable[[tuple[ShapeField, ...]], S]) -> Plan[K, S] | None:
+        """Keep a plan for heads with these marks, which learn() has returned. shape: made of its fields.
+
+        Return it; None: there is one already, or it would have too many volatile fields.
+        """
         fields: list[ShapeField] = []
         places: list[int] = []
         starts: list[bytes] = []
@@ -328,15 +347,16 @@ class LineMemory(Generic[K, S]):
             starts.append(head.length_start)
         assert len(places) == marks.count(None), "each line without a mark is looked at"
         if len(places) > _VOLATILE_OF_HEAD:
-            return
+            return None
         others = self.plans.get(marks, ())
         if len(others) >= _PLANS_OF_MARKS or tuple(starts) in [plan.starts for plan in others]:
-            return
+            return None
         plan = Plan[K, S](shape(tuple(fields)), places, tuple(starts), has_length=has_length, named=self._named)
         if others:
             self.plans[marks] = (*others, plan)
         else:
             self._put(marks, (plan,))
+        return plan
 
 
 def _size(line: bytes | Header) -> int:

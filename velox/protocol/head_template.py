@@ -13,7 +13,7 @@ from velox.protocol.http1_write import field_lines, split_error
 from velox.protocol.http2 import Mark, Markable, guarded
 from velox.types import Headers, ShapeField
 
-__all__ = ["HeadTemplate"]
+__all__ = ["HeadTemplate", "TemplateBeside"]
 
 
 class HeadTemplate:
@@ -88,6 +88,29 @@ class HeadTemplate:
             for at, line in enumerate(field_lines([field]).replace(b"%", b"%%") for field in self._fields)
         ]
         return b"".join(lines)
+
+
+class TemplateBeside:
+    """A template's fields, and others of one head behind them."""
+
+    __slots__ = ("_extras", "_template")
+
+    def __init__(self, template: HeadTemplate, extras: Headers) -> None:
+        self._template: Final = template
+        self._extras: Final = extras
+
+    def __repr__(self) -> str:
+        return f"<TemplateBeside {self._template!r} and {len(self._extras)} more>"
+
+    def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Markable:
+        """As HeadTemplate.headers()."""
+        field_lines(self._extras)  # looks at them
+        more = self._extras if mark is None else [mark(field) for field in self._extras]
+        return [*self._template.headers(values, mark), *more]
+
+    def lines(self, values: Sequence[bytes]) -> bytes:
+        """As HeadTemplate.lines()."""
+        return self._template.lines(values) + field_lines(self._extras)
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:

@@ -7,7 +7,7 @@ Does not know: heads, bodies.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -27,6 +27,7 @@ __all__ = [
     "framing_error",
     "length_line",
     "line_start",
+    "only_pass",
 ]
 
 # RFC 9110 §5.6.2.
@@ -76,6 +77,24 @@ NEVER_VOLATILE: Final = frozenset(
     }
 )
 NEVER_VOLATILE_STARTS: Final = (b"x-velox-", b"x-stainless-", b"sec-websocket-")
+
+# Names that some part of Velox looks for in a request, or that a server may act on (gateway/access.py). All others only
+# pass, so that a field of such a name changes nothing else in what follows from a head. A test holds that true.
+_LOOKED_FOR: Final = (
+    NEVER_VOLATILE
+    | CREDENTIALS
+    | HOP_BY_HOP
+    | HANDSHAKE
+    | {b"host", b"content-length", b"expect", b"x-request-id", b"anthropic-version"}
+)
+_SUSPECT: Final = re.compile(
+    rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method"
+)
+
+
+def only_pass(names: Collection[bytes], text: bytes) -> bool:
+    """Say whether nobody looks for a field of any of these names (lower-case). text: all of them."""
+    return _LOOKED_FOR.isdisjoint(names) and _SUSPECT.search(text) is None
 
 
 class FieldCollector:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import httptools
 
 from velox.errors import Reason, VeloxError
+from velox.protocol.head_extras import PlansBeside
 from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     CREDENTIALS,
@@ -33,6 +34,7 @@ from velox.protocol.http1_fields import (
     framing_error,
     length_line,
     line_start,
+    only_pass,
 )
 from velox.protocol.http1_target import origin_form, split_target
 from velox.protocol.websocket import read_offer
@@ -101,13 +103,14 @@ class HeadReader:
     called for are remembered. What follows from a credential is found by its value, which no shape holds.
     """
 
-    __slots__ = ("_limits", "_memory", "_most_bytes", "_unknown")
+    __slots__ = ("_beside", "_limits", "_memory", "_most_bytes", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits: Final = limits
         # So short that nothing in it is over a limit. What is known is within those of the target and of the count.
         self._most_bytes: Final = min(MOST_HEAD_BYTES, limits.head_bytes, limits.line_bytes)
         self._memory: Final = LineMemory[bytes, HeadShape](_start, named=True, always=CREDENTIALS)
+        self._beside: Final = PlansBeside[HeadShape](limits.header_count)
         self._unknown: tuple[RequestHead, list[bytes], Headers] | None = None  # that was read last, with all its fields
 
     def __repr__(self) -> str:
@@ -116,6 +119,7 @@ class HeadReader:
     def clear(self) -> None:
         """Forget everything."""
         self._memory.clear()
+        self._beside.clear()
 
     def read(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
@@ -123,10 +127,14 @@ class HeadReader:
             return _read(head, self._limits)[0]
         lines = head.split(b"\r\n")
         memory = self._memory
-        for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
+        marks = tuple(map(memory.marks.get, lines))
+        for plan in memory.plans.get(marks) or memory.recall(lines):
             request = self._by_plan(plan, lines)
             if request is not None:
                 return request
+        beside = self._beside.find(lines, marks)
+        if beside is not None:
+            return self._filled(*beside)
         request, fields = _read(head, self._limits)
         self._unknown = request, lines, fields
         return request
@@ -138,14 +146,16 @@ class HeadReader:
         new = plan.check(b"\n".join(plan.pick(lines)))
         if new is None:
             return None
-        values = new.groups()
+        return self._filled(plan, new.groups(), [])
+
+    def _filled(self, plan: Plan[bytes, HeadShape], values: tuple[bytes, ...], extras: Headers) -> RequestHead:
         if not plan.has_length:
-            return RequestHead(plan.shape, values, None)
+            return RequestHead(plan.shape, values, None, extras)
         digits = values[-1]
         length = int(digits)
         if length > self._limits.body_bytes or digits[0] == _ZERO:
             length = body_length(digits, self._limits)  # which says what is wrong with it
-        return RequestHead(plan.shape, values[:-1], length)
+        return RequestHead(plan.shape, values[:-1], length, extras)
 
     def accept(self, request: RequestHead) -> None:
         """Remember a head that read() has just returned: its caller may be served."""
@@ -168,9 +178,15 @@ class HeadReader:
         passed = {name for name, _ in request.shape.fields}
         said = [None, *(field if field[0] in passed else None for field in fields), None, None]
         learnt = HeadLines(lines, said, length_at, length_start)
-        marks = self._memory.learn(learnt, caller)
-        if marks is not None:
-            self._memory.keep(marks, learnt, partial(shared_shape, request.shape))
+        memory, beside = self._memory, self._beside
+        is_less = beside.learns_less
+        if is_less:
+            learnt = memory.without_new(learnt, lambda name: only_pass([name], name))
+        marks = memory.learn(learnt, caller)
+        plan = None if marks is None else memory.keep(marks, learnt, partial(shared_shape, request.shape))
+        beside.learnt(has_plan=plan is not None and not is_less)
+        if marks is not None and plan is not None:
+            beside.keep(marks, plan, learnt, dict(fields).get(b"connection"))
 
 
 def shared_shape(shape: HeadShape, fields: tuple[ShapeField, ...]) -> HeadShape:

@@ -112,17 +112,20 @@ def _warnings(settings: Settings) -> Iterator[str]:
             f" not {wanted}"
         )
     is_open = not all(address.is_loopback for address in settings.listen)
-    if is_open and settings.tls_cert_file is None and settings.api_keys:
+    if is_open and settings.tls_cert_file is None and settings.asks_for_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
     if settings.unusable_variables:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
-    if settings.api_keys and own:
+    if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
 
 
 def _access(settings: Settings) -> str:
     n = len(settings.api_keys)
+    if settings.managed_keys:
+        n_managed = sum(key.is_managed for key in settings.api_keys)
+        return f"clients must present a key: {n_managed} that are managed (velox key), {n - n_managed} others"
     if n:
         n_limited = sum(bool(key.models) for key in settings.api_keys)
         limited = f"; {n_limited} of them may use some models only" if n_limited else ""

@@ -15,12 +15,14 @@ from functools import partial
 from socket import socket
 from typing import Final, Self
 
+from velox import __version__
 from velox.admin import metrics_page
 from velox.admin import server as admin_server
 from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.pprof import ProfilePage
 from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.profiling.remote import collect
+from velox.runtime.admin_api import admin_api
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases import LeasePipes
 from velox.runtime.ledger import LedgerFolder, run_ledger
@@ -28,7 +30,9 @@ from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
+from velox.shm.budget_table import BudgetMemory
 from velox.shm.quota_table import QuotaMemory
+from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
@@ -98,10 +102,10 @@ class LedgerProcess:
         """True if one is to be started."""
         return not self.pid and now_s >= self._start_at_s
 
-    def run(self, listeners: Listeners) -> int:
+    def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
         """Keep records, in a process of its own, until SIGTERM."""
         listeners.close_others(None)
-        return run_ledger(self._settings, self.folder)
+        return run_ledger(self._settings, self.folder, budgets)
 
     def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """Note that it was reaped; the next one may start. told: where it stood."""
@@ -115,10 +119,18 @@ class LedgerProcess:
 class LeaseProcess:
     """The lease keeper of one gateway, whichever process it is. pid: 0: none runs."""
 
-    def __init__(self, settings: Settings, segment: Segment, quotas: QuotaMemory, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        segment: Segment,
+        quotas: QuotaMemory,
+        budgets: BudgetMemory | None,
+        logger: logging.Logger,
+    ) -> None:
         self._settings: Final = settings
         self._segment: Final = segment
         self._quotas: Final = quotas
+        self._budgets: Final = budgets
         self._logger: Final = logger
         self._status: Final = GatewayStatus(segment)
         # Until the keeper has tried, requests wait for it instead of going on without.
@@ -133,9 +145,16 @@ class LeaseProcess:
         return f"<LeaseProcess pid={self.pid}>"
 
     @classmethod
-    def of(cls, settings: Settings, segment: Segment, quotas: QuotaMemory, logger: logging.Logger) -> Self | None:
+    def of(
+        cls,
+        settings: Settings,
+        segment: Segment,
+        quotas: QuotaMemory,
+        budgets: BudgetMemory | None,
+        logger: logging.Logger,
+    ) -> Self | None:
         """Return the keeper of a gateway; None: it needs none."""
-        return None if settings.redis_url is None else cls(settings, segment, quotas, logger)
+        return None if settings.redis_url is None else cls(settings, segment, quotas, budgets, logger)
 
     def is_due(self, now_s: float) -> bool:
         """True if one is to be started."""
@@ -147,7 +166,7 @@ class LeaseProcess:
         # Here, not above: the package redis is an extra.
         from velox.runtime.lease_keeper import run_keeper
 
-        return run_keeper(self._settings, self._segment, self._quotas, self.pipes)
+        return run_keeper(self._settings, self._segment, self._quotas, self.pipes, self._budgets)
 
     @property
     def heartbeat_ns(self) -> int:
@@ -192,6 +211,8 @@ def admin(
     *,
     quotas: QuotaMemory,
     upstreams: UpstreamTable,
+    budgets: BudgetMemory | None,
+    records: Sequence[RecordRing] | None,
     reloads: ReloadAnswers,
     notify: int,
     certificate: AdminCertificate | None = None,
@@ -206,7 +227,15 @@ def admin(
             certificate.look(time.monotonic())
 
     app = admin_server.AdminApp(
-        metrics=partial(metrics_page.render, segment, quotas=quotas, upstreams=upstreams),
+        metrics=partial(
+            metrics_page.render,
+            segment,
+            quotas=quotas,
+            upstreams=upstreams,
+            budgets=budgets,
+            scopes=settings.budget_metrics,
+            records=records,
+        ),
         ready=partial(_readiness, segment, upstreams, requires_upstream=settings.ready_requires_upstream),
         profiles=ProfilePage(partial(collect, channels), settings.profile_pause_s) if settings.profiling else None,
         reload=ReloadPage(segment, reloads, partial(wake, notify)),
@@ -214,6 +243,7 @@ def admin(
         viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
+        api=admin_api(settings, __version__, budgets),
     )
     admin_server.run(sock, app, beat)
     return 0

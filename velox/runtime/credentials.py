@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, SnapshotReader, snapshot_path
 from velox.gateway.auth import Authenticator
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import ServerCertificate, renewed_context, server_context
@@ -26,9 +27,9 @@ from velox.policy.settled import Settled
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.key_file import KeyFile
-from velox.settings.keys import key_file_end, merged, read_key_file
+from velox.settings.keys import key_file_end, merged, read_key_file, with_managed
 from velox.settings.problems import Problem
-from velox.settings.tree import FileEnd
+from velox.settings.tree import FileEnd, read_regular_file
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry
@@ -45,6 +46,7 @@ __all__ = [
     "some_of",
 ]
 
+_MANAGED_S: Final = 0.25
 _KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
 # The file system's clock may be this much behind the system's.
 CLOCK_NS: Final = 20_000_000
@@ -115,10 +117,13 @@ class KeyWatch:
     ) -> None:
         self._wall: Final = wall
         self._all = settings.api_keys  # also those that have expired
+        self._managed: Final = (
+            ManagedKeys(settings.ledger, logger) if settings.managed_keys and settings.ledger is not None else None
+        )
         self.keys = _in_force(self._all, wall())
         self._expires_s = _next_expiry(self.keys)
         # Made once: processes that are forked share it until they change it.
-        self.auth: Final = Authenticator(self.keys, asks=bool(self._all))
+        self.auth: Final = Authenticator(self.keys, asks=settings.asks_for_keys)
         self._number = 0  # of changes that this process knows of
         self._log: list[KeyChange] = []
         self._snapshot: Final[SharedSnapshot[tuple[KeyChange, ...]]] = SharedSnapshot(_KEYS_BYTES)
@@ -141,6 +146,8 @@ class KeyWatch:
             n_before = len(self.keys)
             self._publish(_in_force(self._all, self._wall()))
             self._logger.info("keys that have expired: %d", n_before - len(self.keys))
+        if self._managed is not None:
+            self._look_at_managed(self._managed, now_s)
         if self._path is None or not self._content.is_due(now_s):
             return
         state, now_ns = file_state(self._path), time.time_ns()
@@ -159,11 +166,29 @@ class KeyWatch:
 
         For the supervisor, when the configuration has changed.
         """
-        of_file = (key for key in self._all if key.in_file)
-        self._all, _ = merged((*(key for key in entries if not key.in_file), *of_file))
+        of_files = [key for key in self._all if key.in_file]
+        others, _ = merged((*(key for key in entries if key.is_fixed), *of_files))
+        self._all, _ = with_managed(others, self._of_managed)
         keys = _in_force(self._all, self._wall())
         if keys != self.keys:
             self._publish(keys)
+
+    @property
+    def _of_managed(self) -> tuple[KeyEntry, ...]:
+        return () if self._managed is None else self._managed.keys
+
+    def _look_at_managed(self, managed: ManagedKeys, now_s: float) -> None:
+        found = managed.look(now_s)
+        if found is None:
+            return
+        keys, problems = with_managed(tuple(key for key in self._all if not key.is_managed), found)
+        if problems:
+            self._logger.error("managed keys can't be used, the keys stay as they were: %s", problems[0])
+            return
+        self._all = keys
+        in_force = _in_force(keys, self._wall())
+        if in_force != self.keys:
+            self._publish(in_force)
 
     def take_over(self) -> Sequence[KeyChange]:
         """Return the changes that the supervisor has found since the last time. For a worker. Raises LostKeysError."""
@@ -182,8 +207,9 @@ class KeyWatch:
             why = _looks_cut_off(self._end, end)
         if why is None:
             found, problems = self._file.read(content)
-            keys, doubtful = merged((*(key for key in self._all if not key.in_file), *found))
-            problems = problems or doubtful
+            keys, doubtful = merged((*(key for key in self._all if key.is_fixed), *found))
+            keys, too_many = with_managed(keys, self._of_managed)
+            problems = problems or doubtful or too_many
             why = str(problems[0]) if problems else None
         if why is None:
             self._end, self._all = end, keys
@@ -224,6 +250,42 @@ class KeyWatch:
             del self._log[0]
         self._snapshot.publish(tuple(self._log))
         self._status.n_keys = len(keys)
+
+
+class ManagedKeys:
+    """The keys that are made while the gateway runs, as the ledger's process writes them down. keys: the last ones."""
+
+    def __init__(self, folder: str, logger: logging.Logger) -> None:
+        self._path: Final = snapshot_path(folder)
+        self._logger: Final = logger
+        self._reader: Final = SnapshotReader()
+        self._state: FileState | None = None
+        self._due_s = 0.0
+        self._problem = ""
+        self.keys: tuple[KeyEntry, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<ManagedKeys {self._path} {len(self.keys)}>"
+
+    def look(self, now_s: float) -> tuple[KeyEntry, ...] | None:
+        """Return the keys if there are others now. The file is replaced as a whole: it need not settle."""
+        if now_s < self._due_s:
+            return None
+        self._due_s = now_s + _MANAGED_S
+        state = file_state(self._path)
+        if state == self._state:
+            return None
+        try:
+            found = self._reader.read(read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
+        except FileNotFoundError:
+            return None  # none was ever made: it is written in a moment
+        except (OSError, ValueError) as exc:
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                self._logger.error("managed keys can't be read, they stay as they were: %s: %s", self._path, exc)
+            return None
+        self._state, self._problem, self.keys = state, "", found
+        return found
 
 
 def _in_force(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:

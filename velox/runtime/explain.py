@@ -100,7 +100,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
 
 def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
     if key is None:
-        return "caller: any with a key" if settings.api_keys else "caller: anyone, no key is required"
+        return "caller: any with a key" if settings.asks_for_keys else "caller: anyone, no key is required"
     place = f" ({key.where})" if key.where else ""
     models = f": models {', '.join(key.models)}" if key.models else ""
     return f"caller {key.caller_name}{place}{models}"

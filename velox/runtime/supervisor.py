@@ -178,9 +178,9 @@ class Supervisor:
         ]
         self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, logger)
-        self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
+        self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
+        self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
         self._opening: Final = (
             None
             if self._budgets is None or self._ledger is None
@@ -425,6 +425,8 @@ class Supervisor:
                 *more,
                 quotas=self._quotas,
                 upstreams=self._upstreams,
+                budgets=self._budgets,
+                records=None if self._ledger is None else self._ledger.folder.all,
                 reloads=self._reload.answers,
                 notify=self._wake_write,
                 certificate=self._admin_certificate,
@@ -438,7 +440,7 @@ class Supervisor:
 
     def _keep_records(self, now_s: float) -> None:
         if self._ledger is not None and self._ledger.is_due(now_s):
-            self._ledger.pid = self._fork(partial(self._ledger.run, self._listeners))
+            self._ledger.pid = self._fork(partial(self._ledger.run, self._listeners, self._budgets))
 
     def _fork(self, work: Callable[[], int]) -> int:
         sys.stdout.flush()

@@ -69,6 +69,7 @@ from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.shm.leased import LeasedTable
+from velox.shm.leased_budget import LeasedBudgetTable
 from velox.shm.object_table import ObjectMemory, ObjectTable
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
@@ -134,7 +135,9 @@ def _call_log(settings: Settings, records: RecordRing, budgets: BudgetTable | No
     prices, gate = call_prices(settings), None
     if budgets is not None:
         gate = BudgetGate(settings.budgets, budgets, prices, time.time, settings.default_max_tokens)
-    return CallLog(CallWriter(records, recorder.process), prices, budgets=gate)
+    return CallLog(
+        CallWriter(records, recorder.process), prices, budgets=gate, refuses=settings.ledger_full == "refuse"
+    )
 
 
 def _limits(settings: Settings, slot: int) -> GatewayLimits:
@@ -273,12 +276,16 @@ class Worker:
         return Fleet(self._settings, maker, context.upstreams, self._loop)
 
     def _make_gateway(self) -> Gateway:
-        context, leases = self._context, None
+        context, leases, budgets = self._context, None, None
+        if context.budgets is not None:
+            budgets = BudgetTable(context.budgets, context.block)
         quotas: LimiterTable = QuotaTable(context.quotas, context.block)
         if context.leases is not None:
             status = GatewayStatus(context.segment)
             leases = LeaseClient(self._settings, context.leases, context.block, status, self._loop)
             quotas = LeasedTable(context.quotas, context.block, leases)
+            if context.budgets is not None:
+                budgets = LeasedBudgetTable(context.budgets, context.block, leases)
         parts = gateway_parts(
             self._settings,
             context.slot,
@@ -290,7 +297,7 @@ class Worker:
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
             records=context.records,
-            budgets=None if context.budgets is None else BudgetTable(context.budgets, context.block),
+            budgets=budgets,
             log=self._log,
             logger=self._logger,
         )

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, SnapshotReader, snapshot_path
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.limit_rules import LimitRule
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, certificate_problems, client_certificate_problem
-from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file
+from velox.settings.keys import key_file_end, merged, parse_key_file, read_key_file, with_managed
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Tree
+from velox.settings.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
 
-__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "redis_problem"]
+__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "extra_problems", "managed_keys"]
 
 _TOKEN_BYTES: Final = 16 * 1024
 # A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
@@ -67,7 +68,18 @@ def add_key_file(values: dict[str, Any]) -> list[Problem]:
         entries += found
         values["key_file_end"] = key_file_end(content)
     values["api_keys"], duplicates = merged(entries)
+    if values.get("managed_keys") and values.get("ledger") is not None:
+        values["api_keys"], doubtful = with_managed(values["api_keys"], managed_keys(values["ledger"]))
+        duplicates += doubtful
     return problems + duplicates
+
+
+def managed_keys(folder: str) -> tuple[KeyEntry, ...]:
+    """Return the keys that were made while Velox ran, as they were last; those of now follow in a moment."""
+    try:
+        return SnapshotReader().read(read_regular_file(snapshot_path(folder), MOST_SNAPSHOT_BYTES))
+    except (OSError, ValueError):
+        return ()  # it is written anew
 
 
 def add_token_file(values: dict[str, Any]) -> list[Problem]:
@@ -99,20 +111,27 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
             yield given[name].problem(f"expected {rate} with it: a burst is how much of a rate may come at once")
     yield from _limits_of_keys(values)
     yield from _budgets(values)
+    if values.get("managed_keys") and values.get("ledger") is None:
+        expected = "expected VELOX_LEDGER with it: the folder that such keys are kept in"
+        yield Problem("VELOX_MANAGED_KEYS", "'true'", expected)
+    if values.get("ledger_database") is not None and values.get("ledger") is None:
+        expected = "expected VELOX_LEDGER with it: the folder in which records wait for the database"
+        yield Problem("VELOX_LEDGER_DATABASE", "", expected)
     yield from _shares(values, "upstream_concurrency")
-    yield from redis_problem(values)
+    yield from extra_problems(values)
     yield from _sizes(values)
     yield from _shares(values, "queue_depth", "max_inflight", "max_connections", "max_tunnels")
     yield from _unprotected_listeners(values)
 
 
-def redis_problem(
+def extra_problems(
     values: Mapping[str, Any], find: Callable[[str], object] = importlib.util.find_spec
 ) -> Iterator[Problem]:
-    """Report that VELOX_REDIS_URL needs a package that is not installed. find: None for a module that is not there."""
-    if values.get("redis_url") is not None and find("redis") is None:
-        expected = "expected the package redis with it: pip install 'velox-gateway[redis]'"
-        yield Problem("VELOX_REDIS_URL", "", expected)
+    """Report settings that need a package that is not installed. find: None for a module that is not there."""
+    for name, module, extra in (("redis_url", "redis", "redis"), ("ledger_database", "asyncpg", "postgres")):
+        if values.get(name) is not None and find(module) is None:
+            expected = f"expected the package {module} with it: pip install 'velox-gateway[{extra}]'"
+            yield Problem(f"VELOX_{name.upper()}", "", expected)
 
 
 def _upstream_files(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -148,6 +167,8 @@ def _limits_of_keys(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Report limits of keys that do not exist."""
     if not {"api_keys", "api_keys_file", "limits", *_OF_KEYS} <= values.keys() or values["api_keys_file"] is not None:
         return  # the file may get a key of that name later
+    if values.get("managed_keys"):
+        return
     rules: tuple[LimitRule, ...] = values["limits"]
     if values["api_keys"]:
         names = {key.caller_name for key in values["api_keys"]}
@@ -213,10 +234,14 @@ def _unprotected_listeners(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("VELOX_ADMIN_LISTEN", str(admin), "expected another address than VELOX_LISTEN")
     # R-AUTH-1: clients on other machines need a key, unless VELOX_AUTH=none was set.
     if {"listen", "auth", "api_keys", "api_keys_file"} <= values.keys():
-        has_keys = bool(values["api_keys"]) or values["api_keys_file"] is not None
+        has_keys = bool(values["api_keys"]) or values["api_keys_file"] is not None or values.get("managed_keys", False)
         if values["auth"] == "none":
             if has_keys:
-                yield Problem("VELOX_AUTH", "'none'", "expected keys, or no VELOX_API_KEYS and VELOX_API_KEYS_FILE")
+                yield Problem(
+                    "VELOX_AUTH",
+                    "'none'",
+                    "expected keys, or no VELOX_API_KEYS, VELOX_API_KEYS_FILE and VELOX_MANAGED_KEYS",
+                )
         elif not has_keys and not all(address.is_loopback for address in values["listen"]):
             expected = (
                 "expected VELOX_API_KEYS or VELOX_API_KEYS_FILE when clients can come from other machines"

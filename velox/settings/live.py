@@ -94,15 +94,15 @@ def _keys_can_change(running: Settings, found: Settings) -> bool:
 
     The keys of VELOX_API_KEYS_FILE come and go by themselves (runtime/credentials.py).
     """
-    stay = any(key.in_file for key in running.api_keys)
-    return bool(running.api_keys) and bool(_fixed(found.api_keys) or stay)
+    stay = running.managed_keys or any(key.in_file for key in running.api_keys)
+    return running.asks_for_keys and bool(_fixed(found.api_keys) or stay)
 
 
 def _fixed(keys: Iterable[KeyEntry]) -> dict[str, tuple[KeyEntry, ...]]:
-    """Return the keys that are in no file of their own, by what logs call them: several may share a name."""
+    """Return the keys of the configuration itself, by what logs call them: several may share a name."""
     found: dict[str, tuple[KeyEntry, ...]] = {}
     for key in keys:
-        if not key.in_file:
+        if key.is_fixed:
             found[key.caller_name] = (*found.get(key.caller_name, ()), key)
     return found
 

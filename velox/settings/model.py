@@ -14,7 +14,7 @@ from velox.policy.routes import Http2Use, RouteEntry, UpstreamEntry
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.prices.book import Override
 from velox.settings import parse
-from velox.settings.budgets import parse_budget_list, parse_budgets
+from velox.settings.budgets import parse_budget_list, parse_budgets, parse_scopes
 from velox.settings.keys import parse_entries, parse_items
 from velox.settings.limits import parse_limits, parse_list
 from velox.settings.tree import NO_END, FileEnd
@@ -260,8 +260,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "records that may wait for the disk, for each of two processes a worker; on the disk, 128 bytes a record",
         parse.size(1 << 20, 1 << 30),
     )
+    ledger_full: Literal["drop", "refuse"] = setting(
+        "drop",
+        "when no more records can wait: `drop` serves on and keeps their sums; `refuse` answers 503 `ledger_full`",
+    )
     ledger_days: int = setting(
         "30", "days for which each call is kept; sums by day are kept for ever", parse.integer(1, 3650)
+    )
+    ledger_database: Secret | None = setting(
+        "",
+        "[PostgreSQL](docs/postgres.md) that keeps records and managed keys instead of files in the folder, for one"
+        " gateway or several: `postgresql://USER:PASSWORD@HOST/NAME`; needs VELOX_LEDGER and"
+        " `pip install velox-gateway[postgres]`",
+        parse.database_url,
+    )
+    managed_keys: bool = setting(
+        "off",
+        "clients must present a key that was made while Velox runs ([`velox key`](docs/keys.md#managed-keys)), or one"
+        " of the others; needs VELOX_LEDGER",
+        parse.switch,
     )
     # Prefixes without a trailing slash; ("/",) is every path. "/v1" is for /v1 and /v1/..., not for /v1x.
     paths: tuple[str, ...] = setting(
@@ -333,6 +350,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "[budgets](docs/budgets.md): dollars or tokens for keys, teams, users, tags, models, or all, as a YAML list",
         parse_budget_list,
         parse_items=parse_budgets,
+    )
+    budget_metrics: frozenset[str] = setting(
+        "gateway,team",
+        "whose [budgets](docs/budgets.md) are in the metrics: any of gateway, key, team, user, tag and model, or `off`;"
+        " each has a series of its own",
+        parse_scopes,
+    )
+    # None: alerts are logged and counted only
+    alert_webhook: Secret | None = setting(
+        "",
+        "URL that is told, by POST, when a [budget](docs/budgets.md#alerts) reaches a threshold (`soft`)",
+        parse.webhook_url,
+    )
+    # None: they are not signed
+    alert_secret: Secret | None = setting(
+        "", "secret with which what is sent to `VELOX_ALERT_WEBHOOK` is signed (HMAC-SHA256)", parse.secret
     )
     # None: see runtime/buckets.py
     limit_buckets: int | None = setting(
@@ -487,6 +520,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Of the file of prices, and a digest of it.
     own_prices: tuple[Override, ...] = ()
     prices_version: str = ""
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True if clients must present a key, also while there is none."""
+        return bool(self.api_keys) or self.managed_keys
 
     @property
     def found_upstreams(self) -> tuple[UpstreamEntry, ...]:

@@ -29,6 +29,7 @@ __all__ = [
     "addresses",
     "concurrency",
     "count",
+    "database_url",
     "delay",
     "duration",
     "file_mode",
@@ -59,6 +60,7 @@ __all__ = [
     "statuses",
     "switch",
     "tag",
+    "webhook_url",
 ]
 
 T = TypeVar("T")
@@ -373,6 +375,20 @@ def secret(text: str) -> Secret:
     return Secret(text)
 
 
+def webhook_url(text: str) -> Secret:
+    """Parse the URL of a webhook. It may contain a credential, so no message shows any part of it."""
+    expected = "expected https://host[:port]/path, or http://, without a user, password or fragment"
+    try:
+        parts = urlsplit(text)
+        is_whole = bool(parts.scheme in {"http", "https"} and parts.hostname)
+        _port_of(parts)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not is_whole or not _VISIBLE.fullmatch(text) or "#" in text or "@" in parts.netloc:
+        raise ValueError(expected)
+    return Secret(text)
+
+
 def redis_url(text: str) -> Secret:
     """Parse the URL of a Redis. It may contain a password, so no message shows any part of it."""
     try:
@@ -389,6 +405,20 @@ def redis_url(text: str) -> Secret:
             raise ValueError(_REDIS_FORMS)
     elif scheme != "unix" or host or not unquote(parts.path).strip("/") or not _REDIS_QUERY.fullmatch(parts.query):
         raise ValueError(_REDIS_FORMS)
+    return Secret(text)
+
+
+def database_url(text: str) -> Secret:
+    """Parse the URL of a PostgreSQL. It may contain a password, so no message shows any part of it."""
+    expected = "expected postgresql://USER:PASSWORD@HOST[:PORT]/NAME"
+    try:
+        parts = urlsplit(text)
+        _port_of(parts)
+    except ValueError:
+        raise ValueError(expected) from None
+    is_one = parts.scheme in {"postgres", "postgresql"} and len(parts.path) > 1
+    if not is_one or not _VISIBLE.fullmatch(text) or "#" in text:
+        raise ValueError(expected)
     return Secret(text)
 
 

@@ -81,7 +81,7 @@ def route_problems(routes: Sequence[RouteEntry], upstreams: Iterable[UpstreamEnt
 
 def _key_names(values: Mapping[str, Any]) -> set[str] | None:
     """Return the names of all keys; None if they may change, or could not be read."""
-    if "api_keys" not in values or values.get("api_keys_file", "") is not None:
+    if "api_keys" not in values or values.get("api_keys_file", "") is not None or values.get("managed_keys", True):
         return None
     return {key.caller_name for key in values["api_keys"]}
 

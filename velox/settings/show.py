@@ -51,6 +51,8 @@ _KEYLESS: Final = MappingProxyType(
         Keyless.ENTRA: "a token of Microsoft Entra",
     }
 )
+# APIs that no client asks for.
+_NOT_ASKED: Final = frozenset({Surface.CONVERSE, Surface.COUNT_CONVERSE, Surface.VECTORS})
 _WIDEST: Final = 60  # a longer text moves what follows in its own line only
 
 
@@ -298,8 +300,10 @@ def _apis(entry: UpstreamEntry) -> Iterator[str]:
     """Yield a line for each family of models: the APIs that pass to it, and what other requests become."""
     is_split = False
     for models, native, crossing in surfaces(PROVIDERS[entry.provider], dict(entry.parameters), entry.apis):
-        asked = [api for api in native if api is not Surface.CONVERSE]
+        asked = [api for api in native if api not in _NOT_ASKED]
         parts = [f"{api_names(asked)} as sent"] if asked else []
+        if Surface.VECTORS in native:
+            parts.append("embeddings translated")
         if crossing is not None:
             parts.append(f"{'others' if asked else 'all'} translated to {api_names([crossing])}")
         whom = f"models {', '.join(models)}" if models else "other models" if is_split else "all models"

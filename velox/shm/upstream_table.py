@@ -46,6 +46,7 @@ from velox.shm.snapshot import SharedSnapshot
 
 __all__ = [
     "ATTEMPTS",
+    "COST_NANO",
     "EJECTIONS",
     "FIRST_BYTE_NS",
     "KEYS_OUT",
@@ -57,7 +58,10 @@ __all__ = [
     "N_STATES",
     "ROW_CELLS",
     "STATES",
+    "TOKENS",
+    "TOKEN_KINDS",
     "TTFB",
+    "UNPRICED",
     "InflightOf",
     "Label",
     "RowTotals",
@@ -89,7 +93,12 @@ N_STATES: Final = 3  # policy.health.member.State
 ATTEMPTS: Final = 0
 EJECTIONS: Final = ATTEMPTS + N_OUTCOMES
 TTFB: Final = EJECTIONS + 1  # its buckets, +Inf last, and its sum in nanoseconds
-STATES: Final = TTFB + len(FIRST_BYTE_NS) + 2
+# Of calls that are recorded: those without a price, what the others cost, tokens by kind.
+UNPRICED: Final = TTFB + len(FIRST_BYTE_NS) + 2
+COST_NANO: Final = UNPRICED + 1
+TOKENS: Final = COST_NANO + 1
+TOKEN_KINDS: Final = ("input", "output", "cached", "cache_written", "reasoning")
+STATES: Final = TOKENS + len(TOKEN_KINDS)
 KEYS_OUT: Final = STATES + N_STATES
 KEYS_RESTING: Final = KEYS_OUT + 1
 ROW_CELLS: Final = whole_lines(KEYS_RESTING + 1)
@@ -433,6 +442,17 @@ class UpstreamCells:
     def count_ejection(self, row: int) -> None:
         """Count that the member was put out."""
         self._cells[row * ROW_CELLS + EJECTIONS] += 1
+
+    def count_call(self, row: int, tokens: Sequence[int | None], cost_nano: int | None) -> None:
+        """Count what a call took. tokens: by TOKEN_KINDS. None: not known."""
+        cells, first = self._cells, row * ROW_CELLS
+        if cost_nano is None:
+            cells[first + UNPRICED] += 1
+        elif cost_nano > 0:
+            cells[first + COST_NANO] += cost_nano
+        for kind, n in enumerate(tokens, first + TOKENS):
+            if n:
+                cells[kind] += n
 
     def observe_ttfb(self, row: int, ns: int) -> None:
         """Record the time to the first byte of a reply."""

@@ -7,7 +7,7 @@ framing (upstream/http1.py, upstream/http2.py), or how connections are chosen (p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -78,6 +78,7 @@ class UpstreamRequest:
     offer: it asks for a WebSocket; over HTTP/1.1 only, and then the sink is an UpgradeSink.
     may_run_ahead: the reply may come before its client has taken what came already, as far as a whole window; else it
     has a small one. Over HTTP/1.1 nothing comes that is not read.
+    opener: begins it in place of a connection, as several requests (gateway/several.py); None: it is one.
     """
 
     method: bytes
@@ -87,6 +88,7 @@ class UpstreamRequest:
     body: bytes | bytearray | None
     offer: WebSocketOffer | None = None
     may_run_ahead: bool = True
+    opener: Callable[[ReplySink], UpstreamStream] | None = None
 
     @classmethod
     def of(
