@@ -43,7 +43,7 @@ class Gateway:
         self.memory = BudgetMemory(256, 2)
         self.name = name or os.urandom(8).hex()
         self.redis = LeaseRedis(url, prefix, 2.0, self.name)
-        self.keeper = BudgetKeeper(self.memory, self.redis, self.name)
+        self.keeper = BudgetKeeper(self.memory, self.redis, self.name, lambda: NOON)
         self.is_up = True
         self.stands_alone = True
         self.replicas = 3

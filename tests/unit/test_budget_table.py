@@ -81,7 +81,7 @@ def test_case_07_dead_process_holds_nothing_and_its_open_calls_are_spent() -> No
     dies, lives = budgets(2, of, memory)
     never_sent, sent = dies.hold(50, NOON), dies.hold(30, NOON)
     assert never_sent is not None and sent is not None
-    dies.begin(sent, 30)
+    dies.begin(sent)
     assert lives.hold(30, NOON) is None
     memory.reclaim(0)
     assert amounts(lives) == (30, 0)
@@ -105,8 +105,7 @@ def test_case_08_window_begins_once_and_old_holds_never_touch_it() -> None:
     for each, hold in zip(everyone, old, strict=True):
         assert hold is not None
         each.spend(hold, 10)
-        each.end(hold, 10)
-        each.release(hold)
+        each.release(hold, 1)
     assert amounts(everyone[7], midnight) == (0, 500)
     for each, hold in zip(everyone, new, strict=True):
         assert hold is not None
@@ -154,10 +153,9 @@ def test_process_killed_between_any_two_stores_leaves_a_table_that_can_be_used(n
     def life() -> None:
         hold = dies.hold(20, NOON)
         assert hold is not None
-        dies.begin(hold, 20)
+        dies.begin(hold)
         dies.spend(hold, 15)
-        dies.end(hold, 20)
-        dies.release(hold)
+        dies.release(hold, 1)
 
     run_steps(life, n_steps)
     memory.reclaim(0)

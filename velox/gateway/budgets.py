@@ -181,7 +181,7 @@ class BudgetGate:
     def _amount(self, kept: SharedBudget, amounts: _Amounts) -> int:
         """Return what a budget holds. A guess is no reason to refuse a request for ever: it is the limit at most."""
         budget = kept.rule.budget
-        if budget.is_tokens:
+        if kept.is_tokens:
             amount = amounts.tokens
         elif amounts.nano is not None:
             amount = amounts.nano
@@ -269,7 +269,7 @@ class BudgetHold:
     def begin(self) -> None:
         """An attempt is about to be sent. If this process dies before it is over, it counts as what is held."""
         for budget, hold in self._parts:
-            budget.begin(hold, hold.amount)
+            budget.begin(hold)
 
     def spend(self, nano: int | None, tokens: int | None) -> None:
         """A call has cost this. None: it is not known."""
@@ -284,8 +284,7 @@ class BudgetHold:
         """The request is over, for which so many attempts had begun. Only the first call counts."""
         parts, self._parts = self._parts, ()
         for budget, hold in parts:
-            budget.end(hold, n_begun * hold.amount)
-            budget.release(hold)
+            budget.release(hold, n_begun)
 
 
 def _answers(fields: BodyFields) -> int:
@@ -294,5 +293,5 @@ def _answers(fields: BodyFields) -> int:
 
 def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int | None) -> int:
     """Return what a call counts in a budget. What is not known counts as it was held: never as nothing by mistake."""
-    amount = tokens if kept.rule.budget.is_tokens else nano
+    amount = tokens if kept.is_tokens else nano
     return hold.amount if amount is None else min(amount, _MOST)

@@ -39,6 +39,12 @@ _COPY: Final = 0  # the number of its attempt: one copy is sent of a request
 _LOST: Final = "lost"
 _NOT_KNOWN: Final = b"unknown"
 _OK: Final = "ok"
+# As integers: an operation of an enum costs as much as the record.
+_ABORTED_FLAG: Final = int(Flag.ABORTED)
+_CUT_FLAG: Final = int(Flag.CUT)
+_ESTIMATED: Final = int(Flag.ESTIMATED)
+_MIRROR: Final = int(Flag.MIRROR)
+_LOST_FLAGS: Final = int(Flag.LOST | Flag.ESTIMATED)
 _CUT: Final = frozenset({Reason.UPSTREAM_TRUNCATED, Reason.UPSTREAM_RESET, Reason.UPSTREAM_IDLE_TIMEOUT})
 _ABORTED: Final = frozenset({Reason.CLIENT_CLOSED, Reason.CLIENT_SLOW})
 
@@ -295,13 +301,11 @@ class RequestCalls:
             else:
                 self._writer.forget(begun.call)
             return
-        flags = Flag(0)
+        kinds, flags = self._kinds(usage, answered.kinds)
         if reason in _ABORTED:
-            flags |= Flag.ABORTED
+            flags |= _ABORTED_FLAG
         elif reason in _CUT:
-            flags |= Flag.CUT
-        kinds, more = self._kinds(usage, answered.kinds)
-        flags |= more
+            flags |= _CUT_FLAG
         first_us = _since_us(answered.first_byte_ns, begun)
         cost_nano = self._write(begun, now_ns, _code(reason), answered.status, flags, kinds, first_byte_us=first_us)
         if self._hold is not None:
@@ -316,20 +320,20 @@ class RequestCalls:
             return
         kinds, flags = self._kinds(copied.usage, copied.kinds)
         if copied.reason in _CUT:
-            flags |= Flag.CUT
+            flags |= _CUT_FLAG
         now_ns = self._log.times()[1]
         first_us = _since_us(copied.first_byte_ns, begun)
         reason = _code(copied.reason)
-        self._write(begun, now_ns, reason, copied.status, flags | Flag.MIRROR, kinds, first_byte_us=first_us)
+        self._write(begun, now_ns, reason, copied.status, flags | _MIRROR, kinds, first_byte_us=first_us)
 
-    def _kinds(self, usage: Usage | None, kinds: TokenUsage) -> tuple[TokenUsage, Flag]:
+    def _kinds(self, usage: Usage | None, kinds: TokenUsage) -> tuple[TokenUsage, int]:
         """Return the tokens of a reply, with the estimate where it does not tell, and what is to be said of them."""
         given, made = (None, None) if usage is None else (usage.input, usage.output)
         is_exact = given is not None and made is not None and usage is not None and usage.is_exact
         guess = self._guess(self._estimate.answer)
         given = guess.input if given is None else given
         made = guess.output if made is None else made
-        return kinds._replace(input=given, output=made), Flag(0) if is_exact else Flag.ESTIMATED
+        return kinds._replace(input=given, output=made), 0 if is_exact else _ESTIMATED
 
     def _write(
         self,
@@ -337,7 +341,7 @@ class RequestCalls:
         now_ns: int,
         reason: str,
         status: int,
-        flags: Flag,
+        flags: int,
         usage: TokenUsage,
         *,
         first_byte_us: int | None = None,
@@ -365,7 +369,7 @@ class RequestCalls:
     def _write_lost(self, begun: Begun, now_ns: int, reason: str, status: int) -> None:
         """Record a call that may have worked for nobody."""
         usage = self._guess(0)
-        cost_nano = self._write(begun, now_ns, reason, status, Flag.LOST | Flag.ESTIMATED, usage)
+        cost_nano = self._write(begun, now_ns, reason, status, _LOST_FLAGS, usage)
         if self._hold is not None:
             self._hold.spend(cost_nano, _total(usage))
 

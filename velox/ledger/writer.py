@@ -10,7 +10,6 @@ begins and ends (gateway/calls.py), or who reads the records (collector.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from velox.ledger.record import MOST_NAMES, Flag, Tokens, call_body, name_bodies
@@ -44,8 +43,7 @@ class _Numbers(NamedTuple):
     owners: tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CallStart:
+class CallStart(NamedTuple):
     """What is known of a call when it begins; as in record.Call. tokens: estimated."""
 
     number: int
@@ -59,8 +57,7 @@ class CallStart:
     prices: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCall:
+class OpenCall(NamedTuple):
     """A call that has begun. place: among the open ones of the ring."""
 
     start: CallStart
@@ -123,14 +120,14 @@ class CallWriter:
         *,
         status: int,
         reason: str,
-        flags: Flag,
+        flags: int,
         first_byte_us: int | None,
         duration_us: int,
         tokens: Tokens,
         cost_nano: int | None,
         prices: str,
     ) -> None:
-        """Record a call."""
+        """Record a call. flags: of record.Flag; an integer, because each operation of an enum costs microseconds."""
         start, ring = call.start, self._ring
         body = call_body(
             process=self._process,

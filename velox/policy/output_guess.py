@@ -21,9 +21,43 @@ _QUANTILE_PERCENT: Final = 90
 _LEAST: Final = 5
 # When so many are counted, all counts are halved: last week's answers matter less than today's.
 _MOST: Final = 512
+# A guess is made anew when so small a part of the answers that it stands for is new: it costs more than to count one.
+_SELDOM: Final = 16
 _KEPT: Final = 4096
 # The longest length of each bucket: 0, 1, 2, 3, 4, 6, 8, 12, ... A guess is at most 1.5 times what it stands for.
 _TOPS: Final = (0, 1, *(n << power for power in range(30) for n in (2, 3)))
+
+
+class _Lengths:
+    """Those of one caller's model. guess: that they lead to; None: too few have come."""
+
+    __slots__ = ("_counts", "_n", "_unseen", "guess")
+
+    def __init__(self) -> None:
+        self._counts: Final[list[int]] = [0] * len(_TOPS)
+        self._n = 0
+        self._unseen = 1  # answers to come before the guess is made anew
+        self.guess: int | None = None
+
+    def add(self, n_tokens: int) -> None:
+        counts = self._counts
+        counts[min(bisect_left(_TOPS, n_tokens), len(_TOPS) - 1)] += 1
+        self._n += 1
+        self._unseen -= 1
+        if self._n >= _MOST:
+            counts[:] = [n // 2 for n in counts]
+            self._n = sum(counts)
+        if self._unseen <= 0 and self._n >= _LEAST:
+            self._unseen = self._n // _SELDOM
+            self.guess = self._made()
+
+    def _made(self) -> int:
+        left = self._n * _QUANTILE_PERCENT
+        for top, count in zip(_TOPS, self._counts, strict=True):
+            left -= count * 100
+            if left <= 0:
+                return top
+        return _TOPS[-1]
 
 
 class OutputGuess:
@@ -32,7 +66,7 @@ class OutputGuess:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: Final[Memo[tuple[bytes, str], list[int]]] = Memo(_KEPT)
+        self._known: Final[Memo[tuple[bytes, str], _Lengths]] = Memo(_KEPT)
 
     def __repr__(self) -> str:
         return f"<OutputGuess of {len(self._known)} callers and models>"
@@ -40,20 +74,11 @@ class OutputGuess:
     def learn(self, caller: bytes, model: str, n_tokens: int) -> None:
         """Take note of an answer."""
         key = (caller, model)
-        counts = self._known.get(key) or self._known.find(key) or self._known.put(key, [0] * len(_TOPS))
-        counts[min(bisect_left(_TOPS, n_tokens), len(_TOPS) - 1)] += 1
-        if sum(counts) >= _MOST:
-            counts[:] = [n // 2 for n in counts]
+        lengths = self._known.get(key) or self._known.find(key) or self._known.put(key, _Lengths())
+        lengths.add(n_tokens)
 
     def guess(self, caller: bytes, model: str) -> int | None:
         """Return a length that most answers stay below; None: too few have come."""
         key = (caller, model)
-        counts = self._known.get(key) or self._known.find(key)
-        if counts is None or (n := sum(counts)) < _LEAST:
-            return None
-        left = n * _QUANTILE_PERCENT
-        for top, count in zip(_TOPS, counts, strict=True):
-            left -= count * 100
-            if left <= 0:
-                return top
-        return _TOPS[-1]
+        lengths = self._known.get(key) or self._known.find(key)
+        return None if lengths is None else lengths.guess

@@ -18,7 +18,7 @@ that knows of another life, nobody gets more than it had.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from velox.runtime.lease_redis import BudgetQuery, LeaseRedis
@@ -60,12 +60,15 @@ class _Row:
 
 
 class BudgetKeeper:
-    """One gateway's. name: its own, the same after a restart."""
+    """One gateway's. name: its own, the same after a restart. wall_s: Unix time, by which windows end."""
 
-    def __init__(self, memory: BudgetMemory, redis: LeaseRedis, name: str) -> None:
+    def __init__(
+        self, memory: BudgetMemory, redis: LeaseRedis, name: str, wall_s: Callable[[], float] = time.time
+    ) -> None:
         self._memory: Final = memory
         self._redis: Final = redis
         self._name: Final = name
+        self._wall_s: Final = wall_s
         self._rows: Final[dict[int, _Row]] = {}
         self._life = ""  # of Redis' memory, as last seen
         self._next_look_ns = self._next_scan_ns = 0
@@ -119,7 +122,7 @@ class BudgetKeeper:
     # -- one row ------------------------------------------------------------------------------------
 
     def _look(self, now_ns: int, parts: int) -> None:
-        memory, now_s = self._memory, time.time()
+        memory, now_s = self._memory, self._wall_s()
         if now_ns >= self._next_scan_ns:
             self._next_scan_ns = now_ns + _SCAN_NS
             for index in memory.used_rows():
@@ -167,7 +170,7 @@ class BudgetKeeper:
     # -- Redis --------------------------------------------------------------------------------------
 
     def _ask(self, indexes: Sequence[int], replicas: int, now_ns: int) -> list[tuple[int, int]]:
-        memory, now_s = self._memory, time.time()
+        memory, now_s = self._memory, self._wall_s()
         queries = [self._query(index, self._rows[index], now_s) for index in indexes]
         life, is_unsure, answers = self._redis.ask_budgets(
             queries, self._name, self._life, _GRACE_MS, PARTS * max(1, replicas)

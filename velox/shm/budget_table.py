@@ -389,15 +389,30 @@ class BudgetTable:
 
 
 class SharedBudget:
-    """One budget, in one process. rule: that it is by."""
+    """One budget, in one process. rule: that it is by. is_tokens: it counts tokens; else nano-dollars."""
 
-    __slots__ = ("_at", "_block", "_cells", "_first", "_memory", "_row", "_window", "rule")
+    __slots__ = (
+        "_at",
+        "_block",
+        "_blocks",
+        "_cells",
+        "_first",
+        "_limit",
+        "_memory",
+        "_row",
+        "_window",
+        "is_tokens",
+        "rule",
+    )
 
     def __init__(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> None:
         self.rule: Final = rule
+        self.is_tokens: Final = rule.budget.is_tokens
+        self._limit: Final = rule.budget.limit
         self._memory: Final = memory
         self._row: Final = row
         self._block: Final = block
+        self._blocks: Final = memory.blocks
         self._cells: Final = memory.cells
         self._first: Final = memory.first_cell(row)
         # Of this block: number, and so many cells on spent, held, open.
@@ -418,24 +433,24 @@ class SharedBudget:
         if now_s < window.start_s or (window.end_s is not None and now_s >= window.end_s):
             window = self._window = window_at(self.rule.budget, now_s)
         cells, first = self._cells, self._first
-        latest = cells[first + _NUMBER]
-        if window.number > latest:
+        number, latest = window.number, cells[first + _NUMBER]
+        if number > latest:
             self._memory.open_window(self._row, window)
-        elif window.number < latest:  # the clock was set back
+        elif number < latest:  # the clock was set back
             return BudgetWindow(latest - 1, cells[first + _END] or None)
         return window
 
     def hold(self, amount: int, now_s: float) -> Hold | None:
         """Hold an amount; None: there is no room, and nothing is held."""
         number = self._enter(self.window(now_s).number)
-        cells, held_at = self._cells, self._at + 2 * self._memory.blocks
+        cells, held_at = self._cells, self._at + 2 * self._blocks
         if not amount:
             return Hold(self, number, 0)  # what costs nothing needs no room
         for _ in range(_TRIES):
             cells[held_at] += amount
             # Killed here, or anywhere until it is settled: reclaim() gives it back.
             spent, held = self._memory.amounts(self._row, number)
-            limit = self._limit(number)  # after its hold can be seen: see BudgetMemory.lower()
+            limit = self._granted(number)  # after its hold can be seen: see BudgetMemory.lower()
             if spent + held <= limit:
                 return Hold(self, number, amount)
             cells[held_at] -= amount
@@ -447,21 +462,23 @@ class SharedBudget:
         """Count what a call cost, in the window in which its request came."""
         at = self._at
         if self._cells[at] == hold.number:
-            at += self._memory.blocks
+            at += self._blocks
             self._cells[at] = min(self._cells[at] + amount, _MOST)
 
-    def begin(self, hold: Hold, amount: int) -> None:
-        """Note what a call counts as if this process dies before its end."""
+    def begin(self, hold: Hold) -> None:
+        """A call is about to be sent. If this process dies before its end, it counts as what is held."""
         if self._cells[self._at] == hold.number:
-            self._cells[self._at + 3 * self._memory.blocks] += amount
+            self._cells[self._at + 3 * self._blocks] += hold.amount
 
-    def end(self, hold: Hold, amount: int) -> None:
-        """Take that note away: the call was counted, or did no work."""
-        self._take(self._at + 3 * self._memory.blocks, hold.number, amount)
-
-    def release(self, hold: Hold) -> None:
-        """Hold nothing more for a request."""
-        self._take(self._at + 2 * self._memory.blocks, hold.number, hold.amount)
+    def release(self, hold: Hold, n_begun: int = 0) -> None:
+        """Hold nothing more for a request. n_begun: how often it was begun: each call was counted, or did no work."""
+        cells, at, amount = self._cells, self._at, hold.amount
+        if cells[at] == hold.number:
+            if n_begun:
+                open_at = at + 3 * self._blocks
+                cells[open_at] = max(0, cells[open_at] - n_begun * amount)
+            at += 2 * self._blocks
+            cells[at] = max(0, cells[at] - amount)
 
     def amounts(self, now_s: float) -> tuple[int, int]:
         """Return what is spent and held in the open window."""
@@ -470,22 +487,18 @@ class SharedBudget:
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
         spent, _ = self.amounts(now_s)
-        return Lack.SPENT if spent + amount > self.rule.budget.limit else Lack.HELD
+        return Lack.SPENT if spent + amount > self._limit else Lack.HELD
 
     def spent(self, now_s: float) -> int:
         """Return what is spent in the open window, by all gateways, as far as is known."""
         return self.amounts(now_s)[0]
 
-    def _take(self, at: int, number: int, amount: int) -> None:
-        if self._cells[self._at] == number:
-            self._cells[at] = max(0, self._cells[at] - amount)
-
-    def _limit(self, number: int) -> int:
-        return self.rule.budget.limit
+    def _granted(self, number: int) -> int:
+        return self._limit
 
     def _enter(self, number: int) -> int:
         """Have this process's cells count for a window."""
-        cells, at, blocks = self._cells, self._at, self._memory.blocks
+        cells, at, blocks = self._cells, self._at, self._blocks
         if cells[at] != number:
             cells[at] = 0
             cells[at + blocks] = cells[at + 2 * blocks] = cells[at + 3 * blocks] = 0

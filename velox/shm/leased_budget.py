@@ -68,7 +68,7 @@ class LeasedBudget(SharedBudget):
     def lack(self, amount: int, now_s: float) -> Lack:
         """Say why hold() gave nothing."""
         number = self.window(now_s).number
-        told, limit = self._memory.told(self._row, number), self.rule.budget.limit
+        told, limit = self._memory.told(self._row, number), self._limit
         spent, held = self._memory.amounts(self._row, number)
         elsewhere = 0 if told is None else told.spent
         if spent + elsewhere + amount > limit:
@@ -92,8 +92,8 @@ class LeasedBudget(SharedBudget):
         number = self._window.number
         return Demand(BUDGET_ROWS | self._row, self._block, number, self._memory.name(self._row), 0, 0, n)
 
-    def _limit(self, number: int) -> int:
-        limit, link = self.rule.budget.limit, self._link
+    def _granted(self, number: int) -> int:
+        limit, link = self._limit, self._link
         told = self._memory.told(self._row, number)
         grant = 0 if told is None else told.grant
         if not link.is_up and link.stands_alone:
