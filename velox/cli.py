@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     if arguments.command == "prices":
         return _prices(settings, arguments)
     if arguments.command == "usage":
-        return _usage(settings, arguments)
+        return _usage(settings, arguments, variables)
     if arguments.command == "import":
         return _import_database(settings, arguments, variables)
     if arguments.command in ("key", "team", "user", "audit"):
@@ -298,25 +298,32 @@ def _import_database(settings: Settings, arguments: argparse.Namespace, environ:
     return import_litellm_db(settings, asked, environ, lambda line: print(line, file=sys.stderr), int(time.time()))
 
 
-def _usage(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Print what was recorded. Exit code 1: it can't be read. 2: an argument can't be used."""
+def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Print what was recorded, or write it elsewhere. Exit code 1: it can't be done. 2: an argument can't be used."""
     # Here, not above: a gateway that records nothing loads no database.
     from velox.ledger.store import StoreError
+    from velox.runtime.export import ExportError, TargetError, export
     from velox.runtime.stores import record_store
     from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
 
-    names = UsageArguments._fields
-    asked = UsageArguments(**{name: getattr(arguments, name) for name in names})
+    arguments.form = arguments.form or ("table" if arguments.to is None else "jsonl")
+    asked = UsageArguments(**{name: getattr(arguments, name) for name in UsageArguments._fields})
     try:
         store = record_store(settings, is_reader=True)
         try:
-            for line in usage_lines(store, asked, datetime.datetime.now(datetime.UTC)):
+            lines = usage_lines(store, asked, datetime.datetime.now(datetime.UTC))
+            if arguments.to is not None:
+                tell = partial(print, "velox usage:", file=sys.stderr)
+                tell(f"{export(lines, arguments.to, environ, tell):,} lines are in {arguments.to}")
+                return 0
+            for line in lines:
                 print(line)
         finally:
             store.close()
-    except (StoreError, ArgumentError) as exc:
-        print(f"velox usage: {exc}", file=sys.stderr)
-        return 1 if isinstance(exc, StoreError) else 2
+    except (StoreError, ExportError, ArgumentError, TargetError) as exc:
+        name = f"--to {arguments.to}: " if isinstance(exc, TargetError) else ""
+        print(f"velox usage: {name}{exc}", file=sys.stderr)
+        return 2 if isinstance(exc, (ArgumentError, TargetError)) else 1
     except BrokenPipeError:
         # `velox usage --calls | head`: what is left in the buffer goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -409,4 +416,9 @@ def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     usage.add_argument("--upstream", metavar="NAME", help="only of this upstream")
     usage.add_argument("--model", metavar="NAME", help="only of this model, as clients name it")
     usage.add_argument("--calls", action="store_true", help="each call instead of sums, for as long as they are kept")
-    usage.add_argument("--format", dest="form", default="table", choices=("table", "csv", "jsonl"))
+    usage.add_argument(
+        "--format", dest="form", choices=("table", "csv", "jsonl"), help="default: table, and jsonl with --to"
+    )
+    usage.add_argument(
+        "--to", metavar="FILE", help="write into this file, or s3://BUCKET/KEY; compressed if its name ends with .gz"
+    )

@@ -55,6 +55,7 @@ MOVING_KEYS = "tests/e2e/test_moving.py::test_keys_of_a_dump_work_and_their_spen
 MOVING_SCRIPTS = "tests/e2e/test_moving.py::test_scripts_of_litellm_work"
 
 PRICES = "tests/unit/prices/test_price_file.py::test_commands_of_the_page_are_run"
+EXPORT = "tests/sockets/test_export.py::test_commands_of_the_page"
 LEDGER = "tests/e2e/test_ledger.py::test_commands_of_the_page"
 POSTGRES = "tests/e2e/test_postgres.py::test_commands_of_the_page"
 
@@ -126,6 +127,8 @@ RUN_BY = {
     "velox usage --by team,day": LEDGER,
     "velox usage --by key,model --since 2026-11-01 --format csv": LEDGER,
     "velox usage --calls --since 1h --format jsonl # each call": LEDGER,
+    "velox usage --calls --since 1d --until 0d --to yesterday.jsonl.gz": EXPORT,
+    "velox usage --calls --since 1d --until 0d --to s3://my-bucket/velox/yesterday.jsonl.gz": EXPORT,
     "velox prices claude-sonnet-4-5": PRICES,
     "velox import litellm-prices model_prices_and_context_window.json -o prices.yaml": (
         "tests/unit/prices/test_litellm_prices.py::test_command_writes_a_file_that_the_settings_take"

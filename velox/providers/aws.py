@@ -30,7 +30,7 @@ from velox.providers.renewal import Fetched, FetchError, Outside, Question, Repl
 from velox.providers.sigv4 import AwsCredentials
 from velox.types import Headers
 
-__all__ = ["AwsChain", "region_of"]
+__all__ = ["AwsChain", "region_of", "xml_text"]
 
 # Files are read again: keys in them may be rotated.
 _FILE_AGAIN_S: Final = 60.0
@@ -196,11 +196,13 @@ class AwsChain:
         reply = await self._outside.ask(Question(b"POST", f"https://sts.{region}.{domain}/", headers, body))
         text = reply.body.decode("utf-8", "replace")
         if reply.status != 200:
-            said = ": ".join(filter(None, (_tag("Code", text), _tag("Message", text))))
+            said = ": ".join(filter(None, (xml_text("Code", text), xml_text("Message", text))))
             raise FetchError(f"STS did not let {role} be assumed: {one_line(said) or f'it answered {reply.status}'}")
-        expires_at_s = _time(_tag("Expiration", text), "STS")
-        token_text = _tag("SessionToken", text)
-        made = _checked(_tag("AccessKeyId", text), _tag("SecretAccessKey", text), token_text, expires_at_s, "STS")
+        expires_at_s = _time(xml_text("Expiration", text), "STS")
+        token_text = xml_text("SessionToken", text)
+        made = _checked(
+            xml_text("AccessKeyId", text), xml_text("SecretAccessKey", text), token_text, expires_at_s, "STS"
+        )
         return Fetched(made, expires_at_s)
 
     # -- metadata services ----------------------------------------------------------------------------------
@@ -296,7 +298,8 @@ def _checked(
     return AwsCredentials(key_id, secret, token or None, expires_at_s)
 
 
-def _tag(name: str, text: str) -> str | None:
+def xml_text(name: str, text: str) -> str | None:
+    """Return the text of the first element of a name in an answer of AWS; None: there is none."""
     found = re.search(_TAG.format(name), text)
     return None if found is None else html.unescape(found[1]).strip()
 

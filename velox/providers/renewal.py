@@ -82,10 +82,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Its answer, whatever the status."""
+    """Its answer, whatever the status. headers: names in lower case."""
 
     status: int
     body: bytes = field(repr=False)
+    headers: Headers = field(default_factory=list, repr=False)
 
 
 class Outside(Protocol):

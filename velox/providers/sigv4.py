@@ -6,7 +6,7 @@ Signed are host, content-type and all x-amz-* fields; nothing else, as proxies c
 is made once for each credentials: four of five HMACs.
 
 Knows: how a signature is made. Does not know: where credentials come from, or what time it is.
-Source: "Signing AWS API requests", AWS General Reference. Paths are encoded once more, as everywhere but at S3.
+Source: "Signing AWS API requests", AWS General Reference. Paths are encoded once more, everywhere but at S3.
 """
 
 from __future__ import annotations
@@ -41,11 +41,23 @@ class AwsCredentials:
 
 
 class Signer:
-    """Signs requests to one service in one region: "bedrock" in "eu-central-1"."""
+    """Signs requests to one service in one region: "bedrock" in "eu-central-1". encodes_path: False for S3 alone."""
 
-    __slots__ = ("_credentials", "_day", "_key", "_paths", "_region", "_scope", "_second", "_service", "_stamp")
+    __slots__ = (
+        "_credentials",
+        "_day",
+        "_encodes_path",
+        "_key",
+        "_paths",
+        "_region",
+        "_scope",
+        "_second",
+        "_service",
+        "_stamp",
+    )
 
-    def __init__(self, region: str, service: str) -> None:
+    def __init__(self, region: str, service: str, *, encodes_path: bool = True) -> None:
+        self._encodes_path: Final = encodes_path
         self._region: Final = region
         self._service: Final = service
         self._paths: Final[Memo[bytes, bytes]] = Memo(_PATHS)  # encoded: half of the time of a signature
@@ -93,7 +105,11 @@ class Signer:
         names = sorted(fields)
         signed_names = b";".join(names)
         path, _, query = target.partition(b"?")
-        canonical_path = self._paths.get(path) or self._paths.find(path) or self._paths.put(path, _canonical_path(path))
+        canonical_path = path
+        if self._encodes_path:
+            canonical_path = (
+                self._paths.get(path) or self._paths.find(path) or self._paths.put(path, _canonical_path(path))
+            )
         canonical = b"\n".join(
             (
                 method,

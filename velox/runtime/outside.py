@@ -67,7 +67,7 @@ class NetOutside:
         except (VeloxError, OSError, ValueError) as exc:
             said = exc.message if isinstance(exc, VeloxError) else type(exc).__name__
             raise FetchError(f"{host} was asked: {said}") from exc
-        return Reply(answer.status, answer.body)
+        return Reply(answer.status, answer.body, answer.headers)
 
     async def read(self, path: str) -> bytes | None:
         """Return a file's content. Raises FetchError."""

@@ -1,0 +1,176 @@
+"""`velox usage --to`: lines into a file, or into an object of an S3-compatible store; whole, or not at all.
+
+Knows: what is written where, and how far it is. Does not know: what the lines say (usage.py), or how a store is asked
+(providers/s3.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from velox.providers.aws import AwsChain
+from velox.providers.renewal import FetchError
+from velox.providers.s3 import S3Upload, s3_place
+from velox.runtime.outside import NetOutside
+
+__all__ = ["ExportError", "TargetError", "export"]
+
+T = TypeVar("T")
+
+_CHUNK_CHARS: Final = 256 * 1024
+_PROGRESS_S: Final = 2.0
+_GZIP_BITS: Final = (
+    31  # zlib's word for a gzip header: without a name or time, so that the same lines are the same bytes
+)
+_GZIP: Final = ".gz"
+_S3: Final = "s3://"
+
+
+class TargetError(Exception):
+    """What --to names can't be used. The message says what was expected."""
+
+
+class ExportError(Exception):
+    """The lines could not be written. What was there before is there still."""
+
+
+class _Target(Protocol):
+    def write(self, data: bytes) -> None:
+        """Take the next bytes. Raises ExportError."""
+
+    def close(self) -> None:
+        """Have all of it be there. Raises ExportError."""
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+
+
+def export(
+    lines: Iterable[str],
+    to: str,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    clock_s: Callable[[], float] = time.monotonic,
+) -> int:
+    """Write lines; return how many. Compressed if the name ends with `.gz`.
+
+    tell: gets how many are written, every two seconds. Raises TargetError before the first line, ExportError, and what
+    the lines raise; then nothing is left of it.
+    """
+    target = _opened(to, environment)
+    packer = zlib.compressobj(wbits=_GZIP_BITS) if to.endswith(_GZIP) else None
+    n, n_chars, held, told_s = 0, 0, list[str](), clock_s()
+
+    def flush() -> None:
+        data = "".join(held).encode("utf-8", "replace")
+        held.clear()
+        target.write(data if packer is None else packer.compress(data))
+
+    try:
+        for line in lines:
+            held.append(f"{line}\n")
+            n, n_chars = n + 1, n_chars + len(line)
+            if n_chars >= _CHUNK_CHARS:
+                flush()
+                n_chars = 0
+                now_s = clock_s()
+                if now_s - told_s >= _PROGRESS_S:
+                    tell(f"{n:,} lines")
+                    told_s = now_s
+        flush()
+        if packer is not None:
+            target.write(packer.flush())
+        target.close()
+    except BaseException:
+        target.abandon()
+        raise
+    return n
+
+
+def _opened(to: str, environment: Mapping[str, str]) -> _Target:
+    if not to.startswith(_S3):
+        return _File(Path(to))
+    try:
+        return _Object(to, environment)
+    except ValueError as exc:
+        raise TargetError(str(exc)) from None
+
+
+class _File:
+    """A file that has its name when it is whole, and is on the disk then. Only its owner may read it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        if path.exists() and not path.is_file():
+            raise TargetError("expected a file: lines go elsewhere by a pipe")
+        try:
+            number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        except OSError as exc:
+            raise TargetError(f"no file can be made there ({exc.strerror})") from None
+        self._unnamed: Final = Path(name)
+        self._file: Final = os.fdopen(number, "wb")
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as exc:
+            raise self._error(exc) from exc
+
+    def close(self) -> None:
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._unnamed.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as exc:
+            raise self._error(exc) from exc
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk says so once more
+            self._file.close()
+        self._unnamed.unlink(missing_ok=True)
+
+    def _error(self, exc: OSError) -> ExportError:
+        return ExportError(f"{self._path} can't be written ({exc.strerror})")
+
+
+class _Object:
+    """An object of a store, on a loop of its own."""
+
+    def __init__(self, to: str, environment: Mapping[str, str]) -> None:
+        place = s3_place(to, environment)
+        self._loop: Final = asyncio.new_event_loop()
+        outside = NetOutside(self._loop)
+        chain = AwsChain(environment, outside, clock=time.time, region=place.region)
+        kind = b"application/gzip" if to.endswith(_GZIP) else b"application/x-ndjson"
+        self._upload: Final = S3Upload(place, outside, chain, clock=time.time, content_type=kind)
+
+    def write(self, data: bytes) -> None:
+        self._do(self._upload.write(data))
+
+    def close(self) -> None:
+        self._do(self._upload.close())
+        self._loop.close()
+
+    def abandon(self) -> None:
+        self._do(self._upload.abandon())
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._loop.run_until_complete(work)
+        except FetchError as exc:
+            raise ExportError(exc.reason) from exc
