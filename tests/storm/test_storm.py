@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import REPOSITORY
+from tests.postgres_server import postgres_server
 from tests.storm.cancels import cancels
 from tests.storm.client import Outcome, judge
 from tests.storm.faults import storm
@@ -104,5 +105,13 @@ def test_storm_is_as_rough_as_it_says() -> None:
 def test_case_15_random_kills_lose_and_double_no_record(tmp_path: Path) -> None:
     """Of worker, ledger and the whole gateway under load; a hundred of them: `python -m tests.storm.kills`."""
     killed = kill_at_random(12, SEED, tmp_path / "ledger")
+    print("\n" + killed.table())
+    assert killed.problems() == [] and len(killed.answered) > 60
+
+
+def test_case_15_random_kills_of_the_database_too_lose_and_double_no_record(tmp_path: Path) -> None:
+    """With records in PostgreSQL, which is killed itself or loses one of its processes."""
+    with postgres_server() as server:
+        killed = kill_at_random(12, SEED, tmp_path / "ledger", server)
     print("\n" + killed.table())
     assert killed.problems() == [] and len(killed.answered) > 60
