@@ -1,11 +1,13 @@
 """100,000 keys with limits, one request each: is one of them refused, what do they cost, and when is one revoked?
 
-    python -m bench.key_crowd [--keys 100000] [--workers 4]
+    python -m bench.key_crowd [--keys 100000] [--workers 4] [--managed]
 
 Question: with `rpm: 60, tpm: 1000` for each key, from a file, how many first requests get 429 (it must be none); how
 much memory do the processes have; how long does it take to look a key and its limits up; and how long after a key was
-taken out of the file, and another one put in, do all workers say so. Load: an upstream in this process answers at
-once; clients send one chat without max_tokens for each key. Machine: this one; times on a shared one are upper bounds.
+taken out of the file, and another one put in, do all workers say so. --managed: the same of managed keys, of a team
+with a budget; and how long do connections wait for an answer at most while keys are changed. Load: an upstream in this
+process answers at once; clients send one chat without max_tokens for each key. Machine: this one; times on a shared
+one are upper bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import os
 import random
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -26,13 +29,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bench.replica_servers import upstream
+from velox.accounts.model import Key
+from velox.accounts.service import Accounts
+from velox.accounts.snapshot import KeySnapshot
+from velox.accounts.sqlite import SqliteAccounts
 from velox.gateway.auth import Authenticator
 from velox.policy.token_bucket import BucketRate
 from velox.settings.keys import merged, parse_key_file
 from velox.shm.quota_table import QuotaMemory, TableSize
 from velox.shm.quotas import QuotaTable
-from velox.types import RequestHead
+from velox.types import Rates, RequestHead
 
 _BODY: Final = b'{"model":"1","messages":[{"role":"user","content":"hi"}]}'
 _READY: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
@@ -42,10 +51,11 @@ _LOOKS: Final = 20_000
 _PROBES: Final = 24
 _PATIENCE_S: Final = 30.0
 _IN_FORCE_S: Final = 2.0
+_BETWEEN_S: Final = 1.0
 
 
 def _name(n: int) -> str:
-    return f"vk-crowd-{n:06d}"
+    return f"vk-of-crowd-{n:06d}"
 
 
 def _line(n: int) -> str:
@@ -100,13 +110,64 @@ def _connections(port: int, n: int) -> Iterator[list[_Connection]]:
             connection.close()
 
 
+class _File:
+    """Keys in a file. A change: one less, one more."""
+
+    def __init__(self, folder: Path, n_keys: int) -> None:
+        self.path: Final = folder / "keys.yaml"
+        self.n_keys: Final = n_keys
+        self.environ: Final = {"VELOX_API_KEYS_FILE": str(self.path)}
+        _write(self.path, range(n_keys))
+
+    def change(self) -> None:
+        _write(self.path, range(1, self.n_keys + 1))
+
+
+class _Managed:
+    """Managed keys. Most are put into the store as they are kept: making each one by the service takes a commit."""
+
+    def __init__(self, folder: Path, n_keys: int) -> None:
+        self._folder: Final = folder
+        self.n_keys: Final = n_keys
+        self.environ: Final = {"VELOX_LEDGER": str(folder), "VELOX_MANAGED_KEYS": "on"}
+        store = SqliteAccounts(folder)
+        Accounts(store).create_team({"id": "web", "budgets": [{"tokens": 10**12, "window": "month"}]}, "bench")
+        store.close()
+        now_s, rates = int(time.time()), Rates(rpm=60, burst=10, tpm=1000, tpm_burst=1000)
+        with contextlib.closing(sqlite3.connect(folder / "accounts.db")) as db, db:
+            for n in range(n_keys):
+                key = Key(
+                    id=f"k{n:06d}", name=f"team-{n:06d}", team="web", rates=rates, created_s=now_s, updated_s=now_s
+                )
+                row = (key.id, key.name, key.team, msgspec.json.encode(key))
+                db.execute("INSERT INTO account VALUES ('key', ?, 1, ?, ?, '', ?)", row)
+                digest = hashlib.sha256(_name(n).encode()).digest()
+                db.execute("INSERT INTO digest VALUES (?, ?, NULL)", (digest, key.id))
+        store = SqliteAccounts(folder)
+        KeySnapshot(folder).turn(store, now_s)  # as the ledger's process of a gateway that ran before has left it
+        store.close()
+
+    def touch(self) -> None:
+        """Change one key."""
+        store = SqliteAccounts(self._folder)
+        Accounts(store).update("key", f"k{5:06d}", {"rpm": random.randrange(60, 1000)}, "bench")
+        store.close()
+
+    def change(self) -> None:
+        store = SqliteAccounts(self._folder)
+        accounts = Accounts(store)
+        accounts.block("key", f"k{0:06d}", "bench")
+        accounts.create_key({"id": "new", "team": "web", "rpm": 60, "key": _name(self.n_keys)}, "bench")
+        store.close()
+
+
 @contextlib.contextmanager
-def _gateway(file: Path, workers: int, origin: str) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
+def _gateway(keys: _File | _Managed, workers: int, origin: str) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VELOX_")}
     environ |= {
         "VELOX_LISTEN": "127.0.0.1:0",
         "VELOX_WORKERS": str(workers),
-        "VELOX_API_KEYS_FILE": str(file),
+        **keys.environ,
         "VELOX_UPSTREAM_ORIGIN": origin,
         "VELOX_RATE_LIMIT_RPM": "0",
         "VELOX_ACCESS_LOG": "off",
@@ -153,10 +214,22 @@ async def _one_each(port: int, n_keys: int) -> tuple[Counter[int], float]:
     return statuses, time.perf_counter() - began_s
 
 
-async def _change(port: int, file: Path, n_keys: int) -> tuple[float, float]:
-    """Take one key out of the file and put one in; return when no connection took the one, and all took the other."""
+async def _longest_wait(connection: _Connection, until: asyncio.Event) -> float:
+    """Ask again and again; return the longest time to an answer."""
+    longest_s = 0.0
+    while not until.is_set():
+        began_s = time.perf_counter()
+        await connection.ask(1)
+        longest_s = max(longest_s, time.perf_counter() - began_s)
+        await asyncio.sleep(0.002)
+    return longest_s
+
+
+async def _change(port: int, keys: _File | _Managed) -> tuple[float, float]:
+    """Take one key away and put one in; return when no connection took the one, and all took the other."""
+    n_keys = keys.n_keys
     with _connections(port, _PROBES) as made:
-        _write(file, range(1, n_keys + 1))
+        await asyncio.to_thread(keys.change)
         began_s = time.perf_counter()
         ends = [0.0, 0.0]
         while not all(ends) and time.perf_counter() - began_s < _PATIENCE_S:
@@ -202,16 +275,35 @@ def _head(n: int) -> RequestHead:
     return RequestHead.of(b"POST", b"/v1/chat/completions", headers)
 
 
-async def _run(file: Path, n_keys: int, workers: int) -> tuple[int, float, float]:
+async def _stalls(port: int, keys: _Managed) -> None:
+    """Change keys one by one; tell how long connections waited meanwhile, and how long without changes."""
+    for n_changes in (0, 8):
+        ended = asyncio.Event()
+        with _connections(port, 8) as made:
+            waits = [asyncio.create_task(_longest_wait(each, ended)) for each in made]
+            for _ in range(n_changes):
+                await asyncio.to_thread(keys.touch)
+                await asyncio.sleep(_BETWEEN_S)
+            await asyncio.sleep(0 if n_changes else 8 * _BETWEEN_S)
+            ended.set()
+            longest_s = max(await asyncio.gather(*waits))
+        print(f"{n_changes} changes in {8 * _BETWEEN_S:.0f} s: longest wait for an answer {longest_s * 1e3:.1f} ms")
+
+
+async def _run(keys: _File | _Managed, workers: int) -> tuple[int, float, float]:
     """Return how many were refused, and when a change of the file was in force."""
+    n_keys = keys.n_keys
     async with upstream(lambda _: None) as origin:
-        with _gateway(file, workers, origin) as (process, port, start_s):
+        with _gateway(keys, workers, origin) as (process, port, start_s):
             print(f"start: {start_s:.1f} s with {workers} workers; {_memory(process.pid)}")
             statuses, took_s = await _one_each(port, n_keys)
             refused = n_keys - statuses[200]
             print(f"{n_keys:,} keys, one request each: {refused} refused {dict(statuses)}, {took_s:.0f} s")
             print(f"memory then: {_memory(process.pid)}")
-            gone_s, come_s = await _change(port, file, n_keys)
+            if isinstance(keys, _Managed):
+                await _stalls(port, keys)
+            gone_s, come_s = await _change(port, keys)
+            print(f"memory then: {_memory(process.pid)}")
             print(f"one key less, one more: gone in all workers after {gone_s:.2f} s, there after {come_s:.2f} s")
     return refused, gone_s, come_s
 
@@ -221,12 +313,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--managed", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "keys.yaml"
-        _write(file, range(asked.keys))
-        _look_ups(file.read_bytes(), asked.keys)
-        refused, gone_s, come_s = asyncio.run(_run(file, asked.keys, asked.workers))
+        keys: _File | _Managed
+        if asked.managed:
+            keys = _Managed(Path(folder), asked.keys)
+        else:
+            keys = _File(Path(folder), asked.keys)
+            _look_ups(keys.path.read_bytes(), asked.keys)
+        refused, gone_s, come_s = asyncio.run(_run(keys, asked.workers))
     return int(refused > 0 or not 0 < gone_s <= _IN_FORCE_S or not 0 < come_s <= _IN_FORCE_S)
 
 

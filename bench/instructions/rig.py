@@ -39,7 +39,7 @@ from bench.instructions.still_loop import StillLoop
 from bench.instructions.wires import Client, Http1Client, Http1Origin, Http2Client, Http2Origin, Upstream
 from bench.traffic import KEYS
 from velox.accounts.service import Accounts
-from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.series import CELLS
 from velox.profiling.flamegraph import folded
@@ -237,7 +237,7 @@ def _make_keys(folder: str) -> None:
     accounts = Accounts(store)
     for at, key in enumerate(KEYS):
         accounts.create_key({"name": f"bench-{at}", "key": key}, "bench")
-    KeySnapshot(store, Path(snapshot_path(folder))).turn(time.time())
+    KeySnapshot(Path(folder)).turn(store, time.time())
     store.close()
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope
-from velox.runtime.budget_opening import BudgetOpening, RuleBook, read_spent
+from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, read_spent
 from velox.runtime.ledger import LedgerFolder
 from velox.settings import load
 from velox.shm.budget_table import BudgetMemory
@@ -61,7 +61,7 @@ def spent(memory: BudgetMemory) -> dict[tuple[str, str], int]:
 
 def opened(store: SqliteStore, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> dict[tuple[str, str], int]:
     memory = BudgetMemory(1000, 1)
-    read_spent(memory, store, RuleBook().rules(rules, keys).values(), keys, NOW_S)
+    read_spent(memory, store, (*rules, *RuleBook().change((), keys)), keys, NOW_S)
     for row in memory.used_rows():
         assert memory.window_of(row)[1] > 0, "who shares it over gateways knows of it before anybody asks"
     return spent(memory)
@@ -99,14 +99,20 @@ def test_rotated_key_goes_on_with_what_it_spent(store: SqliteStore) -> None:
 
 
 def test_rules_of_changed_keys_are_the_new_ones() -> None:
-    """An entry that is another object is read again; one that is gone leaves nothing."""
-    book, own = RuleBook(), (Budget(10**9, None, "day"),)
-    alice, bob = entry(1, budgets=own), entry(2, budgets=own)
-    before = book.rules([rule("gateway")], [alice, bob])
-    assert len(before) == 3 and book.rules([rule("gateway")], [alice, bob]) == before
+    """What a team has is one rule for all of its keys, as long as one has it; a key that is gone leaves nothing."""
+    book, own, of_team = RuleBook(), (Budget(10**9, None, "day"),), (Budget(10**9, None, "week"),)
+    alice, bob = (entry(n, budgets=own, team="web", team_budgets=of_team) for n in (1, 2))
+
+    def windows(rules: Iterable[BudgetRule]) -> list[str]:
+        return sorted(str(each.budget.window) for each in rules)
+
+    assert windows(book.change((), [alice, bob])) == ["day", "day", "week"]
+    assert book.change((), [alice]) == [] and len(book.rules) == 3
     changed = entry(1, budgets=(Budget(10**9, None, "month"),))
-    after = book.rules([], [changed])
-    assert [each.budget.window for each in after.values()] == ["month"]
+    assert windows(book.change((), [changed])) == ["month"]
+    assert windows(book.rules.values()) == ["day", "month", "week"]
+    assert book.change([bob.digest], []) == [] and windows(book.rules.values()) == ["month"]
+    assert windows(book.change((), [bob])) == ["day", "week"], "they were gone: what was spent is read again"
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
@@ -138,15 +144,16 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     logger = logging.Logger("test")
     logger.addHandler(logging.StreamHandler(lines))
     opening = BudgetOpening(settings, memory, folder, logger, fork, start_s=5.0 if how == "fails" else 0.05)
+    no_changes = KeyChanges((), (), lambda: [alice])
     opening.begin([alice], lambda: False, lambda _pid: None)
     assert list(spent(memory).values()) in ([], [0])
-    opening.look(settings.budgets, [alice], time.monotonic())
+    opening.look(settings.budgets, no_changes, time.monotonic())
     assert not opening.pid, "calls before the start must be safe first"
-    opening.look(settings.budgets, [alice], time.monotonic() + 60)
+    opening.look(settings.budgets, no_changes, time.monotonic() + 60)
     assert os.waitpid(opening.pid, 0)[1] == 0
     opening.died()
     assert list(spent(memory).values()) == [7]
-    opening.look(settings.budgets, [alice], time.monotonic() + 120)
+    opening.look(settings.budgets, no_changes, time.monotonic() + 120)
     assert n_forks == 2 and not opening.pid
     assert ("could not be read in 0.05 s" in lines.getvalue()) == (how == "hangs")
     folder.release()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from velox.accounts.service import Accounts
-from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.snapshot import KeySnapshot, changes_path, snapshot_path
 from velox.accounts.sqlite import SqliteAccounts
 from velox.observe.series import CELLS
-from velox.runtime.credentials import KeyWatch, gone_of, some_of
+from velox.runtime.credentials import GONE, KeyWatch, gone_of, some_of
 from velox.settings import load
 from velox.settings.keys import parse_entries, parse_key_file
+from velox.shm.change_log import LogReader
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry, Priority, Rates
@@ -204,18 +205,22 @@ def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
     ]
     tables = [parse_key_file(content.encode(), "keys")[0] for content in contents]
     wanted = [{entry.digest: entry for entry in table} for table in tables]
+    log = LogReader(watched.watch.log, watched.watch.log.end)
     pid = os.fork()
     if pid == 0:
-        seen = 0
         try:
             known = {entry.digest: entry for entry in watched.watch.keys}
             assert watched.watch.keys == parse_entries("one")
             while known != wanted[-1]:
-                for change in watched.watch.take_over():
-                    for digest in gone_of(change.gone):
+                frame = log.read()
+                if frame is None:
+                    continue
+                if frame.kind == GONE:
+                    for digest in gone_of(frame.said):
                         del known[digest]
-                    known.update((entry.digest, entry) for chunk in change.come for entry in some_of(chunk))
-                    seen = wanted.index(known, seen)  # raises ValueError for what was never written
+                else:
+                    known.update((entry.digest, entry) for entry in some_of(frame.said))
+                    assert known in wanted
             os._exit(0)
         finally:
             os._exit(1)
@@ -223,7 +228,6 @@ def test_worker_takes_over_whole_tables_when_it_likes(watched: Watched) -> None:
         watched.file.write_text(content)
         assert watched.settle() == table
 
-    assert not watched.watch.take_over(), "the supervisor has its own"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -259,12 +263,19 @@ class Managed(Watched):
         self.store = SqliteAccounts(folder / "ledger")
         self.accounts = Accounts(self.store)
         self.path = Path(snapshot_path(folder / "ledger"))
-        self.snapshot = KeySnapshot(self.store, self.path)
+        self.changes = Path(changes_path(folder / "ledger"))
+        self.snapshot = KeySnapshot(folder / "ledger")
         super().__init__(folder, VELOX_LEDGER=str(folder / "ledger"), VELOX_MANAGED_KEYS="true")
 
+    def write(self) -> None:
+        while self.snapshot.turn(self.store, self.wall_s):
+            pass
+
     def names(self) -> set[str]:
-        self.snapshot.turn(self.wall_s)
+        self.write()
         self.settle()
+        while self.watch.is_busy:
+            self.turns(1)
         return {key.name for key in self.watch.keys}
 
 
@@ -308,3 +319,77 @@ def test_gateway_with_managed_keys_only_asks_for_one_though_there_is_none(tmp_pa
     settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_MANAGED_KEYS": "true"}, cores=1)
     watch = KeyWatch(settings, GatewayStatus(Segment(1, CELLS)), logging.Logger("test"))
     assert watch.keys == () and watch.auth.asks
+
+
+def test_change_of_one_key_costs_as_much_as_it_is(tmp_path: Path) -> None:
+    """Among thousands: one entry is told to workers, and the others stay the objects that they were."""
+    watched = Managed(tmp_path)
+    for n in range(2000):
+        watched.accounts.create_key({"id": f"k{n}", "name": f"k{n}"}, "me")
+    assert len(watched.names()) == 2001
+    before = {key.name: key for key in watched.watch.keys}
+    watched.watch.take_changes()
+    log = LogReader(watched.watch.log, watched.watch.log.end)
+    watched.accounts.update("key", "k7", {"rpm": 60}, "me")
+    watched.accounts.delete("key", "k8", "me")
+    assert len(watched.names()) == 2000
+    frames = []
+    while (frame := log.read()) is not None:
+        frames.append(frame)
+    gone, come = frames
+    assert gone_of(gone.said) == [before["k8"].digest]
+    assert [(key.name, key.rates.rpm) for key in some_of(come.said)] == [("k7", 60)]
+    assert all(before[key.name] is key for key in watched.watch.keys if key.name != "k7")
+    taken = watched.watch.take_changes()
+    assert (list(taken[0]), [key.name for key in taken[1]]) == ([before["k8"].digest], ["k7"])
+
+
+def test_new_snapshot_is_looked_at_in_parts(tmp_path: Path) -> None:
+    """As a ledger's process that starts anew writes it. What is the same is told to nobody."""
+    watched = Managed(tmp_path)
+    for n in range(1000):
+        watched.accounts.create_key({"id": f"k{n}", "name": f"k{n}"}, "me")
+    assert len(watched.names()) == 1001
+    log = LogReader(watched.watch.log, watched.watch.log.end)
+    watched.accounts.delete("key", "k5", "me")
+    watched.snapshot = KeySnapshot(tmp_path / "ledger")
+    watched.write()
+    watched.turns(1)
+    assert watched.watch.is_busy and len(watched.watch.keys) == 1001
+    assert len(watched.names()) == 1000
+    frame = log.read()
+    assert frame is not None and len(gone_of(frame.said)) == 1 and not log.is_behind
+
+
+def test_digest_that_another_key_has_now_stays(tmp_path: Path) -> None:
+    """One key is deleted, and its secret given to another: whichever is read first, the secret is a key."""
+    watched = Managed(tmp_path)
+    for name in ("z", "a"):  # in the snapshot the new one may come first
+        watched.accounts.create_key({"id": name, "name": name, "key": "sk-0123456789abcdef"}, "me")
+        assert watched.names() == {"", name}
+        watched.accounts.delete("key", name, "me")
+        watched.accounts.create_key({"id": f"{name}2", "name": "next", "key": "sk-0123456789abcdef"}, "me")
+        watched.snapshot = KeySnapshot(tmp_path / "ledger")
+        assert watched.names() == {"", "next"}
+        watched.accounts.delete("key", f"{name}2", "me")
+        assert watched.names() == {""}
+
+
+def test_changes_that_nobody_can_have_written_change_nothing(tmp_path: Path) -> None:
+    """Half of a line waits for its other half; what is no line is told, and what was in force stays."""
+    watched = Managed(tmp_path)
+    watched.accounts.create_key({"id": "a", "name": "a"}, "me")
+    assert watched.names() == {"", "a"}
+    watched.accounts.create_key({"id": "b", "name": "b"}, "me")
+    before = watched.changes.read_bytes()
+    watched.write()
+    whole = watched.changes.read_bytes()
+    watched.changes.write_bytes(whole[:-9])
+    watched.settle()
+    assert {key.name for key in watched.watch.keys} == {"", "a"}
+    watched.changes.write_bytes(whole)
+    assert watched.names() == {"", "a", "b"}
+    watched.changes.write_bytes(whole + b"no line at all\n")
+    assert watched.names() == {"", "a", "b"}
+    watched.changes.unlink()
+    assert watched.names() == {"", "a", "b"} and len(before) < len(whole)

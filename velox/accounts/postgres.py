@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from velox.accounts.model import KINDS, Change, Digest, Kind
-from velox.accounts.store import Conflict, ConflictError, Write
+from velox.accounts.store import Conflict, ConflictError, Touched, Write
 from velox.ledger.postgres import safe_text
 from velox.ledger.postgres_database import PostgresDatabase, Row, Transaction
 
@@ -120,6 +120,26 @@ class PostgresAccounts:
         )
         values = (safe_text(where[name]) for name in found)
         return [_change(row) for row in self._database.rows(sql, before, limit, *values)]
+
+    def touched(self, after: int, most: int) -> list[Touched]:
+        """Return what changes with numbers above `after` were of, in their order; at most so many."""
+        sql = "SELECT number, kind, object_id FROM velox_change WHERE number > $1 ORDER BY number LIMIT $2"
+        return [Touched(*row) for row in self._database.rows(sql, after, most)]
+
+    def keys_of(self, kind: Kind, id: str, after: str, most: int) -> tuple[list[bytes], list[Digest]]:  # noqa: A002
+        """Return documents of keys, with their digests: of the key of this id, or of those of a team or user."""
+        held = f"kind = 'key' AND {'id' if kind == 'key' else _COLUMNS[kind]} = $1 AND id > $2"
+        chosen = f"SELECT id, document FROM velox_account WHERE {held} ORDER BY id LIMIT $3"  # noqa: S608 - of our own
+        of_them = (
+            "SELECT digest, key, until_s FROM velox_account JOIN velox_digest ON key = id"  # noqa: S608
+            f" WHERE {held} AND id <= $3 ORDER BY digest"
+        )
+        with self._database.snapshot() as snapshot:
+            rows = snapshot.rows(chosen, safe_text(id), safe_text(after), most)
+            if not rows:
+                return [], []
+            digests = snapshot.rows(of_them, safe_text(id), safe_text(after), rows[-1][0])
+        return [str(row[1]).encode() for row in rows], [Digest(*row) for row in digests]
 
     def everything(self) -> tuple[int, dict[Kind, list[bytes]], list[Digest]]:
         """Return the number of the last change, all documents, and all digests, as they are at one moment."""

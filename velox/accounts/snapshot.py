@@ -1,32 +1,55 @@
-"""The keys in force, in a file: written by the ledger's process, read by the supervisor.
+"""The keys in force, in two files: written by the ledger's process, read by the supervisor.
 
-Knows: how the file is laid out, and that most of it is the same as the last time. Does not know: where keys are kept,
-or who must know them.
+    keys.snapshot    all of them; replaced as a whole, at the writer's start and when the other one has become long
+    keys.changes     what has changed since: a line more for each key that has
 
-The file is what workers go by when the database is away, and at the start. It is replaced as a whole, and its first
-line has the digest of the rest, so that half of a file is never taken for one. Each further line is a key.
+Knows: how the files are laid out, and which of their lines are new. Does not know: what a line says (key_lines.py),
+where keys are kept, or who must know them.
+
+They are what workers go by when the database is away, and at the start. The first line of the snapshot has the digest
+of the rest, each line of the changes a checksum of its own: half of a file, or of a line, is never taken for one. The
+changes name the snapshot that they belong to; those of another one don't count. So whatever is killed, whenever, what
+is read is what was in force at some moment, and the last one that was written down.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from velox.accounts.force import entry_of, is_over
+from velox.accounts.key_lines import KeyLines, KeyState, gone_line, key_line
 from velox.accounts.model import Digest, Key, Kind, Team, User
-from velox.accounts.store import AccountStore
+from velox.accounts.store import AccountStore, Touched
+from velox.ledger.store import StoreError
 from velox.types import KeyEntry
 
-__all__ = ["MOST_SNAPSHOT_BYTES", "KeySnapshot", "SnapshotError", "SnapshotReader", "snapshot_path"]
+__all__ = [
+    "MOST_SNAPSHOT_BYTES",
+    "KeySnapshot",
+    "Snapshot",
+    "SnapshotError",
+    "changes_begin",
+    "changes_in",
+    "changes_path",
+    "read_keys",
+    "snapshot_path",
+]
+
+T = TypeVar("T", Key, Team, User)
 
 MOST_SNAPSHOT_BYTES: Final = 512 * 2**20
-_VERSION: Final = 1
-_NONE: Final = b""
+_VERSION: Final = 2
+# Keys that are read from the store, and written, in one turn.
+_PART: Final = 500
+_LEAST_CHANGES_BYTES: Final = 16 * 2**20
+_CRC_CHARS: Final = 8
 
 
 class SnapshotError(ValueError):
@@ -38,107 +61,207 @@ def snapshot_path(folder: str | Path) -> str:
     return str(Path(folder) / "keys.snapshot")
 
 
+def changes_path(folder: str | Path) -> str:
+    """Return where the file of changes is."""
+    return str(Path(folder) / "keys.changes")
+
+
 class _Head(msgspec.Struct):
-    """The first line. number: of the last change. sha256: of all that follows, in hexadecimal."""
+    """The first line of both. number: of the last change in the snapshot.
+
+    sha256: of all that follows in the snapshot, in hexadecimal.
+    """
 
     version: int
     number: int
     sha256: str
 
 
-class SnapshotReader:
-    """Reads the file again and again."""
+def _head(line: bytes) -> _Head:
+    try:
+        head = msgspec.json.decode(line, type=_Head)
+    except msgspec.DecodeError as exc:
+        raise SnapshotError("it is no file of keys") from exc
+    if head.version != _VERSION:
+        raise SnapshotError(f"it is of version {head.version}, this Velox reads {_VERSION}")
+    return head
 
-    def __init__(self) -> None:
-        self._decode: Final = msgspec.json.Decoder(KeyEntry).decode
-        self._known: dict[bytes, KeyEntry] = {}
 
-    def read(self, content: bytes) -> tuple[KeyEntry, ...]:
-        """Return the keys. Raises SnapshotError."""
-        first, _, rest = content.partition(b"\n")
+class Snapshot:
+    """A snapshot as it was read. Raises SnapshotError."""
+
+    def __init__(self, content: bytes) -> None:
+        self.head, _, rest = content.partition(b"\n")
+        head = _head(self.head)
+        if hashlib.sha256(rest).hexdigest() != head.sha256:
+            raise SnapshotError("it is not whole")
+        self._rest: Final = rest
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {len(self._rest)} bytes>"
+
+    def states(self, lines: KeyLines) -> Iterator[KeyState]:
+        """Yield what holds for each key. Raises SnapshotError."""
+        at = 0
         try:
-            head = msgspec.json.decode(first, type=_Head)
-            if head.version != _VERSION:
-                raise SnapshotError(f"it is of version {head.version}, this Velox reads {_VERSION}")
-            if hashlib.sha256(rest).hexdigest() != head.sha256:
-                raise SnapshotError("it is not whole")
-            known, decode = self._known, self._decode
-            self._known = {line: known.get(line) or decode(line) for line in rest.splitlines()}
+            while (end := self._rest.find(b"\n", at)) >= 0:
+                yield lines.read(self._rest[at:end])
+                at = end + 1
         except msgspec.DecodeError as exc:
-            raise SnapshotError("it is no file of keys") from exc
-        return tuple(self._known.values())
+            raise SnapshotError("a line is no key") from exc
+
+
+def changes_in(content: bytes, at: int) -> tuple[list[bytes], int]:
+    """Return the lines of a file of changes from a position on, and the position behind the last whole one."""
+    lines = []
+    while (end := content.find(b"\n", at)) >= 0:
+        line = content[at + _CRC_CHARS : end]
+        if content[at : at + _CRC_CHARS] != b"%08x" % zlib.crc32(line):
+            break
+        lines.append(line)
+        at = end + 1
+    return lines, at
+
+
+def changes_begin(content: bytes, head: bytes) -> int:
+    """Return where the lines of a file of changes begin; 0: it does not belong to the snapshot of this head."""
+    return len(head) + 1 if content.startswith(head + b"\n") else 0
+
+
+def read_keys(snapshot: bytes, changes: bytes) -> tuple[KeyEntry, ...]:
+    """Return the keys of both files. changes: b"": there is none. Raises SnapshotError."""
+    lines, found = KeyLines(), Snapshot(snapshot)
+    known = {state.id: state.entries for state in found.states(lines)}
+    at = changes_begin(changes, found.head)
+    for line in changes_in(changes, at)[0] if at else ():
+        state = lines.read(line)
+        known[state.id] = state.entries
+    return tuple(entry for entries in known.values() for entry in entries)
 
 
 class KeySnapshot:
-    """Writes the file whenever accounts have changed."""
+    """Writes the files as accounts change. In each turn a part of what there is to do.
 
-    def __init__(self, store: AccountStore, path: Path) -> None:
-        self._store: Final = store
-        self._path: Final = path
-        self._number = -1  # of the change that is written
-        # By all that follows from it. None: it may do nothing.
-        self._lines: dict[tuple[Digest, bytes, bytes, bytes], bytes | None] = {}
+    least_changes_bytes: how long the changes may become, or as long as the snapshot, before all is written anew.
+    """
+
+    def __init__(self, folder: Path, least_changes_bytes: int = _LEAST_CHANGES_BYTES) -> None:
+        self._least_bytes: Final = least_changes_bytes
+        self._path: Final = Path(snapshot_path(folder))
+        self._changes_path: Final = Path(changes_path(folder))
+        self._number = -1  # of the last change that is written with all before it; -1: nothing is
+        self._pending: Final[deque[tuple[Touched, str]]] = deque()  # with the id of the last key of it that is written
+        self._n_bytes = 0  # of the changes
+        self._most_bytes = 0
 
     def __repr__(self) -> str:
         return f"<KeySnapshot {self._path} {self._number}>"
 
-    def turn(self, now_s: float) -> bool:
-        """Write the file if anything has changed; True: it was written. Raises StoreError, OSError."""
-        if self._store.number() == self._number:
-            return False
-        number, documents, digests = self._store.everything()
-        lines = b"".join(self._all(documents, digests, now_s))
-        head = msgspec.json.encode(_Head(_VERSION, number, hashlib.sha256(lines).hexdigest()))
-        _replace(self._path, head + b"\n" + lines)
+    def turn(self, store: AccountStore, now_s: float) -> bool:
+        """Write what has changed, or a part of it; True: something was written, look again.
+
+        Raises StoreError; OSError: then all is written anew the next time.
+        """
+        try:
+            return self._turn(store, now_s)
+        except StoreError:
+            self._pending.clear()  # they are asked for again
+            raise
+        except OSError:
+            self._number = -1
+            raise
+
+    def _turn(self, store: AccountStore, now_s: float) -> bool:
+        if self._number >= 0 and not self._pending:
+            number = store.number()
+            if number == self._number:
+                return False
+            if number < self._number:
+                self._number = -1  # another database, or an older state of this one
+        if self._number < 0 or self._n_bytes > self._most_bytes:
+            self._write_all(store, now_s)
+            return True
+        if not self._pending:
+            touched = store.touched(self._number, _PART)
+            # Each once, at the place of its last change.
+            last = {(each.kind, each.id): each for each in touched}
+            self._pending.extend((each, "") for each in touched if last[each.kind, each.id] is each)
+        lines: list[bytes] = []
+        number = self._number
+        while self._pending and len(lines) < _PART:
+            each, after = self._pending.popleft()
+            found, reached = _lines_of(store, each, after, now_s)
+            lines += found
+            if reached:
+                self._pending.appendleft((each, reached))
+                break
+            number = each.number
+        self._append(lines)
         self._number = number
         return True
 
-    def _all(self, documents: Mapping[Kind, Sequence[bytes]], digests: Sequence[Digest], now_s: float) -> list[bytes]:
-        keys, teams, users = (_by_id(documents[kind]) for kind in ("key", "team", "user"))
-        owners = {id_: _owners(document) for id_, document in keys.items()}
-        known, self._lines = self._lines, {}
-        found = []
-        for digest in digests:
-            key = keys.get(digest.key)
-            if key is None:
-                continue
-            team, user = owners[digest.key]
-            # An owner that is not there is one that may do nothing: deleting is refused while it has keys.
-            told = digest, key, teams.get(team, _NONE), users.get(user, _NONE)
-            line = known[told] if told in known else _line(*told)
-            self._lines[told] = line
-            if line is not None and not is_over(digest, now_s):
-                found.append(line)
-        return found
+    def _append(self, lines: Iterable[bytes]) -> None:
+        content = b"".join(b"%08x%b\n" % (zlib.crc32(line), line) for line in lines)
+        if not content:
+            return
+        with self._changes_path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._n_bytes += len(content)
+
+    def _write_all(self, store: AccountStore, now_s: float) -> None:
+        number, documents, digests = store.everything()
+        lines = b"".join(_all(documents, digests, now_s))
+        head = msgspec.json.encode(_Head(_VERSION, number, hashlib.sha256(lines).hexdigest())) + b"\n"
+        self._pending.clear()
+        _replace(self._path, head + lines)
+        # Between the two the changes belong to a snapshot that is gone: they count no longer.
+        _replace(self._changes_path, head)
+        self._number, self._n_bytes = number, 0
+        self._most_bytes = max(self._least_bytes, len(lines))
 
 
-class _Id(msgspec.Struct):
-    id: str
+def _lines_of(store: AccountStore, touched: Touched, after: str, now_s: float) -> tuple[list[bytes], str]:
+    """Return the lines of keys that a change is of, and the id of the last one if there may be more.
+
+    Keys are read before their owners: so a key is never written with an owner as it was before the key was its.
+    """
+    documents, digests = store.keys_of(touched.kind, touched.id, after, _PART)
+    keys = list(_decoded(documents, Key))
+    if touched.kind == "key" and not keys:
+        return [gone_line(touched.id)], ""
+    teams = _owners(store, "team", Team, {key.team for key in keys})
+    users = _owners(store, "user", User, {key.user for key in keys})
+    by_key = _by_key(digests)
+    lines = [key_line(key, teams.get(key.team), users.get(key.user), by_key.get(key.id, ()), now_s) for key in keys]
+    return lines, keys[-1].id if touched.kind != "key" and len(keys) == _PART else ""
 
 
-class _Owners(msgspec.Struct):
-    team: str = ""
-    user: str = ""
+def _owners(store: AccountStore, kind: Kind, made: type[T], ids: Iterable[str]) -> dict[str, T]:
+    found = ((id_, store.get(kind, id_)) for id_ in ids if id_)
+    return {id_: msgspec.json.decode(document, type=made) for id_, document in found if document is not None}
 
 
-def _by_id(documents: Sequence[bytes]) -> dict[str, bytes]:
-    decode = msgspec.json.Decoder(_Id).decode
-    return {decode(document).id: document for document in documents}
+def _all(documents: Mapping[Kind, Sequence[bytes]], digests: Sequence[Digest], now_s: float) -> Iterator[bytes]:
+    teams = {each.id: each for each in _decoded(documents["team"], Team)}
+    users = {each.id: each for each in _decoded(documents["user"], User)}
+    by_key = _by_key(digests)
+    for key in _decoded(documents["key"], Key):
+        held = by_key.get(key.id)
+        if held is not None:
+            yield key_line(key, teams.get(key.team), users.get(key.user), held, now_s) + b"\n"
 
 
-def _owners(document: bytes) -> tuple[str, str]:
-    found = msgspec.json.decode(document, type=_Owners)
-    return found.team, found.user
+def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterator[T]:
+    return map(msgspec.json.Decoder(made).decode, documents)
 
 
-def _line(digest: Digest, key: bytes, team: bytes, user: bytes) -> bytes | None:
-    entry = entry_of(
-        digest,
-        msgspec.json.decode(key, type=Key),
-        msgspec.json.decode(team, type=Team) if team else None,
-        msgspec.json.decode(user, type=User) if user else None,
-    )
-    return None if entry is None else msgspec.json.encode(entry) + b"\n"
+def _by_key(digests: Iterable[Digest]) -> dict[str, list[Digest]]:
+    found: dict[str, list[Digest]] = {}
+    for digest in digests:
+        found.setdefault(digest.key, []).append(digest)
+    return found
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from velox.accounts.model import KINDS, Change, Digest, Kind
-from velox.accounts.store import Conflict, ConflictError, Write
+from velox.accounts.store import Conflict, ConflictError, Touched, Write
 from velox.ledger.sqlite_file import connect, failing, transaction
 
 __all__ = ["SqliteAccounts"]
@@ -136,6 +136,23 @@ class SqliteAccounts:
         with self._using() as db:
             rows = db.execute(sql, (before, before, *(where[name] for name in found), limit)).fetchall()
         return [_change(row) for row in rows]
+
+    def touched(self, after: int, most: int) -> list[Touched]:
+        """Return what changes with numbers above `after` were of, in their order; at most so many."""
+        sql = "SELECT number, kind, object_id FROM change WHERE number > ? ORDER BY number LIMIT ?"
+        with self._using() as db:
+            return [Touched(*row) for row in db.execute(sql, (after, most))]
+
+    def keys_of(self, kind: Kind, id: str, after: str, most: int) -> tuple[list[bytes], list[Digest]]:  # noqa: A002
+        """Return documents of keys, with their digests: of the key of this id, or of those of a team or user."""
+        held = f"kind = 'key' AND {'id' if kind == 'key' else kind} = ? AND id > ?"
+        chosen = f"SELECT id, document FROM account WHERE {held} ORDER BY id LIMIT ?"  # noqa: S608 - of our own
+        with self._using() as db:
+            rows = db.execute(chosen, (id, after, most)).fetchall()
+            if not rows:
+                return [], []
+            sql = f"SELECT digest, key, until_s FROM account JOIN digest ON key = id WHERE {held} AND id <= ?"  # noqa: S608
+            return [row[1] for row in rows], [Digest(*row) for row in db.execute(sql, (id, after, rows[-1][0]))]
 
     def everything(self) -> tuple[int, dict[Kind, list[bytes]], list[Digest]]:
         """Return the number of the last change, all documents, and all digests, as they are at one moment."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from velox.accounts.model import Change, Digest, Kind
 
-__all__ = ["AccountStore", "Conflict", "ConflictError", "Write"]
+__all__ = ["AccountStore", "Conflict", "ConflictError", "Touched", "Write"]
 
 
 class ConflictError(Exception):
@@ -56,6 +56,14 @@ class Write:
     digests: Sequence[Digest] | None = None
 
 
+class Touched(NamedTuple):
+    """That an account has changed, whatever it is now. number: of the change."""
+
+    number: int
+    kind: Kind
+    id: str
+
+
 class AccountStore(Protocol):
     """Where accounts are kept. All raise ledger.store.StoreError when the database fails."""
 
@@ -79,6 +87,15 @@ class AccountStore(Protocol):
 
     def changes(self, before: int, limit: int, where: Mapping[str, str]) -> list[Change]:
         """Return changes with numbers below `before` (0: all), the last first. where: kind, object_id, actor."""
+
+    def touched(self, after: int, most: int) -> list[Touched]:
+        """Return what changes with numbers above `after` were of, in their order; at most so many."""
+
+    def keys_of(self, kind: Kind, id: str, after: str, most: int) -> tuple[list[bytes], list[Digest]]:  # noqa: A002
+        """Return documents of keys, with their digests: of the key of this id, or of those of a team or user.
+
+        Of an owner's: those whose id is above `after`, in the order of their ids, at most so many.
+        """
 
     def everything(self) -> tuple[int, dict[Kind, list[bytes]], list[Digest]]:
         """Return the number of the last change, all documents, and all digests, as they are at one moment."""

@@ -7,7 +7,7 @@ Knows: scopes, filters, and what makes two rules the same budget. Does not know:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,7 +22,9 @@ __all__ = [
     "BudgetScope",
     "Spender",
     "has_budgets",
+    "own_budgets",
     "own_rules",
+    "rules_of",
     "spender_of",
     "subjects",
 ]
@@ -114,14 +116,24 @@ def _counts(rule: BudgetRule, spender: Spender) -> bool:
 
 def own_rules(caller: Caller) -> Iterator[BudgetRule]:
     """Yield the rules that the budgets of a caller's key, team and user are."""
-    for n, each in enumerate(caller.budgets):
-        yield BudgetRule(f"budgets[{n}] of the key", "key", each, owner=caller.id.hex())
-    if caller.team:
-        for n, each in enumerate(caller.team_budgets):
-            yield BudgetRule(f"budgets[{n}] of the team", "team", each, owner=caller.team)
-    if caller.user:
-        for n, each in enumerate(caller.user_budgets):
-            yield BudgetRule(f"budgets[{n}] of the user", "user", each, owner=caller.user)
+    for scope, owner, budgets in own_budgets(caller):
+        yield from rules_of(scope, owner, budgets)
+
+
+def own_budgets(caller: Caller) -> Iterator[tuple[BudgetScope, str, tuple[Budget, ...]]]:
+    """Yield what a caller's key, team and user have, each with its scope and whose it is."""
+    if caller.budgets:
+        yield "key", caller.id.hex(), caller.budgets
+    if caller.team and caller.team_budgets:
+        yield "team", caller.team, caller.team_budgets
+    if caller.user and caller.user_budgets:
+        yield "user", caller.user, caller.user_budgets
+
+
+def rules_of(scope: BudgetScope, owner: str, budgets: Iterable[Budget]) -> Iterator[BudgetRule]:
+    """Yield the rules that the budgets of one owner are."""
+    for n, each in enumerate(budgets):
+        yield BudgetRule(f"budgets[{n}] of the {scope}", scope, each, owner=owner)
 
 
 def has_budgets(caller: Caller | KeyEntry) -> bool:

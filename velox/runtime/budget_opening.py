@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -29,14 +30,14 @@ from velox.ledger.collector import Collector
 from velox.ledger.store import Question, Store, StoreError
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
-from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_rules, subjects
+from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_budgets, rules_of, subjects
 from velox.runtime.ledger import LedgerFolder
 from velox.runtime.stores import record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable
-from velox.types import KeyEntry
+from velox.types import Budget, KeyEntry
 
-__all__ = ["BudgetOpening", "RuleBook", "budget_memory", "read_spent"]
+__all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
 
 _LEAST_ROWS: Final = 65_536
 _MOST_ROWS: Final = 4_194_304
@@ -64,27 +65,61 @@ def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
 
 
 class RuleBook:
-    """All rules: those of the settings, and those that keys have for themselves.
+    """The rules that keys, their teams and users have for themselves, by their identity.
 
-    It is asked after each change of a key. What the unchanged keys have is remembered: there may be many thousands.
+    A change costs as much as it is: there may be many thousands of keys.
     """
 
     def __init__(self) -> None:
-        self._own: dict[bytes, tuple[KeyEntry, Sequence[tuple[str, BudgetRule]]]] = {}
+        self.rules: Final[dict[str, BudgetRule]] = {}
+        self._n_keys: Final[Counter[str]] = Counter()  # that have a rule
+        self._of_key: Final[dict[bytes, tuple[str, ...]]] = {}  # identities, by the key's digest
+        # Of each owner as it was last: the same for all of its keys.
+        self._of_owner: Final[dict[tuple[str, str], tuple[tuple[Budget, ...], tuple[tuple[str, BudgetRule], ...]]]] = {}
 
-    def rules(self, rules: Iterable[BudgetRule], keys: Iterable[KeyEntry]) -> dict[str, BudgetRule]:
-        """Return them by their identity."""
-        before, self._own = self._own, {}
-        found = {rule.identity: rule for rule in rules}
-        for key in keys:
-            if not has_budgets(key):
-                continue
-            own = before.get(key.digest)
-            if own is None or own[0] is not key:
-                own = key, [(rule.identity, rule) for rule in own_rules(caller_of(key))]
-            self._own[key.digest] = own
-            found.update(own[1])
-        return found
+    def __repr__(self) -> str:
+        return f"<RuleBook {len(self.rules)}>"
+
+    def change(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> list[BudgetRule]:
+        """Know no longer the keys of these digests, and know these entries; return the rules that are new."""
+        before: dict[str, BudgetRule] = {}
+        added: dict[str, BudgetRule] = {}
+        for digest in gone:
+            self._forget(digest, before)
+        for key in come:
+            self._forget(key.digest, before)
+            if has_budgets(key):
+                self._learn(key, added)
+        return [rule for identity, rule in added.items() if identity not in before]
+
+    def _forget(self, digest: bytes, forgotten: dict[str, BudgetRule]) -> None:
+        for identity in self._of_key.pop(digest, ()):
+            self._n_keys[identity] -= 1
+            if not self._n_keys[identity]:
+                del self._n_keys[identity]
+                forgotten[identity] = self.rules.pop(identity)
+
+    def _learn(self, key: KeyEntry, added: dict[str, BudgetRule]) -> None:
+        identities = []
+        for scope, owner, budgets in own_budgets(caller_of(key)):
+            known = self._of_owner.get((scope, owner))
+            if known is None or (known[0] is not budgets and known[0] != budgets):
+                known = budgets, tuple((rule.identity, rule) for rule in rules_of(scope, owner, budgets))
+                self._of_owner[scope, owner] = known
+            for identity, rule in known[1]:
+                identities.append(identity)
+                self._n_keys[identity] += 1
+                if identity not in self.rules:
+                    self.rules[identity] = added[identity] = rule
+        self._of_key[key.digest] = tuple(identities)
+
+
+class KeyChanges(NamedTuple):
+    """Keys: digests that are gone, entries that have come since the last time; all that hold now, when asked."""
+
+    gone: Sequence[bytes]
+    come: Sequence[KeyEntry]
+    all: Callable[[], Sequence[KeyEntry]]
 
 
 class _Spent(NamedTuple):
@@ -116,7 +151,7 @@ def read_spent(
     single = [] if changed_s is None else list(_single(store, single_s, int(now_s) + _DAY_S, known))
     amounts: dict[int, tuple[BudgetWindow, int]] = {}
     rows: dict[str, int | None] = {}  # of one rule, by subject
-    for rule in rules:
+    for rule in {rule.identity: rule for rule in rules}.values():
         window = window_at(rule.budget, now_s)
         since_s = _since(window.start_s, now_s)
         if since_s not in sums:
@@ -207,21 +242,20 @@ class BudgetOpening:
         self._folder: Final = folder
         self._logger: Final = logger
         self._fork: Final = fork
-        self._seen: tuple[Sequence[BudgetRule], Sequence[KeyEntry]] | None = None
-        self._known: frozenset[str] = frozenset()
+        self._fixed: Sequence[BudgetRule] = ()  # rules of the settings
         self._due: tuple[float, float, tuple[BudgetRule, ...]] | None = None
         self.pid = 0
 
     def __repr__(self) -> str:
-        return f"<BudgetOpening pid={self.pid} known={len(self._known)}>"
+        return f"<BudgetOpening pid={self.pid} {self._book!r}>"
 
     def begin(
         self, keys: Sequence[KeyEntry], is_stopped: Callable[[], bool], on_reaped: Callable[[int], object]
     ) -> None:
         """Read what was spent before the start, and wait for that. Without budgets there is nothing to read."""
-        self._seen = (self._settings.budgets, keys)
-        found = self._book.rules(self._settings.budgets, keys)
-        self._known, rules = frozenset(found), tuple(found.values())
+        self._fixed = self._settings.budgets
+        own = self._book.change((), keys)
+        rules = (*self._fixed, *own)
         if not rules:
             return
         pid = self._fork(partial(self._read, rules, keys, None))
@@ -246,20 +280,26 @@ class BudgetOpening:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
         self._due = (time.monotonic() + _SETTLED_S, time.time(), rules)
 
-    def look(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], now_s: float) -> None:
-        """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic."""
-        if self._seen is None or self._seen[0] is not rules or self._seen[1] is not keys:
-            self._seen = (rules, keys)
-            found = self._book.rules(rules, keys)
-            new = tuple(rule for identity, rule in found.items() if identity not in self._known)
-            self._known = frozenset(found)
-            if new:
-                before = () if self._due is None else self._due[2]
-                self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
+    def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
+        """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic.
+
+        keys: what has changed since the last time.
+        """
+        new: list[BudgetRule] = []
+        if rules is not self._fixed:
+            known = {rule.identity for rule in self._fixed} | self._book.rules.keys()
+            new += [rule for rule in rules if rule.identity not in known]
+            self._fixed = rules
+        if keys.gone or keys.come:
+            fixed = {rule.identity for rule in self._fixed}
+            new += [rule for rule in self._book.change(keys.gone, keys.come) if rule.identity not in fixed]
+        if new:
+            before = () if self._due is None else self._due[2]
+            self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
         if self._due is not None and now_s >= self._due[0] and not self.pid:
-            _, changed_s, new = self._due
+            _, changed_s, due = self._due
             self._due = None
-            self.pid = self._fork(partial(self._read, new, keys, changed_s))
+            self.pid = self._fork(partial(self._read, due, keys.all(), changed_s))
 
     def died(self) -> None:
         """Note that the child was reaped."""

@@ -15,118 +15,93 @@ import logging
 import math
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeAlias
 
-from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, SnapshotReader, snapshot_path
 from velox.gateway.auth import Authenticator
 from velox.net.client.tls import TlsIngress
 from velox.net.client.tls_context import ServerCertificate, renewed_context, server_context
 from velox.policy.settled import Settled
+from velox.runtime.file_state import FileState, file_state
+from velox.runtime.managed_keys import ChangedKey, ManagedKeys
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
 from velox.settings.key_file import KeyFile
-from velox.settings.keys import key_file_end, merged, read_key_file, with_managed
+from velox.settings.keys import MOST_KEYS, key_file_end, merged, read_key_file, with_managed
 from velox.settings.problems import Problem
-from velox.settings.tree import FileEnd, read_regular_file
+from velox.settings.tree import FileEnd
+from velox.shm.change_log import ChangeLog
 from velox.shm.snapshot import SharedSnapshot
 from velox.shm.status import GatewayStatus
 from velox.types import KeyEntry
 
 __all__ = [
     "CLOCK_NS",
+    "COME",
+    "GONE",
     "Certificates",
-    "FileState",
-    "KeyChange",
     "KeyWatch",
-    "LostKeysError",
-    "file_state",
     "gone_of",
     "some_of",
 ]
 
-_MANAGED_S: Final = 0.25
 _KEYS_BYTES: Final = 256 * 2**20  # more than settings/keys.py lets through; untouched pages take no memory
 # The file system's clock may be this much behind the system's.
 CLOCK_NS: Final = 20_000_000
 
 
-FileState: TypeAlias = tuple[int, ...] | str
-
-
-def file_state(path: str) -> FileState:
-    """Return what differs when a file has changed; the last is the later of its two times, in nanoseconds."""
-    try:
-        found = Path(path).stat()
-    except OSError as exc:
-        return exc.strerror or "gone"
-    # The time of the last change of the inode can't be set back, unlike that of the content.
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-class KeyChange(NamedTuple):
-    """A change of the keys. gone: digests, one after the other. come: entries that are new or other, pickled in parts.
-
-    They pass through the gateway's own memory only.
-    """
-
-    number: int
-    gone: bytes
-    come: tuple[bytes, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        """How much it is."""
-        return len(self.gone) + sum(map(len, self.come))
-
-
-class LostKeysError(Exception):
-    """A worker was not there for so many changes that it can't know which keys hold."""
+# Kinds of frames in the log of changes. They pass through the gateway's own memory only.
+GONE: Final = 0  # digests, one after the other
+COME: Final = 1  # entries that are new or other, pickled
 
 
 def gone_of(digests: bytes) -> list[bytes]:
-    """Return the digests of a change."""
+    """Return the digests of a frame."""
     return [digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)]
 
 
 def some_of(chunk: bytes) -> list[KeyEntry]:
-    """Return the entries of one part of a change."""
+    """Return the entries of a frame."""
     entries: list[KeyEntry] = pickle.loads(chunk)  # noqa: S301 - it was never outside of the gateway's own memory
     return entries
 
 
 _DIGEST_BYTES: Final = 32
 _PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
-# Entries that a worker takes over in one step: some 2 ms.
-_CHUNK: Final = 250
-# Workers look four times a second, the file is read twice a second: none misses so many.
-_MOST_CHANGES: Final = 64
-_LOG_BYTES: Final = 16 * 2**20
+# Of a frame, which a worker takes over in one step: some 2 ms.
+_CHUNK: Final = 100
+# Workers look four times a second, and one that stands still for 10 s is killed: after this nobody reads old changes.
+_FORGET_S: Final = 60.0
+_FORGET_BYTES: Final = 2**20
 
 
 class KeyWatch:
     """Of one gateway; a worker has the copy that it was forked with.
 
-    keys: those that hold, in the supervisor; in a worker those of its start. auth: who has which of them.
-    wall: Unix time in seconds, by which keys expire.
+    auth: who has which of the keys.
+    log: of changes, for workers. wall: Unix time in seconds, by which keys expire.
     """
 
     def __init__(
         self, settings: Settings, status: GatewayStatus, logger: logging.Logger, wall: Callable[[], float] = time.time
     ) -> None:
         self._wall: Final = wall
-        self._all = settings.api_keys  # also those that have expired
-        self._managed: Final = (
-            ManagedKeys(settings.ledger, logger) if settings.managed_keys and settings.ledger is not None else None
-        )
-        self.keys = _in_force(self._all, wall())
-        self._expires_s = _next_expiry(self.keys)
+        # Those that are not managed, also the expired ones.
+        self._others = tuple(key for key in settings.api_keys if not key.is_managed)
+        self._digests = frozenset(key.digest for key in self._others)
+        self._managed: Final = _managed(settings, logger)
+        in_force = _in_force(settings.api_keys, wall())
+        self._by_digest = {key.digest: key for key in in_force}
+        self._keys: tuple[KeyEntry, ...] | None = in_force
+        self._expires_s = _next_expiry(in_force)
+        self._is_full = False
         # Made once: processes that are forked share it until they change it.
-        self.auth: Final = Authenticator(self.keys, asks=settings.asks_for_keys)
-        self._number = 0  # of changes that this process knows of
-        self._log: list[KeyChange] = []
-        self._snapshot: Final[SharedSnapshot[tuple[KeyChange, ...]]] = SharedSnapshot(_KEYS_BYTES)
+        self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys)
+        self.log: Final = ChangeLog(_KEYS_BYTES)
+        self._now_s = 0.0  # monotonic, when it looked last
+        self._told_s = 0.0
+        self._gone: list[bytes] = []
+        self._come: list[KeyEntry] = []
         self._path: Final = settings.api_keys_file
         self._file: Final = KeyFile(self._path or "")
         self._end = settings.key_file_end
@@ -135,19 +110,34 @@ class KeyWatch:
         self._content: Final = Settled(b"")  # by its hash; what the settings were read from is looked at once more
         # What the file was when its content had this hash; None: it is read again. A file of 100,000 keys has 12 MB.
         self._hashed: tuple[FileState, bytes] | None = None
-        status.n_keys = len(self.keys)
+        status.n_keys = len(in_force)
 
     def __repr__(self) -> str:
-        return f"<KeyWatch {self._path} keys={len(self.keys)}>"
+        return f"<KeyWatch {self._path} keys={len(self._by_digest)}>"
+
+    @property
+    def keys(self) -> tuple[KeyEntry, ...]:
+        """Return the keys that hold, in the supervisor; in a worker those of its start. The same until they change."""
+        if self._keys is None:
+            self._keys = tuple(self._by_digest.values())
+        return self._keys
+
+    @property
+    def is_busy(self) -> bool:
+        """True while there is more to look at: then look() wants to be called soon."""
+        return self._managed is not None and self._managed.is_busy
 
     def look(self, now_s: float) -> None:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
+        self._now_s = now_s
         if self._wall() >= self._expires_s:
-            n_before = len(self.keys)
-            self._publish(_in_force(self._all, self._wall()))
-            self._logger.info("keys that have expired: %d", n_before - len(self.keys))
-        if self._managed is not None:
-            self._look_at_managed(self._managed, now_s)
+            n_before = len(self._by_digest)
+            self._publish()
+            self._logger.info("keys that have expired: %d", n_before - len(self._by_digest))
+        if self.log.n_bytes > _FORGET_BYTES and now_s >= self._told_s + _FORGET_S:
+            self.log.forget()
+        if self._managed is not None and (changed := self._managed.look(now_s)):
+            self._change(changed)
         if self._path is None or not self._content.is_due(now_s):
             return
         state, now_ns = file_state(self._path), time.time_ns()
@@ -161,43 +151,49 @@ class KeyWatch:
             self._content.take(mark)
             self._judge(content, why)
 
+    def take_changes(self) -> tuple[Sequence[bytes], Sequence[KeyEntry]]:
+        """Return digests that are gone since the last time, and entries that have come since then and hold now."""
+        gone, come = self._gone, self._come
+        self._gone, self._come = [], []
+        return gone, [key for key in come if self._by_digest.get(key.digest) is key]
+
     def replace_fixed(self, entries: Iterable[KeyEntry]) -> None:
         """Let these take the place of the keys that are not of the file. Of `entries`, those of the file don't count.
 
         For the supervisor, when the configuration has changed.
         """
-        of_files = [key for key in self._all if key.in_file]
+        of_files = [key for key in self._others if key.in_file]
         others, _ = merged((*(key for key in entries if key.is_fixed), *of_files))
-        self._all, _ = with_managed(others, self._of_managed)
-        keys = _in_force(self._all, self._wall())
-        if keys != self.keys:
-            self._publish(keys)
+        self._replace_others(others)
 
-    @property
-    def _of_managed(self) -> tuple[KeyEntry, ...]:
-        return () if self._managed is None else self._managed.keys
+    def _replace_others(self, others: tuple[KeyEntry, ...]) -> bool:
+        """Let these take the place of the keys that are not managed; False: the same keys hold as before."""
+        self._others, self._digests = others, frozenset(key.digest for key in others)
+        return self._publish()
 
-    def _look_at_managed(self, managed: ManagedKeys, now_s: float) -> None:
-        found = managed.look(now_s)
-        if found is None:
-            return
-        keys, problems = with_managed(tuple(key for key in self._all if not key.is_managed), found)
-        if problems:
-            self._logger.error("managed keys can't be used, the keys stay as they were: %s", problems[0])
-            return
-        self._all = keys
-        in_force = _in_force(keys, self._wall())
-        if in_force != self.keys:
-            self._publish(in_force)
+    def _change(self, changed: Iterable[ChangedKey]) -> None:
+        """Have other managed keys hold. What a file or the settings say of a key comes first."""
+        gone, come, now_s = [], [], self._wall()
+        for before, now in changed:
+            held = {key.digest: key for key in now if key.expires_s is None or key.expires_s > now_s}
+            for key in before:
+                known = self._by_digest.get(key.digest)
+                # It may be another key's by now.
+                if key.digest not in held and known is not None and known.is_managed and known.id == key.id:
+                    gone.append(key.digest)
+                    del self._by_digest[key.digest]
+            for digest, key in held.items():
+                if digest not in self._digests and self._by_digest.get(digest) != key and self._has_place(digest):
+                    come.append(key)
+                    self._by_digest[digest] = key
+        self._tell(gone, come)
 
-    def take_over(self) -> Sequence[KeyChange]:
-        """Return the changes that the supervisor has found since the last time. For a worker. Raises LostKeysError."""
-        log = self._snapshot.read_new() or ()
-        new = [change for change in log if change.number > self._number]
-        if new and new[0].number > self._number + 1:
-            raise LostKeysError
-        self._number += len(new)
-        return new
+    def _has_place(self, digest: bytes) -> bool:
+        is_full = len(self._by_digest) >= MOST_KEYS and digest not in self._by_digest
+        if is_full and not self._is_full:
+            self._logger.error("more than %d keys: further managed keys are not in force", MOST_KEYS)
+        self._is_full = is_full
+        return not is_full
 
     def _judge(self, content: bytes, why: str | None) -> None:
         problems: list[Problem] = []
@@ -207,85 +203,68 @@ class KeyWatch:
             why = _looks_cut_off(self._end, end)
         if why is None:
             found, problems = self._file.read(content)
-            keys, doubtful = merged((*(key for key in self._all if key.is_fixed), *found))
-            keys, too_many = with_managed(keys, self._of_managed)
+            keys, doubtful = merged((*(key for key in self._others if key.is_fixed), *found))
+            _, too_many = with_managed(keys, tuple(self._entries()))
             problems = problems or doubtful or too_many
             why = str(problems[0]) if problems else None
         if why is None:
-            self._end, self._all = end, keys
-            self._take(_in_force(keys, self._wall()))
+            self._end = end
+            self._take(keys)
             return
         self._status.key_file_is_bad = True
         self._status.count_key_file(taken=False)
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         self._logger.error("VELOX_API_KEYS_FILE can't be used, the keys stay as they were: %s%s", why, more)
 
-    def _take(self, keys: tuple[KeyEntry, ...]) -> None:
+    def _take(self, others: tuple[KeyEntry, ...]) -> None:
         was_bad, self._status.key_file_is_bad = self._status.key_file_is_bad, False
-        before, now = ({key.digest for key in self.keys}, {key.digest for key in keys})
-        if keys == self.keys:
+        before = set(self._by_digest)
+        if not self._replace_others(others):
             if was_bad:
                 self._logger.info("VELOX_API_KEYS_FILE can be used again, and holds the same keys")
             return
-        self._publish(keys)
         self._status.count_key_file(taken=True)
+        now = self._by_digest.keys()
         self._logger.info(
             "VELOX_API_KEYS_FILE changed: %d keys more, %d fewer; clients must present one of %d",
-            *(len(now - before), len(before - now), len(keys)),
+            *(len(now - before), len(before - now), len(now)),
         )
 
-    def _publish(self, keys: tuple[KeyEntry, ...]) -> None:
-        before = {key.digest: key for key in self.keys}
-        gone = before.keys() - {key.digest for key in keys}
-        come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
-        self.keys = keys
+    def _entries(self) -> Iterable[KeyEntry]:
+        return () if self._managed is None else self._managed.entries()
+
+    def _publish(self) -> bool:
+        """Have those keys hold that have not expired; False: these are the same as before."""
+        all_ = (*self._others, *(key for key in self._entries() if key.digest not in self._digests))
+        keys = _in_force(all_, self._wall())
         self._expires_s = _next_expiry(keys)
+        before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
+        gone = before.keys() - self._by_digest.keys()
+        come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
+        self._tell(gone, come)
+        return bool(gone or come)
+
+    def _tell(self, gone: Collection[bytes], come: Sequence[KeyEntry]) -> None:
+        """Have this process, and all workers, know what holds no longer, and what holds now."""
+        if not gone and not come:
+            return
+        self._keys, self._told_s = None, self._now_s
+        self._gone += gone
+        self._come += come
+        self._expires_s = min(self._expires_s, _next_expiry(come))
         self.auth.change(gone, come)
-        self._number += 1
-        chunks = tuple(pickle.dumps(come[at : at + _CHUNK], _PROTOCOL) for at in range(0, len(come), _CHUNK))
-        self._log.append(KeyChange(self._number, b"".join(gone), chunks))
-        while len(self._log) > _MOST_CHANGES or (
-            len(self._log) > 1 and sum(change.n_bytes for change in self._log) > _LOG_BYTES
-        ):
-            del self._log[0]
-        self._snapshot.publish(tuple(self._log))
-        self._status.n_keys = len(keys)
+        digests, size = b"".join(gone), _CHUNK * _DIGEST_BYTES
+        for at in range(0, len(digests), size):
+            self.log.publish(GONE, digests[at : at + size])
+        for at in range(0, len(come), _CHUNK):
+            self.log.publish(COME, pickle.dumps(come[at : at + _CHUNK], _PROTOCOL))
+        self._status.n_keys = len(self._by_digest)
 
 
-class ManagedKeys:
-    """The keys that are made while the gateway runs, as the ledger's process writes them down. keys: the last ones."""
-
-    def __init__(self, folder: str, logger: logging.Logger) -> None:
-        self._path: Final = snapshot_path(folder)
-        self._logger: Final = logger
-        self._reader: Final = SnapshotReader()
-        self._state: FileState | None = None
-        self._due_s = 0.0
-        self._problem = ""
-        self.keys: tuple[KeyEntry, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<ManagedKeys {self._path} {len(self.keys)}>"
-
-    def look(self, now_s: float) -> tuple[KeyEntry, ...] | None:
-        """Return the keys if there are others now. The file is replaced as a whole: it need not settle."""
-        if now_s < self._due_s:
-            return None
-        self._due_s = now_s + _MANAGED_S
-        state = file_state(self._path)
-        if state == self._state:
-            return None
-        try:
-            found = self._reader.read(read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
-        except FileNotFoundError:
-            return None  # none was ever made: it is written in a moment
-        except (OSError, ValueError) as exc:
-            if str(exc) != self._problem:
-                self._problem = str(exc)
-                self._logger.error("managed keys can't be read, they stay as they were: %s: %s", self._path, exc)
-            return None
-        self._state, self._problem, self.keys = state, "", found
-        return found
+def _managed(settings: Settings, logger: logging.Logger) -> ManagedKeys | None:
+    if not settings.managed_keys or settings.ledger is None:
+        return None
+    return ManagedKeys(settings.ledger, tuple(key for key in settings.api_keys if key.is_managed), logger)
 
 
 def _in_force(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:

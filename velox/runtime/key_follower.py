@@ -1,4 +1,4 @@
-"""How a worker follows changes of the keys: those that are gone at once, those that have come a few at a time.
+"""How a worker follows changes of the keys: those that are gone first, those that have come a few at a time.
 
 Knows: that 100,000 new keys are too many for one turn of the loop. Does not know: where changes come from
 (credentials.py), or what a key is for.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from velox.runtime.credentials import KeyWatch, LostKeysError, gone_of, some_of
+from velox.runtime.credentials import COME, GONE, gone_of, some_of
+from velox.shm.change_log import Frame, LogReader, LostChangesError
 from velox.types import KeyEntry
 
 __all__ = ["KeyFollower"]
@@ -24,55 +24,62 @@ _PAUSE_S: Final = 0.004
 
 
 class KeyFollower:
-    """Of one worker. change: has the worker know keys: digests that are gone, and entries that have come.
+    """Of one worker. log: of changes since it was forked.
 
-    on_lost: changes were missed, and nobody can say which keys hold: the worker must be replaced.
+    change: has the worker know keys: digests that are gone, and entries that have come. on_lost: changes were missed,
+    and nobody can say which keys hold: the worker must be replaced.
     """
 
     def __init__(
         self,
-        watch: KeyWatch,
+        log: LogReader,
         change: Callable[[Iterable[bytes], Iterable[KeyEntry]], None],
         on_lost: Callable[[], None],
         logger: logging.Logger,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._watch: Final = watch
+        self._log: Final = log
+        # Goes ahead: what is revoked does not wait for all that came before it. Then it is revoked once more in its
+        # turn, for keys that come and go.
+        self._ahead: Final = log.copy()
         self._change: Final = change
         self._on_lost: Final = on_lost
         self._logger: Final = logger
         self._loop: Final = loop
-        self._left: Final[deque[tuple[bytes, bytes]]] = deque()  # digests that are gone, or entries that have come
+        self._is_working = False
 
     def __repr__(self) -> str:
-        return f"<KeyFollower left={len(self._left)}>"
+        return f"<KeyFollower {self._log!r}>"
+
+    @property
+    def is_behind(self) -> bool:
+        """True while there are changes that the worker does not know."""
+        return self._log.is_behind
 
     def look(self) -> None:
         """Take over what is new. For the worker's tick: mostly there is nothing."""
-        is_busy = bool(self._left)
+        if self._is_working or not self._log.is_behind:
+            return
+        self._is_working = True
+        self._step()
+
+    def _step(self) -> None:
+        until_s = time.perf_counter() + _STEP_S
         try:
-            changes = self._watch.take_over()
-        except LostKeysError:
+            while (frame := self._next()) is not None:
+                if frame.kind == GONE:
+                    self._change(gone_of(frame.said), ())
+                elif frame.said:
+                    self._change((), some_of(frame.said))
+                if time.perf_counter() >= until_s:
+                    self._loop.call_later(_PAUSE_S, self._step)
+                    return
+        except LostChangesError:
             self._logger.error("changes of the keys were missed: this worker is replaced")
             self._on_lost()
             return
-        for change in changes:
-            if change.gone:
-                # At once, whatever is left to do; and in its turn, for keys that come and go.
-                self._change(gone_of(change.gone), ())
-                if is_busy:
-                    self._left.append((change.gone, b""))
-            self._left.extend((b"", chunk) for chunk in change.come)
-            is_busy = bool(self._left)
-        if self._left and changes:
-            self._step(is_first=True)
+        self._is_working = False
 
-    def _step(self, *, is_first: bool = False) -> None:
-        until_s = time.perf_counter() + _STEP_S
-        while self._left:
-            gone, come = self._left.popleft()
-            self._change(gone_of(gone), some_of(come) if come else ())
-            if time.perf_counter() >= until_s:
-                break
-        if self._left:
-            self._loop.call_later(_PAUSE_S, self._step)
+    def _next(self) -> Frame | None:
+        """Return what to do next; what was skipped says nothing."""
+        return self._ahead.read(skipped=COME) or self._log.read()

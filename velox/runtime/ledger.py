@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.store import AccountStore
 from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.store import Store, StoreError
@@ -134,11 +134,11 @@ class LedgerLoop:
         poll.register(self._wake, select.POLLIN)
         while not stopped:
             is_well = self._turn()
-            if self._keys is not None:
-                self._keys.turn(time.monotonic())
+            has_more = self._keys is not None and self._keys.turn(time.monotonic())
             if self._alerts is not None:
                 self._alerts.turn(time.monotonic(), time.time())
-            poll.poll((_TURN_S if is_well else _RETRY_S) * 1000)
+            pause_s = 0.0 if has_more else _TURN_S if is_well else _RETRY_S
+            poll.poll(pause_s * 1000)
         while self._turn() and self._collector is not None and self._collector.n_waiting:
             pass
         self._close()
@@ -186,37 +186,37 @@ class KeyWriter:
         self._folder: Final = folder
         self._logger: Final = logger
         self._store: AccountStore | None = None
-        self._snapshot: KeySnapshot | None = None
+        self._snapshot: Final = KeySnapshot(folder)
         self._due_s = 0.0
         self._problem = ""  # as logged last; "": all is well
 
     def __repr__(self) -> str:
         return f"<KeyWriter {self._folder}>"
 
-    def turn(self, now_s: float) -> None:
-        """Look if it is time. now_s: monotonic."""
+    def turn(self, now_s: float) -> bool:
+        """Look if it is time, and write a part of what there is; True: there may be more. now_s: monotonic."""
         if now_s < self._due_s:
-            return
-        self._due_s = now_s + _KEYS_S
+            return False
         try:
-            if self._store is None or self._snapshot is None:
+            if self._store is None:
                 self._store = account_store(self._settings)
-                self._snapshot = KeySnapshot(self._store, Path(snapshot_path(self._folder)))
-            self._snapshot.turn(time.time())
+            has_more = self._snapshot.turn(self._store, time.time())
         except (StoreError, OSError) as exc:
             self.close()
             self._due_s = now_s + _RETRY_S
             if str(exc) != self._problem:
                 self._problem = str(exc)
                 self._logger.error("managed keys can't be read: %s; those that were in force last stay so", exc)
-            return
+            return False
+        self._due_s = now_s if has_more else now_s + _KEYS_S
         if self._problem:
             self._problem = ""
             self._logger.warning("managed keys can be read again")
+        return has_more
 
     def close(self) -> None:
         """Let go of the store."""
-        store, self._store, self._snapshot = self._store, None, None
+        store, self._store = self._store, None
         if store is not None:
             with contextlib.suppress(Exception):
                 store.close()

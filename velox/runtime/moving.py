@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from velox.accounts.model import KINDS
 from velox.accounts.service import Accounts, AccountsError, Adoption
-from velox.accounts.snapshot import KeySnapshot, snapshot_path
+from velox.accounts.snapshot import KeySnapshot
 from velox.importing.litellm_db import TABLES, Plan, plan, read_tables
 from velox.importing.pg_dump import DumpError, Row, read_database, read_dump
 from velox.ledger.store import StoreError
@@ -159,7 +159,7 @@ def _put_in_force(settings: Settings) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with closing(account_store(settings, is_reader=True)) as kept:
-            KeySnapshot(kept, Path(snapshot_path(folder))).turn(time.time())
+            KeySnapshot(folder).turn(kept, time.time())
     except BlockingIOError:
         pass
     finally:

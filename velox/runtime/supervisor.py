@@ -38,7 +38,7 @@ from velox.observe.series import CELLS
 from velox.runtime import children
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
-from velox.runtime.budget_opening import BudgetOpening, budget_memory
+from velox.runtime.budget_opening import BudgetOpening, KeyChanges, budget_memory
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
 from velox.runtime.crashes import CrashReports, own_stderr
@@ -219,7 +219,7 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             while not self._is_over():
-                if selector.select(_TICK_S):
+                if selector.select(0.0 if self._keys.is_busy else _TICK_S):
                     self._clear_wake()
                 self._turn(time.monotonic())
         self._leave()
@@ -258,9 +258,12 @@ class Supervisor:
         self._reap(now_s)
         self._keys.look(now_s)
         self._sweeper.sweep(time.monotonic_ns())
-        self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
-        if self._opening is not None:
-            self._opening.look(self._reload.settings.budgets, self._keys.keys, now_s)
+        # While many keys change, once at the end: a look may be at all of them.
+        if not self._keys.is_busy:
+            self._buckets.look(self._reload.settings.limit_rules, self._keys.keys)
+            changes = KeyChanges(*self._keys.take_changes(), lambda: self._keys.keys)
+            if self._opening is not None:
+                self._opening.look(self._reload.settings.budgets, changes, now_s)
         self._upstreams.sweep()
         self._keep_leases(now_s)
         self._keep_records(now_s)

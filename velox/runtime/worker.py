@@ -68,6 +68,7 @@ from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.shm.change_log import LogReader
 from velox.shm.leased import LeasedTable
 from velox.shm.leased_budget import LeasedBudgetTable
 from velox.shm.object_table import ObjectMemory, ObjectTable
@@ -250,7 +251,11 @@ class Worker:
         self._upkeep: Final = member_upkeep(settings.workers, self._logger, loop)
         self._gateway: Final = self._make_gateway()
         self._keys: Final = KeyFollower(
-            context.keys, self._gateway.change_keys, self._must_drain.set, self._logger, loop
+            LogReader(context.keys.log, context.keys.log.end),
+            self._gateway.change_keys,
+            self._must_drain.set,
+            self._logger,
+            loop,
         )
         self._configuration: Final = ConfigFollower(
             context.configuration, settings, self._change, self._status, self._logger, loop

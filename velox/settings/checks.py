@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, SnapshotReader, snapshot_path
+from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys, snapshot_path
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.limit_rules import LimitRule
 from velox.settings import parse
@@ -77,7 +77,13 @@ def add_key_file(values: dict[str, Any]) -> list[Problem]:
 def managed_keys(folder: str) -> tuple[KeyEntry, ...]:
     """Return the keys that were made while Velox ran, as they were last; those of now follow in a moment."""
     try:
-        return SnapshotReader().read(read_regular_file(snapshot_path(folder), MOST_SNAPSHOT_BYTES))
+        # In this order: of a later snapshot, changes would not count.
+        snapshot = read_regular_file(snapshot_path(folder), MOST_SNAPSHOT_BYTES)
+        try:
+            changes = read_regular_file(changes_path(folder), MOST_SNAPSHOT_BYTES)
+        except OSError:
+            changes = b""
+        return read_keys(snapshot, changes)
     except (OSError, ValueError):
         return ()  # it is written anew
 

@@ -33,6 +33,7 @@ from velox.settings.tree import Entry, FileEnd, Tree, compose, fields_of, list_i
 from velox.types import Budget, KeyEntry, Priority
 
 __all__ = [
+    "MOST_KEYS",
     "key_file_end",
     "merged",
     "parse_entries",
@@ -54,7 +55,7 @@ _SPACED: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _DIGEST: Final = re.compile(r"sha256:([0-9A-Fa-f]{64})")
 _FILE_BYTES: Final = 64 * 2**20  # half a million keys with limits and names
 # All processes share them in memory, some 500 bytes each.
-_MOST_KEYS: Final = 500_000
+MOST_KEYS: Final = 500_000
 _MOST_MODEL_CHARS: Final = 16 * 2**20
 # What a YAML parser gets to read: it takes a second for 1,000 keys.
 _YAML_BYTES: Final = 2**20
@@ -144,8 +145,8 @@ def merged(entries: Iterable[KeyEntry]) -> tuple[tuple[KeyEntry, ...], list[Prob
             expected = f"expected each key once; it stands at {known.where} too, and says something else of it"
             problems.append(Problem("a key", "", expected, where=entry.where))
     n_chars = sum(len(model) for entry in by_digest.values() for model in entry.models)
-    if len(by_digest) > _MOST_KEYS or n_chars > _MOST_MODEL_CHARS:
-        expected = f"expected at most {_MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
+    if len(by_digest) > MOST_KEYS or n_chars > _MOST_MODEL_CHARS:
+        expected = f"expected at most {MOST_KEYS} keys, and {_MOST_MODEL_CHARS} characters of models"
         problems.append(Problem("the keys", "", expected))
     return tuple(by_digest.values()), problems
 

@@ -348,3 +348,40 @@ def test_whatever_is_given_makes_a_key_or_names_the_field(
         house.store.close()
     assert isinstance(made.key, Key) and orjson.dumps(view(made.key))
     assert len(entries) <= 1 and all(entry.models == made.key.models for entry in entries)
+
+
+def test_what_changed_is_told_in_its_order(house: House) -> None:
+    """Also of what is gone; so many at a time."""
+    assert house.store.touched(0, 9) == [] and house.store.number() == 0
+    house.accounts.create_team({"id": "red"}, ME)
+    house.accounts.create_key({"id": "a", "team": "red"}, ME)
+    house.accounts.rotate_key("a", 60, ME)
+    house.accounts.delete("key", "a", ME)
+    told = house.store.touched(0, 9)
+    assert [each[1:] for each in told] == [("team", "red"), ("key", "a"), ("key", "a"), ("key", "a")]
+    numbers = [each.number for each in told]
+    assert numbers == sorted(set(numbers)) and numbers[-1] == house.store.number()
+    assert house.store.touched(numbers[0], 2) == told[1:3] and house.store.touched(numbers[-1], 9) == []
+
+
+def test_keys_of_an_owner_are_found_with_their_digests(house: House) -> None:
+    """A page at a time; of a key itself, too. Another kind's of the same id are nobody's."""
+    house.accounts.create_team({"id": "red"}, ME)
+    house.accounts.create_user({"id": "red"}, ME)
+    secrets = {}
+    for id_ in ("c", "a", "b"):
+        secrets[id_] = house.accounts.create_key({"id": id_, "team": "red"}, ME).secret
+    house.accounts.create_key({"id": "d", "user": "red"}, ME)
+    new = house.accounts.rotate_key("b", 60, ME).secret
+
+    def found(*asked: Any) -> tuple[list[str], set[tuple[str, bytes]]]:
+        documents, digests = house.store.keys_of(*asked)
+        return [orjson.loads(each)["id"] for each in documents], {(each.key, each.digest) for each in digests}
+
+    of_b = {("b", digest(secrets["b"])), ("b", digest(new))}
+    assert found("team", "red", "", 2) == (["a", "b"], {("a", digest(secrets["a"])), *of_b})
+    assert found("team", "red", "b", 2) == (["c"], {("c", digest(secrets["c"]))})
+    assert found("team", "red", "c", 2) == ([], set())
+    assert found("user", "red", "", 9)[0] == ["d"]
+    assert found("key", "b", "", 9) == (["b"], of_b)
+    assert found("key", "none", "", 9) == found("team", "none\0", "", 9) == ([], set())

@@ -1,0 +1,128 @@
+"""A managed key in force as a line of a file: all that holds for it, with the digests that it is known by.
+
+Knows: how a line is written and read. Does not know: which keys are in force (force.py), or which file it is.
+
+What a key may do is a part by itself, `terms`: it is the same for most keys of a team, so that it is read once for all
+of them, and they share it in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from velox.accounts.force import caller_id_of, entry_of, is_over
+from velox.accounts.model import Digest, Key, Team, User
+from velox.memo import Memo
+from velox.types import NO_RATES, Budget, KeyEntry, Priority, Rates
+
+__all__ = ["KeyLines", "KeyState", "gone_line", "key_line"]
+
+_WHERE: Final = "managed keys"
+_TERMS: Final = 4096
+
+
+class KeyState(NamedTuple):
+    """What holds for one key now. id: what it is counted by. entries: one for each digest; (): it is none any more."""
+
+    id: bytes
+    entries: tuple[KeyEntry, ...]
+
+
+class _Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Fields as a KeyEntry's."""
+
+    models: tuple[str, ...] = ()
+    rates: Rates = NO_RATES
+    priority: Priority | None = None
+    endpoints: tuple[str, ...] = ()
+    team: str = ""
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    team_rates: Rates = NO_RATES
+    user_rates: Rates = NO_RATES
+    budgets: tuple[Budget, ...] = ()
+    team_budgets: tuple[Budget, ...] = ()
+    user_budgets: tuple[Budget, ...] = ()
+
+
+class _Line(msgspec.Struct, array_like=True):
+    """digests: each with the Unix time from which on it is no key."""
+
+    id: bytes
+    name: str
+    terms: msgspec.Raw
+    digests: list[tuple[bytes, int | None]]
+
+
+class KeyLines:
+    """Reads lines."""
+
+    def __init__(self) -> None:
+        self._decode: Final = msgspec.json.Decoder(_Line).decode
+        self._decode_terms: Final = msgspec.json.Decoder(_Terms).decode
+        self._terms: Final[Memo[bytes, _Terms]] = Memo(_TERMS)
+
+    def read(self, line: bytes) -> KeyState:
+        """Return what a line says. Raises msgspec.DecodeError."""
+        id_, name, raw, digests = msgspec.structs.astuple(self._decode(line))
+        if not digests:
+            return KeyState(id_, ())
+        told = bytes(raw)
+        terms = self._terms.get(told) or self._terms.find(told) or self._terms.put(told, self._decode_terms(told))
+        return KeyState(id_, tuple(_entry(id_, name, terms, *each) for each in digests))
+
+
+def _entry(id_: bytes, name: str, terms: _Terms, digest: bytes, expires_s: int | None) -> KeyEntry:
+    return KeyEntry(
+        digest,
+        name,
+        terms.models,
+        terms.rates,
+        terms.priority,
+        terms.endpoints,
+        terms.team,
+        terms.user,
+        terms.tags,
+        terms.team_rates,
+        terms.user_rates,
+        terms.budgets,
+        terms.team_budgets,
+        terms.user_budgets,
+        expires_s,
+        _WHERE,
+        is_managed=True,
+        id=id_,
+    )
+
+
+def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[Digest], now_s: float) -> bytes:
+    """Return the line of a key, without its end. team, user: those that it names."""
+    held = [each for each in digests if not is_over(each, now_s)]
+    entries = [entry for each in held if (entry := entry_of(each, key, team, user)) is not None]
+    if not entries:
+        return gone_line(key.id)
+    first = entries[0]
+    terms = _Terms(
+        first.models,
+        first.rates,
+        first.priority,
+        first.endpoints,
+        first.team,
+        first.user,
+        first.tags,
+        first.team_rates,
+        first.user_rates,
+        first.budgets,
+        first.team_budgets,
+        first.user_budgets,
+    )
+    known_by = [(each.digest, each.expires_s) for each in entries]
+    return msgspec.json.encode(_Line(first.id, first.name, msgspec.Raw(msgspec.json.encode(terms)), known_by))
+
+
+def gone_line(id: str) -> bytes:  # noqa: A002 - the field's name
+    """Return the line of a key that is none any more."""
+    return msgspec.json.encode(_Line(caller_id_of(id), "", msgspec.Raw(b"null"), []))
