@@ -28,6 +28,7 @@ def pages() -> dict[Path, bytes]:
         ("limit_cost", "--seconds 0.1"),
         ("ledger", "--seconds 0.1"),
         ("ledger_rows", "--seconds 0.5"),
+        ("ledger_reports", "--rows 2000"),
         ("balance", "--seconds 0.3 --rounds 1"),
         ("prefix", "--seconds 1 --rounds 1"),
         ("hedging", "--seconds 0.5 --rounds 1"),
