@@ -115,6 +115,30 @@ def test_pitfall_39_every_item_is_added_before_it_is_done_under_one_id() -> None
     assert {each["response"]["id"] for each in seen if "response" in each} == {"resp_abc"}
 
 
+@pytest.mark.parametrize("reason", list(StopReason))
+@pytest.mark.parametrize("last", [Text(b'"Hel"'), ToolUse("d", "exec_command", b'{"cmd":"l')])
+def test_item_that_was_cut_says_so(last: Block, reason: StopReason) -> None:
+    """The last one alone, where the model had no room for more; its events and the whole answer agree."""
+    blocks: list[Block] = [Text(b'"Hi"'), ToolUse("c", "f", b"{}"), last]
+    answer = _answered(blocks, Stop(reason))
+    seen = _written(told(answer))
+
+    is_cut = reason in (StopReason.LENGTH, StopReason.CONTEXT)
+    done = [each["item"]["status"] for each in seen if each["type"] == "response.output_item.done"]
+    assert done == ["completed", "completed", "incomplete" if is_cut else "completed"]
+    assert [item["status"] for item in seen[-1]["response"]["output"]] == done
+    plain = json.loads(_client().answer(answer))
+    assert [item["status"] for item in plain["output"]] == done
+
+
+def test_item_that_never_ended_is_cut_with_its_answer() -> None:
+    """Chat Completions have no end of a block: its stop comes while two calls are open."""
+    events = [Open(0, Kind.TOOL, "c", "f"), Open(1, Kind.TOOL, "d", "f"), Finish(Stop(StopReason.LENGTH)), End()]
+    seen = _written(list(events))
+    done = [each["item"]["status"] for each in seen if each["type"] == "response.output_item.done"]
+    assert done == ["completed", "incomplete"]
+
+
 def test_streamed_answer_is_the_plain_one() -> None:
     """Items, ids, usage, all of it."""
     blocks: list[Block] = [

@@ -24,9 +24,11 @@ from velox.dialects.losses import Losses
 from velox.dialects.openai_errors import error_json
 from velox.dialects.own_paths import RESPONSES_NAMES, own_path
 from velox.dialects.responses.outputs import (
+    COMPLETED,
     Envelope,
     call_item,
     call_prefix,
+    ended_status,
     message_item,
     reasoning_item,
     refusal_part,
@@ -38,8 +40,6 @@ from velox.dialects.responses.stream_writer import EventWriter, SseWriter
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = ["ResponsesClient"]
-
-_COMPLETED: Final = b"completed"
 
 
 class ResponsesClient:
@@ -79,23 +79,24 @@ class ResponsesClient:
     def answer(self, answer: Answer) -> bytes:
         """See ClientSide."""
         items: list[bytes] = []
-        for block in answer.blocks:
+        for n, block in enumerate(answer.blocks, 1):
+            status = ended_status(answer.stop) if n == len(answer.blocks) else COMPLETED
             match block:
                 case Text() if block.text != EMPTY or block.signature is None:
-                    items.append(message_item(self._id("msg_", items), _COMPLETED, text_part(block.text)))
+                    items.append(message_item(self._id("msg_", items), status, text_part(block.text)))
                 case Refusal():
-                    items.append(message_item(self._id("msg_", items), _COMPLETED, refusal_part(block.text)))
+                    items.append(message_item(self._id("msg_", items), status, refusal_part(block.text)))
                 case Thinking():
                     self._think(items, block.text, block.signature, is_redacted=block.is_redacted)
                 case ToolUse():
-                    self._use(items, block)
+                    self._use(items, block, status)
                 case _:
                     pass
             if isinstance(block, Text) and block.signature is not None:
                 self._own_item(items, block.signature, None)
         stop = answer.stop
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
-            items.append(message_item(self._id("msg_", items), _COMPLETED, refusal_part(stop.explanation)))
+            items.append(message_item(self._id("msg_", items), COMPLETED, refusal_part(stop.explanation)))
         reader = self._reader
         envelope = Envelope(answer.id, answer.model or self._model, self._call, reader.given, reader.body)
         return envelope.stopped(stop, b",".join(items), answer.usage)
@@ -116,10 +117,10 @@ class ResponsesClient:
         own = Signature(signature.provider, signature.value, call_id)
         self._think(items, EMPTY, own, is_redacted=False)
 
-    def _use(self, items: list[bytes], block: ToolUse) -> None:
+    def _use(self, items: list[bytes], block: ToolUse, status: bytes) -> None:
         origin = self._reader.tools.origin(block.name)
         call_id = block.id or f"call_{self._call.id}{len(items)}"
         item_id = self._id(call_prefix(origin), items)
-        items.append(call_item(item_id, quoted(call_id), origin, block.arguments, _COMPLETED))
+        items.append(call_item(item_id, quoted(call_id), origin, block.arguments, status))
         if block.signature is not None:
             self._own_item(items, block.signature, call_id)

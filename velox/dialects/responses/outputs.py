@@ -31,11 +31,13 @@ from velox.dialects.signatures import tagged
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = [
+    "COMPLETED",
     "IN_PROGRESS",
     "Envelope",
     "answer_id",
     "call_item",
     "call_prefix",
+    "ended_status",
     "error_value",
     "message_item",
     "reasoning_item",
@@ -47,6 +49,7 @@ __all__ = [
 
 _ASKED: Final = msgspec.json.Decoder(wire.AskedTools)
 IN_PROGRESS: Final = b"in_progress"
+COMPLETED: Final = b"completed"
 _NULL: Final = b"null"
 _INCOMPLETE: Final = {
     StopReason.LENGTH: b'{"reason":"max_output_tokens"}',
@@ -159,6 +162,11 @@ def error_value(error: ApiError) -> bytes:
 
 
 # -- the answer ---------------------------------------------------------------------------------------
+
+
+def ended_status(stop: Stop) -> bytes:
+    """Return the status of an answer's last item: whole, or cut where the model had no room for more."""
+    return b"incomplete" if stop.reason in (StopReason.LENGTH, StopReason.CONTEXT) else COMPLETED
 
 
 class Envelope:

@@ -5,7 +5,8 @@
     completed | incomplete | failed, with the whole answer
 
 Items may overlap: each has its output_index, in the order in which they begin. The last event repeats all of their
-texts, so these are kept, up to a bound.
+texts, so these are kept, up to a bound. An item that has ended is told with the next event: only then is it known
+whether the model ended it or had no room for more, and the item says which (`status`).
 
 Knows: the order of events, and what each has. Does not know: requests, HTTP; whether the events go as SSE.
 """
@@ -38,10 +39,12 @@ from velox.dialects.form import (
 from velox.dialects.losses import BrokenReplyError
 from velox.dialects.responses import wire
 from velox.dialects.responses.outputs import (
+    COMPLETED,
     IN_PROGRESS,
     Envelope,
     call_item,
     call_prefix,
+    ended_status,
     message_item,
     reasoning_item,
     refusal_part,
@@ -57,7 +60,6 @@ __all__ = ["EventWriter", "SseWriter"]
 _THINKING: Final = Kind.THINKING
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 _MOST_OPEN: Final = 128
-_COMPLETED: Final = b"completed"
 _NO_LOGPROBS: Final = b',"logprobs":[]'
 _END: Final = Stop(StopReason.END)
 
@@ -97,6 +99,7 @@ class EventWriter:
         self._kept_bytes = 0
         self._usage = Usage()
         self._stop = _END
+        self._ended: int | None = None  # the block that has, and is not told yet
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -106,6 +109,12 @@ class EventWriter:
         """Return the events that the client gets."""
         if self._is_over:
             return []
+        if self._ended is not None and not isinstance(event, Used):
+            block, self._ended = self._blocks.pop(self._ended), None
+            return [
+                *self._close(block, ended_status(event.stop) if isinstance(event, Finish) else COMPLETED),
+                *self.write(event),
+            ]
         match event:
             case Delta():
                 return self._delta(event)
@@ -116,8 +125,8 @@ class EventWriter:
             case Sign():
                 return self._sign(event)
             case Close():
-                block = self._blocks.pop(event.n, None)
-                return [] if block is None else self._close(block)
+                self._ended = event.n if event.n in self._blocks else None
+                return []
             case Used():
                 self._usage = event.usage.over(self._usage)
             case Finish():
@@ -227,16 +236,16 @@ class EventWriter:
         block = _Block(Kind.THINKING, self._n_items, f"rs_{self._call.id}{self._n_items}")
         self._n_items += 1
         block.signature = Signature(signature.provider, signature.value, call_id)
-        return [self._added(block, reasoning_item(quoted(block.item_id), EMPTY, None)), *self._close(block)]
+        return [self._added(block, reasoning_item(quoted(block.item_id), EMPTY, None)), *self._close(block, COMPLETED)]
 
-    def _close(self, block: _Block) -> list[bytes]:
+    def _close(self, block: _Block, status: bytes) -> list[bytes]:
         text = joined(block.deltas, b"") if block.deltas else EMPTY
         block.deltas = []
         item_id = quoted(block.item_id)
         events: list[bytes] = []
         match block.kind:
             case Kind.TOOL:
-                item = self._close_call(block, text, events)
+                item = self._close_call(block, text, events, status)
             case Kind.THINKING | Kind.REDACTED:
                 if text != EMPTY:
                     place = _at(block) + b',"summary_index":0'
@@ -257,7 +266,7 @@ class EventWriter:
                 else:
                     done = self._event(b"response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 events += [done, self._event(b"response.content_part.done", b'%b,"part":%b' % (place, part))]
-                item = message_item(item_id, _COMPLETED, part)
+                item = message_item(item_id, status, part)
         self._items[block.index] = item
         fields = b'"output_index":%d,"item":%b' % (block.index, item)
         events.append(self._event(b"response.output_item.done", fields))
@@ -265,7 +274,7 @@ class EventWriter:
             events += self._own_item(block.signature, block.call_id or None)
         return events
 
-    def _close_call(self, block: _Block, text: JsonText, events: list[bytes]) -> bytes:
+    def _close_call(self, block: _Block, text: JsonText, events: list[bytes], status: bytes) -> bytes:
         origin = block.origin
         assert origin is not None, "every call has one"
         arguments = decoded(text).encode("utf-8", "backslashreplace")
@@ -287,7 +296,7 @@ class EventWriter:
                 ]
             case _:
                 arguments = read_arguments(text)  # they stand in the item as JSON, whatever the model wrote
-        return self._call_item(block, origin, arguments, _COMPLETED)
+        return self._call_item(block, origin, arguments, status)
 
     # -- end --------------------------------------------------------------------------------------------
 
@@ -296,17 +305,20 @@ class EventWriter:
 
     def _finish(self, stop: Stop) -> list[bytes]:
         events = []
-        for n in list(self._blocks):
-            events += self._close(self._blocks.pop(n))
+        while self._blocks:
+            block = self._blocks.pop(next(iter(self._blocks)))
+            # Where several are open at once, the model wrote the last one last.
+            events += self._close(block, COMPLETED if self._blocks else ended_status(stop))
         if stop.reason is StopReason.FILTER and stop.explanation is not None and stop.explanation != EMPTY:
-            for event in (Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation), Close(-1)):
+            for event in (Open(-1, Kind.REFUSAL), Delta(-1, stop.explanation)):
                 events += self.write(event)
+            events += self._close(self._blocks.pop(-1), COMPLETED)
         return events
 
     def _end(self) -> list[bytes]:
         envelope = self._envelope
         assert envelope is not None, "the stream has begun"
-        events = self._finish(_END)
+        events = self._finish(_END)  # what an upstream opened after its end
         answer = envelope.stopped(self._stop, self._output(), self._usage)
         incomplete = self._stop.reason in (StopReason.LENGTH, StopReason.CONTEXT, StopReason.FILTER)
         name = b"response.incomplete" if incomplete else b"response.completed"
