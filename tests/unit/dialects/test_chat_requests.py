@@ -206,6 +206,43 @@ def test_parts_are_read() -> None:
     ]
 
 
+def test_parts_of_mistral_are_read() -> None:
+    """Documents by URL, and pictures whose URL is no object."""
+    message = _message(
+        role="user",
+        content=[
+            {"type": "document_url", "document_url": "https://a.example/b.pdf", "document_name": "b"},
+            {"type": "document_url", "document_url": "data:;base64,eA=="},
+            {"type": "image_url", "image_url": "https://a.example/b.png"},
+        ],
+    )
+    assert message.blocks == [
+        Document(Media(MediaKind.URL, "https://a.example/b.pdf"), "b"),
+        Document(Media(MediaKind.DATA, "eA==", "application/pdf")),
+        Image(Media(MediaKind.URL, "https://a.example/b.png")),
+    ]
+    with pytest.raises(BadRequestError) as caught:
+        _message(role="user", content=[{"type": "document_url"}])
+    assert caught.value.param == "messages[0].content[0].document_url"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "content"),
+    [
+        ("data:image/svg+xml,%3Csvg%2F%3E", "image/svg+xml", b"<svg/>"),
+        ("data:image/svg+xml;utf8,<svg>\u00e9</svg>", "image/svg+xml", "<svg>\u00e9</svg>".encode()),
+        ("DATA:text/plain;charset=utf-8,a%20b,c", "text/plain", b"a b,c"),
+        ("data:,A%00%FF%", "text/plain", b"A\x00\xff%"),
+        ("data:image/png;name=x.png;BASE64,eA%3D%3D", "image/png", b"x"),
+    ],
+)
+def test_data_urls_of_any_kind_are_read_as_base64(url: str, kind: str, content: bytes) -> None:
+    """RFC 2397: without `;base64` they are text with escapes, and without a type plain text."""
+    (block,) = _message(role="user", content=[{"type": "image_url", "image_url": {"url": url}}]).blocks
+    assert isinstance(block, Image)
+    assert block.source.type == kind and base64.b64decode(block.source.value, validate=True) == content
+
+
 def test_pitfall_19_cache_marks_of_all_kinds_are_read() -> None:
     """On parts, messages beside a string, results, calls, tools and the whole; OpenAI's and Anthropic's."""
     mark = {"type": "ephemeral", "ttl": "1h"}

@@ -5,7 +5,6 @@ Knows: the fields of a request, and which of them no other dialect has. Does not
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec.structs import astuple
 from velox.dialects.arguments import CUSTOM_SCHEMA, custom_arguments, read_arguments
 from velox.dialects.chat import wire
 from velox.dialects.chat.details import THOUGHT, id_without_thought, read_blocks, read_details
+from velox.dialects.data_urls import read_url
 from velox.dialects.decoding import checked_text, decoded_request, is_given
 from velox.dialects.form import (
     Audio,
@@ -52,7 +52,6 @@ _LENIENT: Final = msgspec.json.Decoder(wire.LenientRequest)
 _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _UNKNOWN: Final = "Object contains unknown field"
 
 _CHOICES: Final = {
@@ -234,17 +233,21 @@ class RequestReader:
             case "text" | "input_text" | "output_text":
                 return Text(_text(part.text, f"{path}.text"), cache)
             case "image_url" if part.image_url is not None:
-                return Image(_media(part.image_url.url), part.image_url.detail, cache)
+                if isinstance(part.image_url, str):
+                    return Image(read_url(part.image_url), cache=cache)
+                return Image(read_url(part.image_url.url), part.image_url.detail, cache)
             case "input_audio" if part.input_audio is not None:
                 sound = part.input_audio
                 return Audio(Media(MediaKind.DATA, sound.data, f"audio/{sound.format or 'wav'}"), sound.format)
             case "file" if part.file is not None:
                 return Document(_file(part, path), part.file.filename, cache=cache)
+            case "document_url" if part.document_url is not None:
+                return Document(_document(read_url(part.document_url)), part.document_name, cache=cache)
             case "refusal":
                 return Refusal(_text(part.refusal, f"{path}.refusal"))
             case "thinking":
                 return Thinking(_thinking_text(part.thinking, f"{path}.thinking"))
-            case "image_url" | "input_audio" | "file":
+            case "image_url" | "input_audio" | "file" | "document_url":
                 raise BadRequestError(f"a part of type {part.type} has a field {part.type}", f"{path}.{part.type}")
         message = "parts of a message are of type text, image_url, input_audio, file or refusal"
         raise BadRequestError(message, f"{path}.type")
@@ -392,13 +395,6 @@ def _thinking_text(raw: Raw, path: str) -> JsonText:
     return b'"' + b"".join(part[1:-1] for each in parts if (part := raw_text(each.text)) is not None) + b'"'
 
 
-def _media(url: str) -> Media:
-    found = _DATA_URL.match(url)
-    if found is None:
-        return Media(MediaKind.URL, url)
-    return Media(MediaKind.DATA, url[found.end() :], found[1].lower() or None)
-
-
 def _file(part: wire.Part, path: str) -> Media:
     file = part.file
     assert file is not None, "asked for files only"
@@ -408,10 +404,15 @@ def _file(part: wire.Part, path: str) -> Media:
         raise BadRequestError("a file has a file_data or a file_id", f"{path}.file")
     if file.file_data.startswith(("http:", "https:", "gs:", "s3:")):
         return Media(MediaKind.URL, file.file_data)  # OpenRouter takes these
-    media = _media(file.file_data)
+    media = read_url(file.file_data)
     if media.kind is MediaKind.URL:
         media = Media(MediaKind.DATA, file.file_data)  # base64 alone
-    return media if media.type is not None else Media(media.kind, media.value, "application/pdf")
+    return _document(media)
+
+
+def _document(media: Media) -> Media:
+    is_known = media.type is not None or media.kind is MediaKind.URL
+    return media if is_known else Media(media.kind, media.value, "application/pdf")
 
 
 def _mark(mark: wire.CacheControl | None) -> CacheMark | None:

@@ -145,12 +145,14 @@ class _File(msgspec.Struct, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """A part of a message's content. thinking: Mistral's: a list of texts."""
+    """A part of a message's content. Mistral's: thinking, a list of texts; document_url; image_url as a text."""
 
     type: str
     text: Raw = ABSENT
     refusal: Raw = ABSENT
-    image_url: _ImageUrl | None = None
+    image_url: _ImageUrl | str | None = None
+    document_url: str | None = None
+    document_name: str | None = None
     input_audio: _InputAudio | None = None
     file: _File | None = None
     thinking: Raw = ABSENT

@@ -8,13 +8,13 @@ Knows: the fields of a request, and which of them no other dialect has. Does not
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from velox.dialects.arguments import custom_arguments, read_arguments
+from velox.dialects.data_urls import read_url
 from velox.dialects.decoding import checked_text, decoded_request, is_given
 from velox.dialects.form import (
     Audio,
@@ -55,7 +55,6 @@ _PARTS: Final = msgspec.json.Decoder(list[wire.Part])
 _TOOLS: Final = msgspec.json.Decoder(list[wire.Tool])
 _CHOICE: Final = msgspec.json.Decoder(wire.ToolChoice)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _UNKNOWN: Final = "Object contains unknown field"
 
 _USER: Final = Role.USER  # an enum's member costs more to look up than a message to make
@@ -398,16 +397,9 @@ def _mark(part: wire.Part) -> CacheMark | None:
     return CacheMark(_LIFETIMES.get(mark.ttl or "", mark.ttl))
 
 
-def _media(url: str) -> Media:
-    found = _DATA_URL.match(url)
-    if found is None:
-        return Media(MediaKind.URL, url)
-    return Media(MediaKind.DATA, url[found.end() :], found[1].lower() or None)
-
-
 def _image(part: wire.Part, path: str) -> Media:
     if part.image_url is not None:
-        return _media(part.image_url)
+        return read_url(part.image_url)
     if part.file_id is not None:
         return Media(MediaKind.ID, part.file_id)
     raise BadRequestError("a picture has an image_url", f"{path}.image_url")
@@ -415,7 +407,7 @@ def _image(part: wire.Part, path: str) -> Media:
 
 def _file(part: wire.Part, path: str) -> Media:
     if part.file_data is not None:
-        media = _media(part.file_data)
+        media = read_url(part.file_data)
         if media.kind is MediaKind.URL:
             media = Media(MediaKind.DATA, part.file_data)  # base64 alone
         return media if media.type is not None else Media(media.kind, media.value, "application/pdf")
