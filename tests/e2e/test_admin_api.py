@@ -83,6 +83,27 @@ def test_what_the_api_changes_holds_for_clients(tmp_path: Path) -> None:
         assert made["key"] not in log and rotated["key"] not in log
 
 
+def test_team_manages_its_keys(tmp_path: Path) -> None:
+    """With a key that the admin gave a role: what it makes holds for clients; others' keys are none for it."""
+    with managed(tmp_path) as velox:
+        for team in ("red", "blue"):
+            assert call(velox, "POST", "/api/v1/teams", {"id": team})[0] == 201
+        theirs = call(velox, "POST", "/api/v1/keys", {"id": "theirs", "team": "blue"})[1]
+        boss = call(velox, "POST", "/api/v1/keys", {"id": "boss", "team": "red", "role": "team_admin"})[1]["key"]
+        status, made = call(velox, "POST", "/api/v1/keys", {"rpm": 600}, token=boss)
+        assert (status, made["team"]) == (201, "red")
+        until(lambda: status_of(velox, made["key"]) == 200, "it is in force")
+        for id_ in ("theirs", "no-such-key"):
+            assert call(velox, "DELETE", f"/api/v1/keys/{id_}", token=boss)[0] == 404
+        assert call(velox, "POST", "/api/v1/keys", {"team": "blue"}, token=boss)[0] == 403
+        assert call(velox, "POST", "/api/v1/keys", {}, token=made["key"])[0] == 403
+        assert call(velox, "POST", f"/api/v1/keys/{made['id']}/block", token=boss)[0] == 200
+        until(lambda: status_of(velox, made["key"]) == 401, "it is blocked")
+        assert status_of(velox, theirs["key"]) == 200
+        actors = [each["actor"] for each in call(velox, "GET", f"/api/v1/changes?id={made['id']}")[1]["data"]]
+        assert actors == ["boss", "boss"]
+
+
 def test_new_key_is_shown_over_tls(tmp_path: Path) -> None:
     """And the listener's other pages go on beside the API."""
     files = TlsFiles(tmp_path)

@@ -46,6 +46,7 @@ def test_every_field_is_given_and_taken_away(velox: Run) -> None:
         "name": ("shop", "shop"),
         "team": ("web", "web"),
         "user": ("ada", "ada"),
+        "role": ("team_admin", "team_admin"),
         "expires": ("2040-01-31", "2040-01-31T00:00:00Z"),
         "models": ("a, b*", ["a", "b*"]),
         "endpoints": ("inference,/v1/files*", ["inference", "/v1/files*"]),

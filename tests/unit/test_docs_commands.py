@@ -147,6 +147,8 @@ RUN_BY = {
     'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
     'keys --json \'{"id": "shop", "team": "web", "rpm": 600}\'': API,
     'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
+    'keys --json \'{"id": "web-boss", "team": "web", "role": "team_admin"}\'': API,
+    'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
     'keys/shop -X PATCH --json \'{"expires": "2040-01-31"}\'': API,
     'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:6060/api/v1/'
     "keys/shop/rotate --json '{\"grace_s\": 3600}'": API,

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from velox.accounts.model import Account, Key, Kind, User
+from velox.accounts.model import TEAM_ADMIN, Account, Key, Kind, User
 from velox.policy import spellings
 from velox.policy.budget import NANO_PER_USD, TOTAL, BudgetError, parse_budget, period_text
 from velox.policy.spellings import Spelling, filled, is_endpoint
@@ -111,6 +111,14 @@ def _priority(value: object) -> Priority | None:
     return found
 
 
+def _role(value: object) -> str:
+    if value is None or value == "":
+        return ""
+    if value != TEAM_ADMIN:
+        raise ValueError(f"expected {TEAM_ADMIN}, or null")
+    return TEAM_ADMIN
+
+
 def _switch(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
@@ -180,6 +188,7 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Reader]]] = {
         "name": _optional(_text(spellings.KEY_NAME), ""),
         "team": _optional(_text(spellings.OWNER), ""),
         "user": _optional(_text(spellings.OWNER), ""),
+        "role": _role,
         "expires": _moment,
         **_COMMON,
     },
@@ -234,6 +243,7 @@ def view(account: Account) -> dict[str, object]:
             "hint": account.hint,
             "team": account.team or None,
             "user": account.user or None,
+            "role": account.role or None,
             "expires": None if account.expires_s is None else time_text(account.expires_s),
         }
     if isinstance(account, User):

@@ -16,9 +16,10 @@ import msgspec
 
 from velox.types import NO_RATES, Budget, Priority, Rates
 
-__all__ = ["KINDS", "Account", "Change", "Digest", "Key", "Kind", "Team", "User"]
+__all__ = ["KINDS", "TEAM_ADMIN", "Account", "Change", "Digest", "Key", "Kind", "Team", "User"]
 
 Kind: TypeAlias = Literal["key", "team", "user"]
+TEAM_ADMIN: Final = "team_admin"
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
@@ -48,12 +49,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Key(Account, frozen=True, kw_only=True, omit_defaults=True):
     """A key. hint: its first and last characters, for people. team, user: ids, "" for none.
 
-    expires_s: Unix time from which on it is no key.
+    role: in the API: TEAM_ADMIN: it manages the keys of its team; "": it only reads. expires_s: Unix time from which on
+    it is no key.
     """
 
     hint: str = ""
     team: str = ""
     user: str = ""
+    role: str = ""
     expires_s: int | None = None
 
 

@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from velox.types import NO_RATES
 __all__ = ["MOST_GRACE_S", "Accounts", "AccountsError", "Adopted", "Adoption", "Made", "Page"]
 
 A = TypeVar("A", bound=Account)
+Guard: TypeAlias = Callable[[Account], None]
 
 MOST_GRACE_S: Final = 90 * 86_400
 _MOST_PAGE: Final = 1000
@@ -208,7 +209,16 @@ class Accounts:
 
     # -- changing ---------------------------------------------------------------------------------
 
-    def update(self, kind: Kind, id: str, fields: Mapping[str, object], actor: str) -> Account:  # noqa: A002
+    # guard: is given the account as it was before the change, and raises if the actor may not change it.
+
+    def update(
+        self,
+        kind: Kind,
+        id: str,  # noqa: A002 - the field's name
+        fields: Mapping[str, object],
+        actor: str,
+        guard: Guard | None = None,
+    ) -> Account:
         """Change the fields that are given; null takes one away. Raises AccountsError."""
 
         def changed(account: Account) -> Account:
@@ -218,17 +228,17 @@ class Accounts:
                 self._check_owners(after)
             return after
 
-        return self._change("update", kind, id, changed, actor)
+        return self._change("update", kind, id, _guarded(changed, guard), actor)
 
-    def block(self, kind: Kind, id: str, actor: str) -> Account:  # noqa: A002
+    def block(self, kind: Kind, id: str, actor: str, guard: Guard | None = None) -> Account:  # noqa: A002
         """Have nothing of it be used until it is unblocked. Raises AccountsError."""
-        return self._change("block", kind, id, lambda each: msgspec.structs.replace(each, is_blocked=True), actor)
+        return self._change("block", kind, id, _guarded(_blocked, guard), actor)
 
-    def unblock(self, kind: Kind, id: str, actor: str) -> Account:  # noqa: A002
+    def unblock(self, kind: Kind, id: str, actor: str, guard: Guard | None = None) -> Account:  # noqa: A002
         """Have it be used again. Raises AccountsError."""
-        return self._change("unblock", kind, id, lambda each: msgspec.structs.replace(each, is_blocked=False), actor)
+        return self._change("unblock", kind, id, _guarded(_unblocked, guard), actor)
 
-    def rotate_key(self, id: str, grace_s: int, actor: str) -> Made:  # noqa: A002
+    def rotate_key(self, id: str, grace_s: int, actor: str, guard: Guard | None = None) -> Made:  # noqa: A002
         """Give a key a new secret. What it had before holds for `grace_s` seconds more. Raises AccountsError."""
         if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s <= MOST_GRACE_S:
             raise AccountsError("invalid", f"grace: expected 0 to {MOST_GRACE_S} seconds", "grace")
@@ -246,14 +256,16 @@ class Accounts:
             ]
             return [Digest(digest, id, None), *(each for each in before if (each.until_s or 0) > now_s)]
 
-        key = self._change("rotate", "key", id, after, actor, digests)
+        key = self._change("rotate", "key", id, _guarded(after, guard), actor, digests)
         assert isinstance(key, Key), "that was asked for"
         return Made(key, secret)
 
-    def delete(self, kind: Kind, id: str, actor: str) -> None:  # noqa: A002
+    def delete(self, kind: Kind, id: str, actor: str, guard: Guard | None = None) -> None:  # noqa: A002
         """Take it away. Raises AccountsError: also while keys belong to it."""
         for _ in range(_RETRIES):
             before = self.get(kind, id)
+            if guard is not None:
+                guard(before)
             if self._apply("delete", before, None, actor, [] if kind == "key" else None):
                 return
         raise _busy()
@@ -308,6 +320,8 @@ class Accounts:
 
     def _check_owners(self, key: Key) -> None:
         """Check that a key asks for nothing that its team may not use. Raises AccountsError."""
+        if key.role and not key.team:
+            raise AccountsError("invalid", f"role: expected a team with {key.role}", "role")
         for kind, id_ in _owners(key):
             if not id_:
                 continue
@@ -436,3 +450,22 @@ def _conflict(what: str, kind: Kind) -> AccountsError:
 
 def _busy() -> AccountsError:
     return AccountsError("conflict", "others are changing it at the same time: try again")
+
+
+def _guarded(change: Callable[[Account], Account], guard: Guard | None) -> Callable[[Account], Account]:
+    """Return a change that a guard looks at first, each time that it is tried."""
+
+    def changed(account: Account) -> Account:
+        if guard is not None:
+            guard(account)
+        return change(account)
+
+    return changed
+
+
+def _blocked(account: Account) -> Account:
+    return msgspec.structs.replace(account, is_blocked=True)
+
+
+def _unblocked(account: Account) -> Account:
+    return msgspec.structs.replace(account, is_blocked=False)

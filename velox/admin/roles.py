@@ -23,7 +23,8 @@ _ADMIN_PAGES: Final = frozenset({"/reload", "/debug/pprof/profile"})
 class Role(enum.Enum):
     """What who asks may do.
 
-    ADMIN: everything. VIEWER: read. OWN: read what is its own: who shows a key of a client. OPEN: no token is set, so
+    ADMIN: everything. VIEWER: read. OWN: read what is its own: who shows a key of a client, which may manage its team's
+    keys. OPEN: no token is set, so
     that who reaches the listener sees all pages and may reload; the API is only read.
     """
 

@@ -41,6 +41,7 @@ _HELP: Final[Mapping[str, str]] = {
     "name": "for people, in logs and records",
     "team": "id of its team",
     "user": "id of its user",
+    "role": "team_admin: it manages the keys of its team by the API",
     "email": "address of mail",
     "expires": "a day (2027-01-31) or a time (2027-01-31T12:00:00Z) from which on it is no key",
     "models": "models that may be asked for, `*` for any text, with commas between",

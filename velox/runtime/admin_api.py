@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from velox.accounts.force import caller_id
-from velox.accounts.model import Key
+from velox.accounts.model import TEAM_ADMIN, Key
 from velox.accounts.service import Accounts, AccountsError
 from velox.admin.api.accounts import AccountPages
 from velox.admin.api.budgets import BudgetPages
@@ -63,7 +63,7 @@ class _Databases:
         key = self.accounts().key_in_force(secret)
         if key is None:
             return None
-        return Asker(Role.OWN, key.id, key.id, _recorded(key), key.team)
+        return Asker(Role.OWN, key.id, key.id, _recorded(key), key.team, key.role == TEAM_ADMIN)
 
     def recorded_key_of(self, asked: str) -> str:
         """Return how records name a managed key, by its id; what is no id of one as it is. Raises StoreError."""

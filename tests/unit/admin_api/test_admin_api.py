@@ -65,7 +65,9 @@ class Door:
         key = self._accounts().key_in_force(secret)
         if key is None:
             return None
-        return Asker(Role.OWN, key.id, key.id, recorded_key(caller_id(key), key.name or key.id), key.team)
+        return Asker(
+            Role.OWN, key.id, key.id, recorded_key(caller_id(key), key.name or key.id), key.team, key.role != ""
+        )
 
     def __call__(self, method: str, target: str, body: object = None, **more: Any) -> Json:
         status, answer = self.raw(method, target, None if body is None else json.dumps(body).encode(), **more)
@@ -274,7 +276,9 @@ def test_client_sees_what_is_its_teams(door: Door) -> None:
     assert ids("/api/v1/keys", mine) == ["mine", "sister"] and ids("/api/v1/keys?team=blue", mine) == ["mine", "sister"]
     assert ids("/api/v1/teams", mine) == ["red"] and ids("/api/v1/users", mine) == []
     assert ids("/api/v1/keys", lone) == ["lone"] and ids("/api/v1/teams", lone) == []
-    for target in ("/api/v1/keys/other", "/api/v1/teams/blue", "/api/v1/users/red"):
+    door("POST", "/api/v1/users", {"id": "red"})
+    door("POST", "/api/v1/teams", {"id": "mine"})
+    for target in ("/api/v1/keys/other", "/api/v1/teams/blue", "/api/v1/users/red", "/api/v1/teams/mine"):
         assert door.refused("GET", target, key=mine["key"]) == (404, "not_found", None)
     assert door("GET", "/api/v1/keys/sister", key=mine["key"])["id"] == "sister"
     for target in ("/api/v1/usage", "/api/v1/usage?team=blue", "/api/v1/usage?by=team"):
@@ -282,7 +286,8 @@ def test_client_sees_what_is_its_teams(door: Door) -> None:
         assert sum(row["calls"] for row in rows) == ("blue" not in target)
     assert len(door("GET", "/api/v1/calls?since=2026-11-23", key=lone["key"])["data"]) == 1
     assert door.refused("GET", "/api/v1/changes", key=mine["key"])[:2] == (403, "forbidden")
-    assert door.refused("POST", "/api/v1/keys", {}, key=mine["key"])[:2] == (401, "unauthorized")
+    assert door.refused("POST", "/api/v1/keys", {}, key=mine["key"])[:2] == (403, "forbidden")
+    assert door.refused("POST", "/api/v1/teams", {}, key=mine["key"])[:2] == (401, "unauthorized")
     door("POST", "/api/v1/keys/mine/block")
     assert door.refused("GET", "/api/v1/keys", key=mine["key"])[:2] == (401, "unauthorized")
     assert door.refused("GET", "/api/v1/keys", key="sk-nobody")[:2] == (401, "unauthorized")

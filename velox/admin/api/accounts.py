@@ -14,7 +14,8 @@ from velox.accounts.model import KINDS, Account, Change, Key, Kind
 from velox.accounts.service import Accounts, AccountsError, Made, Page
 from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
-from velox.admin.api.routes import ADMINS, OWNERS, READERS, Field, Route, Schema
+from velox.admin.api.routes import ADMINS, MANAGERS, OWNERS, READERS, Field, Route, Schema
+from velox.admin.api.team_keys import TeamKeys
 from velox.admin.roles import Role
 
 __all__ = ["AccountPages", "refused"]
@@ -59,6 +60,7 @@ class AccountPages:
     def _routes_of(self, kind: Kind) -> Iterator[Route]:
         base, title = f"/api/v1/{kind}s", kind.title()
         one, item = f"{base}/{{id}}", schemas.ref(title)
+        changers = MANAGERS if kind == "key" else ADMINS
         made: Schema = schemas.ref("MadeKey") if kind == "key" else item
         names = ("name", "team", "user") if kind == "key" else ("name",)
         filters = tuple(Field(name, {"type": "string"}, f"only those of this {name}") for name in names)
@@ -80,19 +82,19 @@ class AccountPages:
         new = {
             "body": schemas.given(kind, is_new=True),
             "status": 201,
-            "roles": ADMINS,
+            "roles": changers,
             "errors": (409,),
             "answer": made,
         }
         yield route("POST", base, "create", f"Make a {kind}.", self._create, **new)
         yield route("GET", one, "get", f"One {kind}.", self._get, roles=OWNERS, errors=(404,))
-        change = {"body": schemas.given(kind, is_new=False), "roles": ADMINS, "errors": (404, 409)}
+        change = {"body": schemas.given(kind, is_new=False), "roles": changers, "errors": (404, 409)}
         yield route(
             "PATCH", one, "update", "Change the fields that are given; null takes one away.", self._update, **change
         )
-        gone = {"roles": ADMINS, "errors": (404, 409), "answer": schemas.ref("Deleted")}
+        gone = {"roles": changers, "errors": (404, 409), "answer": schemas.ref("Deleted")}
         yield route("DELETE", one, "delete", f"Take a {kind} away.", self._delete, **gone)
-        few = {"roles": ADMINS, "errors": (404,)}
+        few = {"roles": changers, "errors": (404,)}
         yield route("POST", f"{one}/block", "block", f"Have nothing of this {kind} be used.", self._block, **few)
         yield route("POST", f"{one}/unblock", "unblock", "Have it be used again.", self._unblock, **few)
         if kind == "key":
@@ -125,9 +127,9 @@ class AccountPages:
         (id_,) = call.ids
         account = self._accounts().get(kind, id_)
         asker = call.asker
-        if asker.role is Role.OWN and not (
-            id_ in (asker.key, asker.team) or (isinstance(account, Key) and asker.team and account.team == asker.team)
-        ):
+        own = {"key": asker.key, "team": asker.team}.get(kind)
+        is_own = id_ == own or (isinstance(account, Key) and asker.team and account.team == asker.team)
+        if asker.role is Role.OWN and not is_own:
             raise ApiError(404, "not_found", f"there is no such {kind}")
         return Answer(200, view(account))
 
@@ -137,31 +139,43 @@ class AccountPages:
             return Answer(201, view(accounts.create_team(call.body, actor)))
         if kind == "user":
             return Answer(201, view(accounts.create_user(call.body, actor)))
+        fields = call.body if call.asker.role is not Role.OWN else TeamKeys(accounts, call.asker).new(call.body)
         if call.body.get("key") is None and call.body.get("digest") is None:
             _check_private(call)
-        return Answer(201, _shown_once(accounts.create_key(call.body, actor)))
+        return Answer(201, _shown_once(accounts.create_key(fields, actor)))
 
     def _update(self, call: ApiCall, kind: Kind) -> Answer:
-        return Answer(200, view(self._accounts().update(kind, call.ids[0], call.body, call.asker.name)))
+        accounts, asker = self._accounts(), call.asker
+        guard = TeamKeys.guard_of(accounts, asker)
+        if asker.role is Role.OWN:
+            TeamKeys(accounts, asker).check(call.body)
+        return Answer(200, view(accounts.update(kind, call.ids[0], call.body, asker.name, guard)))
 
     def _delete(self, call: ApiCall, kind: Kind) -> Answer:
-        self._accounts().delete(kind, call.ids[0], call.asker.name)
+        accounts = self._accounts()
+        accounts.delete(kind, call.ids[0], call.asker.name, TeamKeys.guard_of(accounts, call.asker))
         return Answer(200, {"id": call.ids[0], "deleted": True})
 
     def _block(self, call: ApiCall, kind: Kind) -> Answer:
-        return Answer(200, view(self._accounts().block(kind, call.ids[0], call.asker.name)))
+        accounts = self._accounts()
+        guard = TeamKeys.guard_of(accounts, call.asker)
+        return Answer(200, view(accounts.block(kind, call.ids[0], call.asker.name, guard)))
 
     def _unblock(self, call: ApiCall, kind: Kind) -> Answer:
-        return Answer(200, view(self._accounts().unblock(kind, call.ids[0], call.asker.name)))
+        accounts = self._accounts()
+        guard = TeamKeys.guard_of(accounts, call.asker)
+        return Answer(200, view(accounts.unblock(kind, call.ids[0], call.asker.name, guard)))
 
     def _rotate(self, call: ApiCall, kind: Kind) -> Answer:
+        accounts = self._accounts()
+        guard = TeamKeys.guard_of(accounts, call.asker)
         _check_private(call)
         for name in call.body:
             if name != "grace_s":
                 raise ApiError(400, "invalid", "there is no such field; there is grace_s", name[:64])
         grace_s = call.body.get("grace_s", 0)
         try:
-            return Answer(200, _shown_once(self._accounts().rotate_key(call.ids[0], grace_s, call.asker.name)))
+            return Answer(200, _shown_once(accounts.rotate_key(call.ids[0], grace_s, call.asker.name, guard)))
         except AccountsError as exc:
             raise ApiError(_STATUSES[exc.code], exc.code, exc.message, "grace_s" if exc.field else "") from None
 

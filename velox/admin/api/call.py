@@ -40,7 +40,7 @@ class ApiError(Exception):
 class Asker(NamedTuple):
     """Who asks. name: as the audit has it. key, team: of one whose role is OWN: what is its own; "" for none.
 
-    key_name: as records have it.
+    key_name: as records have it. manages: it changes keys of its team.
     """
 
     role: Role
@@ -48,6 +48,7 @@ class Asker(NamedTuple):
     key: str = ""
     key_name: str = ""
     team: str = ""
+    manages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from velox.admin.api.routes import READERS, Field, Route, Schema
+from velox.admin.api.routes import MANAGERS, READERS, Field, Route, Schema
 from velox.admin.api.schemas import COMPONENTS, ref
 from velox.admin.roles import Role
 
@@ -17,7 +17,7 @@ __all__ = ["describe"]
 _REASONS: Final = {
     400: "a parameter, a field or the body can't be taken; nothing was done",
     401: "no token, or one that is none",
-    403: "the token may not do that, or a secret would be shown in the clear",
+    403: "the token may not do or give that, or a secret would be shown in the clear",
     404: "there is none of this id",
     409: "one of this id or key is there already, or others belong to it",
     503: "the database can't be used now",
@@ -36,7 +36,9 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": dict(COMPONENTS),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "the admin token"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "the admin token, or a client's key"}
+            },
         },
     }
 
@@ -58,6 +60,8 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _who(route: Route) -> str:
+    if route.roles == MANAGERS:
+        return "admins, and for keys with the role team_admin, in their team"
     if Role.OWN in route.roles:
         return "admins and viewers, and for clients with a key, who see what is their own"
     return "admins and viewers" if route.roles == READERS else "admins"

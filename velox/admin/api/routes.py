@@ -17,7 +17,7 @@ from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.message import AdminRequest, Reply
 from velox.admin.roles import Role
 
-__all__ = ["ADMINS", "OWNERS", "READERS", "Field", "Found", "OtherTable", "Route", "RouteTable", "Schema"]
+__all__ = ["ADMINS", "MANAGERS", "OWNERS", "READERS", "Field", "Found", "OtherTable", "Route", "RouteTable", "Schema"]
 
 Schema: TypeAlias = Mapping[str, Any]  # of JSON Schema
 Handler: TypeAlias = Callable[[ApiCall], Answer]
@@ -25,6 +25,7 @@ Handler: TypeAlias = Callable[[ApiCall], Answer]
 ADMINS: Final = frozenset({Role.ADMIN})
 READERS: Final = frozenset({Role.ADMIN, Role.VIEWER, Role.OPEN})
 OWNERS: Final = READERS | {Role.OWN}
+MANAGERS: Final = ADMINS | {Role.OWN}  # of the latter, keys that manage their team's
 
 _MOST_QUERY: Final = 4096
 _PLACE: Final = re.compile(r"\{([a-z_]+)\}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from velox.accounts.fields import RATES
-from velox.accounts.model import Kind
+from velox.accounts.model import TEAM_ADMIN, Kind
 from velox.admin.api.routes import Schema
 from velox.ledger.store import DIMENSIONS
 from velox.policy.budget import BUDGET_FIELDS, MOST_TOKENS, MOST_USD
@@ -83,6 +83,7 @@ _GIVEN: Final[Mapping[Kind, Mapping[str, Schema]]] = {
         "name": _NAME,
         "team": {**_TEXT_OR_NULL, "description": "id of its team"},
         "user": {**_TEXT_OR_NULL, "description": "id of its user"},
+        "role": {"enum": [TEAM_ADMIN, None], "description": "team_admin: it manages the keys of its team"},
         "expires": {**_TEXT_OR_NULL, "description": "2027-01-31, or 2027-01-31T12:00:00Z"},
         **_LIMITS,
     },

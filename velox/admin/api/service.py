@@ -24,6 +24,7 @@ from velox.ledger.store import StoreError
 __all__ = ["API_PATH", "Api"]
 
 API_PATH: Final = "/api/v1"
+_KEYS: Final = f"{API_PATH}/keys"
 _DESCRIPTION: Final = f"{API_PATH}/openapi.json"
 _THREADS: Final = 2
 _MOST_WAITING: Final = 32
@@ -72,9 +73,10 @@ class Api:
     def admit(self, request: AdminRequest, role: Role | None) -> None:
         """Refuse what is refused whatever its body is. Raises RefusalError.
 
-        role: of who asks; None: they show no token. A client's key may read, and is looked for later.
+        role: of who asks; None: they show no token. A client's key may read, or manage keys, and is looked for later.
         """
-        if role is None and (not bearer_of(request) or request.method not in _READS):
+        may_be_own = request.method in _READS or request.path == _KEYS or request.path.startswith(f"{_KEYS}/")
+        if role is None and not (bearer_of(request) and may_be_own):
             raise RefusalError.of(self._refusal(request, _unknown()))
 
     async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
