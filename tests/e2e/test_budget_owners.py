@@ -79,6 +79,61 @@ def test_budgets_of_tags_and_models_count_only_what_is_theirs(priced: Priced) ->
         assert [ask(velox, other), ask(velox, other)] == [429, 429], "the gateway's, for ever"
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("ends", ["stopped", "killed"])
+def test_what_tags_users_and_models_spent_survives_a_restart(
+    priced: Priced, request: pytest.FixtureRequest, database: str, ends: str
+) -> None:
+    """Though the key that spent it is gone, or has another tag and another user by then."""
+    budgets = [
+        {"per": "tag", "usd": "0.0055", "window": "month"},
+        {"per": "user", "usd": "0.0055", "window": "week"},
+        {"per": "model", "models": ["own-*"], "tokens": 2100, "window": "30d"},
+        {"per": "team", "tags": ["eu", "us"], "usd": "0.0095", "window": "total"},
+    ]
+
+    def key(name: str, **more: object) -> dict[str, object]:
+        return {"key": f"sk-{name}-0123456789", "name": name, **more}
+
+    path = priced.folder / "keys.yaml"
+    more = {"api_keys_file": str(path), "access_log": "all"}
+    if database == "postgres":
+        more["ledger_database"] = request.getfixturevalue("postgres").database()
+    moved, gone, plain = (f"sk-{name}-0123456789" for name in ("moved", "gone", "plain"))
+    before = [
+        key("moved", tags=["eu", "us"], user="ann", team="web"),
+        key("gone", tags=["batch"], team="web"),
+        key("plain"),
+    ]
+    path.write_text(yaml.safe_dump(before))
+    with priced.running(budgets, **more) as velox:
+        assert [ask(velox, moved) for _ in range(4)] == [200, 200, 200, 429]
+        assert [ask(velox, gone) for _ in range(4)] == [200, 200, 200, 429]
+        assert [ask(velox, plain, "own-a") for _ in range(3)] == [200, 200, 429]
+        n_calls = priced.n_calls
+        for _ in range(n_calls):
+            velox.wait_access(lambda line: line["status"] == 200)  # until then a record may not be whole
+        if ends == "killed":
+            velox.kill()
+    after = [
+        key("moved", tags=["asia"], user="bob", team="other"),
+        key("plain"),
+        key("first", tags=["eu"]),
+        key("second", tags=["batch"]),
+        key("third", user="ann"),
+        key("fourth", tags=["us"]),
+        key("fifth", team="web"),
+    ]
+    path.write_text(yaml.safe_dump(after))
+    with priced.running(budgets, **more) as velox:
+        spent = [ask(velox, f"sk-{name}-0123456789") for name in ("first", "second", "third", "fourth")]
+        assert spent == [429] * 4 and priced.n_calls == n_calls
+        assert ask(velox, plain, "own-a") == 429 and priced.n_calls == n_calls
+        assert [ask(velox, moved), ask(velox, plain), ask(velox, plain, "own-b")] == [200] * 3
+        assert ask(velox, "sk-fifth-0123456789") == 200, "without a tag that its budget counts"
+        assert ask(velox, gone) == 401
+
+
 def test_strict_budget_holds_the_longest_answer(priced: Priced) -> None:
     """Spent is never above the limit; a request whose worst case does not fit is refused."""
     budget = {"per": "gateway", "tokens": 5000, "window": "day", "strict": True}

@@ -46,7 +46,8 @@ def spend(store: SqliteStore, *calls: tuple[KeyEntry, int]) -> None:
     made = []
     for n, (key, nano) in enumerate(calls, 1):
         named = recorded_key(caller_of(key).id, key.caller_name)
-        call = made_call(n, key=named, team=key.team, user=key.user, cost_nano=nano, started_us=NOON_S * US)
+        whose = {"team": key.team, "user": key.user, "tags": key.tags}
+        call = made_call(n, key=named, **whose, cost_nano=nano, started_us=NOON_S * US)
         made.append(Numbered(n, call))
     store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
 
@@ -89,6 +90,55 @@ def test_two_limits_of_one_window_count_once(store: SqliteStore) -> None:
     alice = entry(1)
     spend(store, (alice, 7))
     assert list(opened(store, [rule("gateway", 1), rule("gateway", 9, "budgets[1]")], [alice]).values()) == [7]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_what_was_spent_counts_under_what_it_was_spent_under(store: SqliteStore, one_by_one: bool) -> None:
+    """The key has another team, another user and other tags since then, or is gone. Also where calls are looked at one
+    by one, because the budget came while the gateway ran."""
+    before = entry(1, team="red", user="ann", tags=("eu", "batch"))
+    now, gone = entry(1, team="blue", user="bob", tags=("us",)), entry(2, team="red", tags=("eu",))
+    spend(store, (before, 5), (gone, 70))
+    rules = [*map(rule, ("team", "user", "tag", "key", "model")), rule("gateway")]
+    memory = BudgetMemory(1000, 1)
+    if one_by_one:
+        read_spent(memory, store, rules, [now], NOW_S, changed_s=float(NOON_S))
+    else:
+        read_spent(memory, store, rules, [now], NOW_S)
+    assert spent(memory) == {
+        ("team", "red"): 75,
+        ("user", "ann"): 5,
+        ("tag", "eu"): 75,
+        ("tag", "batch"): 5,
+        ("key", recorded_key(caller_of(now).id, "key-1")): 5,
+        ("key", recorded_key(caller_of(gone).id, "key-2")): 70,
+        ("model", made_call(1).model): 75,
+        ("gateway", ""): 75,
+    }
+
+
+@pytest.mark.parametrize(
+    ("scope", "tags", "found"),
+    [
+        ("gateway", ["eu"], {"": 111}),
+        ("gateway", ["batch"], {"": 10}),
+        ("gateway", ["eu", "batch"], {"": 111}),
+        ("gateway", ["none"], {}),
+        ("team", ["us", "batch"], {"red": 1010}),
+        ("tag", ["eu", "us"], {"eu": 111, "us": 1000}),
+    ],
+)
+def test_rule_for_tags_counts_their_calls_once(
+    store: SqliteStore, scope: BudgetScope, tags: list[str], found: dict[str, int]
+) -> None:
+    """Though one has two of them."""
+    both = entry(1, team="red", tags=("eu", "batch"))
+    eu, us = entry(2, tags=("eu",)), entry(3, team="red", tags=("us",))
+    spend(store, (both, 10), (eu, 1), (us, 1000), (eu, 100), (entry(4, team="red"), 10_000))
+    asked = BudgetRule("budgets[0]", scope, parse_budget({"usd": 1, "window": "day"}), tags=tuple(tags))
+    memory = BudgetMemory(1000, 1)
+    read_spent(memory, store, [asked], [], NOW_S)
+    assert {who: nano for (_, who), nano in spent(memory).items()} == found
 
 
 def test_rotated_key_goes_on_with_what_it_spent(store: SqliteStore) -> None:

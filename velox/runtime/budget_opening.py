@@ -21,13 +21,13 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
-from velox.ledger.store import Question, Store, StoreError
+from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
 from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_budgets, rules_of, subjects
@@ -155,7 +155,7 @@ def read_spent(
         window = window_at(rule.budget, now_s)
         since_s = _since(window.start_s, now_s)
         if since_s not in sums:
-            sums[since_s] = _Sums((*_spent(store, since_s, single_s, known), *single))
+            sums[since_s] = _Sums(store, since_s, single_s, single, known)
         rows.clear()
         for spent in sums[since_s].of(rule):
             if spent.started_us and spent.started_us < window.start_s * _US:
@@ -174,46 +174,98 @@ def read_spent(
     return len(amounts)
 
 
-class _Sums:
-    """What was spent since some time, also by whose it was: each of thousands of keys may have a budget of its own."""
+# Of what sums are kept by, beside tags: a key as records have it, its team, its user, and a model.
+_Group: TypeAlias = tuple[str, str, str, str]
 
-    def __init__(self, spent: Sequence[_Spent]) -> None:
-        self._all: Final = spent
-        self._of: Final[dict[tuple[str, str], list[_Spent]]] = {}
-        for each in spent:
+
+class _Sums:
+    """What was spent since some time: by whose it was, for each of thousands of keys may have a budget of its own.
+
+    Teams, users and tags are those that a call was counted under when it was made, whatever its key has now.
+    """
+
+    def __init__(
+        self, store: Store, since_s: int, until_s: int, single: Sequence[_Spent], keys: Mapping[str, KeyEntry]
+    ) -> None:
+        self._store: Final = store
+        self._since_s: Final = since_s
+        self._until_s: Final = until_s
+        self._single: Final = single
+        self._keys: Final = keys
+        self._groups: Final = {_group(each.group): each.sums for each in self._totals()}
+        self._all: Final = [*self._of(self._groups.items()), *single]
+        self._by_owner: Final[dict[tuple[str, str], list[_Spent]]] = {}
+        for each in self._all:
             who = each.spender
             for owner in (("key", who.key_id), ("team", who.team), ("user", who.user)):
-                self._of.setdefault(owner, []).append(each)
+                self._by_owner.setdefault(owner, []).append(each)
+        self._by_tag: list[tuple[_Group, str, Sums]] | None = None  # it is asked for where a rule needs it
+        self._tagged: Final[dict[tuple[str, ...], Sequence[_Spent]]] = {}
 
     def of(self, rule: BudgetRule) -> Sequence[_Spent]:
         """Return what a rule may count."""
-        return self._of.get((rule.scope, rule.owner), ()) if rule.owner else self._all
+        if rule.owner:
+            return self._by_owner.get((rule.scope, rule.owner), ())
+        if rule.scope != "tag" and not rule.tags:
+            return self._all
+        # A call with two tags is in the budget of each, and once in that of a rule which counts calls of either.
+        tags = () if rule.scope == "tag" else rule.tags
+        if tags not in self._tagged:
+            found = self._under_either(tags) if tags else self._under_each()
+            self._tagged[tags] = [*found, *self._single]
+        return self._tagged[tags]
+
+    def _under_each(self) -> Iterator[_Spent]:
+        for group, tag, sums in self._tags():
+            yield from self._of([(group, sums)], (tag,))
+
+    def _under_either(self, tags: Sequence[str]) -> Iterator[_Spent]:
+        """Yield what calls with one of these tags cost. Of calls with several, sums can't tell: too much, never less.
+
+        It is not more than the same key spent in all on the model.
+        """
+        found: dict[_Group, Sums] = {}
+        for group, tag, sums in self._tags():
+            if tag in tags:
+                found[group] = found.get(group, Sums()).plus(sums)
+        for group, sums in found.items():
+            bounded = Sums(*map(min, sums, self._groups.get(group, sums)))
+            yield from self._of([(group, bounded)], tags)
+
+    def _tags(self) -> list[tuple[_Group, str, Sums]]:
+        if self._by_tag is None:
+            self._by_tag = [(_group(each.group), each.group[4], each.sums) for each in self._totals("tag")]
+        return self._by_tag
+
+    def _totals(self, *more: Dimension) -> list[Total]:
+        if self._since_s >= self._until_s:
+            return []
+        by: tuple[Dimension, ...] = ("key", "team", "user", "model", *more)
+        return self._store.totals(Question(self._since_s, self._until_s, by))
+
+    def _of(self, sums: Iterable[tuple[_Group, Sums]], tags: Sequence[str] = ()) -> Iterator[_Spent]:
+        for group, each in sums:
+            yield _Spent(_spender(group, tuple(tags), self._keys), each.cost_nano, each.input + each.output)
 
 
-def _spent(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
-    """Yield what each key spent on each model."""
-    if since_s < until_s:
-        for (key, team, user, model), sums in store.totals(
-            Question(since_s, until_s, ("key", "team", "user", "model"))
-        ):
-            yield _Spent(_spender(key, team, user, model, keys), sums.cost_nano, sums.input + sums.output)
+def _group(values: tuple[str, ...]) -> _Group:
+    key, team, user, model = values[:4]
+    return key, team, user, model
 
 
-def _single(store: Store, since_s: int, until_s: int, keys: dict[str, KeyEntry]) -> Iterator[_Spent]:
+def _single(store: Store, since_s: int, until_s: int, keys: Mapping[str, KeyEntry]) -> Iterator[_Spent]:
     for call in store.calls(Question(since_s, until_s)):
         tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
-        yield _Spent(
-            _spender(call.key, call.team, call.user, call.model, keys), call.cost_nano or 0, tokens, call.started_us
-        )
+        spender = _spender((call.key, call.team, call.user, call.model), call.tags, keys)
+        yield _Spent(spender, call.cost_nano or 0, tokens, call.started_us)
 
 
-def _spender(key: str, team: str, user: str, model: str, keys: dict[str, KeyEntry]) -> Spender:
-    """Return who spent it. Teams and users are those that its key has now; of a key that is gone, those it had."""
+def _spender(group: _Group, tags: tuple[str, ...], keys: Mapping[str, KeyEntry]) -> Spender:
+    """Return who spent it. A key is called as it is now."""
+    key, team, user, model = group
     key_id, _, name = key.partition(" ")
     entry = keys.get(key_id)
-    if entry is None:
-        return Spender(key_id, name, team, user, model=model)
-    return Spender(key_id, entry.caller_name, entry.team, entry.user, entry.tags, model)
+    return Spender(key_id, name if entry is None else entry.caller_name, team, user, tags, model)
 
 
 def _since(start_s: int, now_s: float) -> int:
