@@ -537,6 +537,38 @@ def test_folder_of_another_gateway_is_refused(tmp_path: Path) -> None:
             pass
 
 
+def test_ring_that_is_none_is_not_written_over(tmp_path: Path) -> None:
+    """The gateway does not start, and says which file it is: there may be records in it."""
+    folder = tmp_path / "ledger"
+    folder.mkdir(mode=0o700)
+    (folder / "0.ring").write_bytes(b"this is no ring" * 1000)
+    config: dict[str, object] = {"upstreams": [{"name": "one", "origin": "http://127.0.0.1:9"}]}
+    with pytest.raises(AssertionError, match=r"0\.ring: it is no ring of records"), routed(config, ledger=str(folder)):
+        pass
+    assert (folder / "0.ring").read_bytes() == b"this is no ring" * 1000
+
+
+def test_database_of_a_newer_velox_is_left_alone_and_records_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a downgrade: requests are served, the log says why, and the newer one finds all records."""
+    folder = tmp_path / "ledger"
+    folder.mkdir(mode=0o700)
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    before = (folder / "ledger.db").read_bytes()
+    with recording(folder) as velox:
+        ask(velox)
+        velox.wait_log(lambda line: "ledger.db has schema 99, written by a newer Velox" in line)
+        assert velox.admin("/readyz").status == 200
+        assert velox.metric("velox_ledger_waiting_records") >= 1
+    assert (folder / "ledger.db").read_bytes() == before
+    (folder / "ledger.db").unlink()
+    with recording(folder):
+        until(lambda: n_kept(folder) == 1, "it is kept")
+    assert len(usage(folder, capsys, "--calls")) == 1
+
+
 def test_nothing_is_recorded_without_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And `velox usage` says so."""
     read: Callable[[], int] = lambda: main(["usage"], {"VELOX_API_KEYS": KEY})  # noqa: E731
