@@ -32,8 +32,8 @@ from velox.types import KeyEntry
 
 __all__ = [
     "MOST_SNAPSHOT_BYTES",
+    "KeyFiles",
     "KeySnapshot",
-    "Snapshot",
     "SnapshotError",
     "changes_begin",
     "changes_in",
@@ -87,7 +87,7 @@ def _head(line: bytes) -> _Head:
     return head
 
 
-class Snapshot:
+class _Snapshot:
     """A snapshot as it was read. Raises SnapshotError."""
 
     def __init__(self, content: bytes) -> None:
@@ -128,15 +128,44 @@ def changes_begin(content: bytes, head: bytes) -> int:
     return len(head) + 1 if content.startswith(head + b"\n") else 0
 
 
-def read_keys(snapshot: bytes, changes: bytes) -> tuple[KeyEntry, ...]:
-    """Return the keys of both files. changes: b"": there is none. Raises SnapshotError."""
-    lines, found = KeyLines(), Snapshot(snapshot)
-    known = {state.id: state.entries for state in found.states(lines)}
-    at = changes_begin(changes, found.head)
-    for line in changes_in(changes, at)[0] if at else ():
-        state = lines.read(line)
-        known[state.id] = state.entries
-    return tuple(entry for entries in known.values() for entry in entries)
+class KeyFiles:
+    """Both files as they were read: the changes first, so that what they say is in the snapshot or belongs to it.
+
+    changes_at: the position behind the last change in it; 0: the changes are of another snapshot. changes: b"": there
+    are none. Raises SnapshotError.
+    """
+
+    def __init__(self, changes: bytes, snapshot: bytes) -> None:
+        self._snapshot: Final = _Snapshot(snapshot)
+        self.head: Final = self._snapshot.head
+        begin = changes_begin(changes, self.head)
+        self._changes, self.changes_at = changes_in(changes, begin) if begin else ([], 0)
+
+    def __repr__(self) -> str:
+        return f"<KeyFiles {self._snapshot!r}, {len(self._changes)} changes>"
+
+    def states(self, lines: KeyLines) -> Iterator[KeyState | None]:
+        """Yield what holds for each key by both, once; and None for each line that has said nothing yet.
+
+        So a key that was taken away after the snapshot is none for a moment neither. Raises SnapshotError.
+        """
+        changed: dict[bytes, KeyState] = {}
+        try:
+            for line in self._changes:
+                state = lines.read(line)
+                changed[state.id] = state
+                yield None
+        except msgspec.DecodeError as exc:
+            raise SnapshotError("a line of the changes is no key") from exc
+        for state in self._snapshot.states(lines):
+            yield None if state.id in changed else state
+        yield from changed.values()
+
+
+def read_keys(changes: bytes, snapshot: bytes) -> tuple[KeyEntry, ...]:
+    """Return the keys of both files, of which the changes were read first. Raises SnapshotError."""
+    states = KeyFiles(changes, snapshot).states(KeyLines())
+    return tuple(entry for state in states if state is not None for entry in state.entries)
 
 
 class KeySnapshot:

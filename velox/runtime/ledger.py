@@ -41,7 +41,7 @@ __all__ = ["LedgerFolder", "run_ledger"]
 _TURN_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 3600.0
-_KEYS_S: Final = 0.4
+_KEYS_S: Final = 0.1  # in each turn
 
 
 class LedgerFolder:

@@ -20,7 +20,7 @@ import msgspec
 from velox.accounts.key_lines import KeyLines, KeyState
 from velox.accounts.snapshot import (
     MOST_SNAPSHOT_BYTES,
-    Snapshot,
+    KeyFiles,
     SnapshotError,
     changes_begin,
     changes_in,
@@ -57,7 +57,7 @@ class ManagedKeys:
         self._due_s = 0.0
         self._problem = ""
         self._state: FileState | None = None
-        self._whole: Iterator[KeyState] | None = None  # of a snapshot, as far as it is not looked at yet
+        self._whole: Iterator[KeyState | None] | None = None  # of a snapshot, as far as it is not looked at yet
         self._seen: set[bytes] = set()  # ids of keys in it
         self._head = b""
         self._changes_state: FileState | None = None
@@ -94,7 +94,8 @@ class ManagedKeys:
         if state == self._state:
             return
         try:
-            found = Snapshot(read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
+            changes = self._read_changes()
+            found = KeyFiles(changes, read_regular_file(self._path, MOST_SNAPSHOT_BYTES))
         except FileNotFoundError:
             return  # none was ever made: it is written in a moment
         except (OSError, ValueError) as exc:
@@ -102,23 +103,30 @@ class ManagedKeys:
             return
         self._state, self._problem = state, ""
         self._whole, self._head, self._seen = found.states(self._lines), found.head, set()
-        self._changes_state, self._changes_at = None, 0
+        self._changes_state, self._changes_at = None, found.changes_at
+
+    def _read_changes(self) -> bytes:
+        try:
+            return read_regular_file(self._changes_path, MOST_SNAPSHOT_BYTES)
+        except FileNotFoundError:
+            return b""
 
     def _tell(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self._logger.error("managed keys can't be read, they stay as they were: %s: %s", self._path, problem)
 
-    def _part(self, whole: Iterator[KeyState]) -> list[ChangedKey]:
+    def _part(self, whole: Iterator[KeyState | None]) -> list[ChangedKey]:
         try:
-            states = list(islice(whole, _PART))
+            looked_at = list(islice(whole, _PART))
         except SnapshotError as exc:  # it is whole, so somebody else wrote it
             self._tell(str(exc))
             self._whole, self._head = None, b""
             return []
+        states = [state for state in looked_at if state is not None]
         self._seen.update(state.id for state in states)
         found = self._changed(states)
-        if len(states) < _PART:
+        if len(looked_at) < _PART:
             self._whole = None
             gone = self._by_id.keys() - self._seen
             found += self._changed([KeyState(id_, ()) for id_ in gone])

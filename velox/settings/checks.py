@@ -77,13 +77,11 @@ def add_key_file(values: dict[str, Any]) -> list[Problem]:
 def managed_keys(folder: str) -> tuple[KeyEntry, ...]:
     """Return the keys that were made while Velox ran, as they were last; those of now follow in a moment."""
     try:
-        # In this order: of a later snapshot, changes would not count.
-        snapshot = read_regular_file(snapshot_path(folder), MOST_SNAPSHOT_BYTES)
         try:
             changes = read_regular_file(changes_path(folder), MOST_SNAPSHOT_BYTES)
         except OSError:
             changes = b""
-        return read_keys(snapshot, changes)
+        return read_keys(changes, read_regular_file(snapshot_path(folder), MOST_SNAPSHOT_BYTES))
     except (OSError, ValueError):
         return ()  # it is written anew
 

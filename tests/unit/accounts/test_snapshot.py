@@ -34,7 +34,7 @@ class Written:
         return n
 
     def read(self) -> tuple[KeyEntry, ...]:
-        return read_keys(self.path.read_bytes(), self.changes.read_bytes())
+        return read_keys(self.changes.read_bytes(), self.path.read_bytes())
 
     def names(self) -> set[str]:
         return {entry.name for entry in self.read()}
@@ -119,12 +119,12 @@ def test_file_that_is_not_whole_is_nothing(written: Written) -> None:
     whole = written.path.read_bytes()
     for end in range(len(whole)):
         with pytest.raises(SnapshotError):
-            read_keys(whole[:end], b"")
+            read_keys(b"", whole[:end])
     for at in range(0, len(whole), 7):
         with pytest.raises(SnapshotError):
-            read_keys(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], b"")
+            read_keys(b"", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     with pytest.raises(SnapshotError, match="version 9"):
-        read_keys(whole.replace(b'"version":2', b'"version":9', 1), b"")
+        read_keys(b"", whole.replace(b'"version":2', b'"version":9', 1))
     assert len(written.read()) == 3
 
 
@@ -139,12 +139,12 @@ def test_changes_that_are_cut_off_count_as_far_as_they_are_whole(written: Writte
     snapshot, whole = written.path.read_bytes(), written.changes.read_bytes()
     reached = 0
     for end in range(len(whole) + 1):
-        found = {entry.name for entry in read_keys(snapshot, whole[:end])}
+        found = {entry.name for entry in read_keys(whole[:end], snapshot)}
         reached = states.index(found, reached)
     assert reached == 3
     last = whole.rindex(b"\n", 0, -1) + 20
     other = whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :]
-    assert {entry.name for entry in read_keys(snapshot, other)} == states[2]
+    assert {entry.name for entry in read_keys(other, snapshot)} == states[2]
 
 
 def test_changes_of_another_snapshot_do_not_count(tmp_path: Path, written: Written) -> None:
@@ -155,7 +155,7 @@ def test_changes_of_another_snapshot_do_not_count(tmp_path: Path, written: Writt
     changes = written.changes.read_bytes()
     written.accounts.block("team", "red", "me")
     KeySnapshot(tmp_path).turn(written.store, NOW_S)
-    found = read_keys(written.path.read_bytes(), changes)
+    found = read_keys(changes, written.path.read_bytes())
     assert {entry.name for entry in found} == {"free", "more"}
 
 
@@ -189,6 +189,6 @@ def test_full_disk_leaves_what_was_in_force(written: Written) -> None:
     written.changes.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
         written.snapshot.turn(written.store, NOW_S)
-    assert {entry.name for entry in read_keys(written.path.read_bytes(), kept)} == {"both", "of-team", "free"}
+    assert {entry.name for entry in read_keys(kept, written.path.read_bytes())} == {"both", "of-team", "free"}
     written.write()
     assert written.names() == {"both", "of-team", "free", "more"}
