@@ -35,6 +35,7 @@ from velox.ledger.totals import (
     US,
     added,
     carried,
+    day_s,
     day_text,
     sums_of_text,
     sums_text,
@@ -46,6 +47,8 @@ __all__ = ["SqliteStore"]
 
 _OPEN_DAYS: Final = 4
 _TEXTS: Final = 4096  # numbers of texts that are remembered, a file
+# No more calls of a day are looked up by their keys, and sorted. More are soon met among all, which are in order.
+_FEW: Final = 20_000
 
 _SUM_MIGRATIONS: Final = (
     """
@@ -93,6 +96,9 @@ CREATE INDEX call_started ON call (started_us)
 ALTER TABLE call ADD COLUMN team INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE call ADD COLUMN user INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE call ADD COLUMN tags INTEGER NOT NULL DEFAULT 0
+""",
+    """
+CREATE INDEX call_key ON call (key, started_us)
 """,
 )
 _N_CALL: Final = 28
@@ -205,11 +211,17 @@ class SqliteStore:
         """Return calls in the order of their start, as far back as they are kept one by one."""
         since_us, until_us = question.since_s * US, question.until_s * US
         first, last = day_text(since_us), day_text(until_us)
+        where = tuple(each for each in question.where if each[0] not in PERIODS)
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if first <= day <= last:
+                found = self.totals(Question(day_s(day), day_s(day) + DAY_S, ("key",), where)) if where else ()
+                if where and not found:
+                    continue
+                few = sum(total.sums.n for total in found) <= _FEW
+                keys = [total.group[0] for total in found] if where and few else None
                 with failing(path):
-                    yield from self._day(day).calls(since_us, until_us, question.where)
+                    yield from self._day(day).calls(since_us, until_us, where, keys)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -295,16 +307,19 @@ class _DayFile:
             self._texts[text] = number
         return number
 
-    def calls(self, since_us: int, until_us: int, where: Iterable[tuple[Dimension, str]]) -> Iterator[Call]:
-        """Return calls in the order of their start."""
+    def calls(
+        self, since_us: int, until_us: int, where: Iterable[tuple[Dimension, str]], keys: Sequence[str] | None
+    ) -> Iterator[Call]:
+        """Return calls in the order of their start. keys: those that such calls are of; None: any."""
         texts = dict(self._db.execute("SELECT number, text FROM text").fetchall())
         numbers = {text: number for number, text in texts.items()}
         texts[0] = ""  # of calls that an earlier Velox wrote
         conditions = ["started_us >= ?", "started_us < ?"]
         values: list[int | str] = [since_us, until_us]
+        if keys is not None:
+            conditions.append("key IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps([numbers[key] for key in keys if key in numbers]))
         for dimension, value in where:
-            if dimension in PERIODS:
-                continue
             if dimension in ("tag", "key"):
                 column, fits = ("tags", _has_tag) if dimension == "tag" else ("key", _is_key)
                 conditions.append(f"{column} IN (SELECT value FROM json_each(?))")
@@ -312,7 +327,9 @@ class _DayFile:
             else:
                 conditions.append(f"{dimension} = ?")
                 values.append(numbers.get(value, -1))
-        sql = f"SELECT * FROM call WHERE {' AND '.join(conditions)} ORDER BY started_us"
+        index = "call_started" if keys is None else "call_key"
+        order = "started_us, process, number, attempt"
+        sql = f"SELECT * FROM call INDEXED BY {index} WHERE {' AND '.join(conditions)} ORDER BY {order}"
         for row in self._db.execute(sql, values):
             process, number, attempt, _, _, *rest = row
             endpoint, status, flags, started_us, first_byte_us, duration_us = rest[:6]

@@ -20,6 +20,7 @@ __all__ = [
     "Added",
     "added",
     "carried",
+    "day_s",
     "day_text",
     "key_condition",
     "sums_of_text",
@@ -123,6 +124,11 @@ def sums_of_text(text: str) -> Sums:
 def day_text(time_us: int) -> str:
     """Return the day of a time, in UTC."""
     return datetime.datetime.fromtimestamp(time_us / US, datetime.UTC).strftime("%Y-%m-%d")
+
+
+def day_s(text: str) -> int:
+    """Return when a day begins that day_text() wrote: Unix time in seconds."""
+    return int(datetime.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=datetime.UTC).timestamp())
 
 
 def _condition(dimension: Dimension, value: str) -> tuple[str, str]:

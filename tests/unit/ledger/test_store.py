@@ -279,3 +279,34 @@ def test_case_20_more_calls_than_a_page(store: Store) -> None:
 
     assert [call.number for call in kept(store)] == list(range(12_000))
     assert len(list(store.calls(Question(NOON_S, NOON_S + 2)))) == 8_000
+
+
+def test_many_calls_and_few_are_found_in_order(store: Store) -> None:
+    """However a day is read: calls of a busy key among others, those of a rare one by the index of keys."""
+    busy, rare = "00112233445566aa busy", "00112233445566bb rare"
+    calls = [
+        made_call(n, started_s=NOON_S + n % 7, key=rare if n % 100 == 3 else busy, team="x" if n % 100 == 3 else "y")
+        for n in range(21_000)
+    ]
+    store.add(batch([*calls, made_call(21_000, started_s=NOON_S + DAY_S, key=busy, team="x")]))
+    ordered = [call.number for call in sorted(calls, key=lambda call: (call.started_us, call.number))]
+
+    numbers = lambda **where: [call.number for call in kept(store, **where)]  # noqa: E731
+    assert numbers(key=busy) == [n for n in ordered if n % 100 != 3] + [21_000]
+    assert numbers(key="rare") == [n for n in ordered if n % 100 == 3]
+    assert numbers(team="x") == [n for n in ordered if n % 100 == 3] + [21_000]
+    assert numbers(team="x", key=busy) == [21_000] and numbers(team="y", key=rare) == []
+
+
+def test_file_of_a_day_without_such_calls_is_not_read(tmp_path: Path) -> None:
+    """It is known from the sums: this one could not be read."""
+    store = SqliteStore(tmp_path, days=30)
+    store.add(batch([made_call(1), made_call(2, started_s=NOON_S + DAY_S, team="blue")]))
+    store.close()
+    (tmp_path / "calls-2026-11-23.db").write_bytes(b"no database" * 100)
+    reader = SqliteStore(tmp_path, days=30, is_reader=True)
+
+    assert [call.number for call in kept(reader, team="blue")] == [2]
+    with pytest.raises(StoreError, match="calls-2026-11-23"):
+        kept(reader, team="red")
+    reader.close()
