@@ -28,6 +28,7 @@ from velox.types import Budget, KeyEntry
 
 US = 1_000_000
 NOW_S = float(NOON_S + 60)
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -90,6 +91,20 @@ def test_two_limits_of_one_window_count_once(store: SqliteStore) -> None:
     alice = entry(1)
     spend(store, (alice, 7))
     assert list(opened(store, [rule("gateway", 1), rule("gateway", 9, "budgets[1]")], [alice]).values()) == [7]
+
+
+def test_budget_that_comes_within_its_month_counts_all_of_the_month(store: SqliteStore) -> None:
+    """Also what was spent when sums by minute and hour are not kept any more."""
+    alice = entry(1)
+    month = BudgetRule("budgets[0]", "gateway", parse_budget({"usd": 1, "window": "month"}))
+    days = (NOON_S - 22 * DAY_S, NOON_S - 5 * DAY_S, NOON_S - 3600, NOON_S - 60)  # the 1st of the month, ...
+    named = recorded_key(caller_of(alice).id, alice.caller_name)
+    calls = [made_call(n, key=named, cost_nano=10**n, started_us=at * US) for n, at in enumerate(days)]
+    store.add(Batch("0.ring", 5, [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+    store.prune(NOON_S)
+    memory = BudgetMemory(1000, 1)
+    read_spent(memory, store, [month], [alice], NOW_S, changed_s=NOON_S + 60.0)
+    assert list(spent(memory).values()) == [1111]
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])

@@ -9,9 +9,10 @@ import datetime
 import re
 from typing import Final
 
-from velox.ledger.store import DIMENSIONS, Dimension
+from velox.ledger.store import DIMENSIONS, PERIODS, Dimension, Question
+from velox.ledger.totals import DAY_S, KEPT_S, spans
 
-__all__ = ["FOREVER_S", "parse_dimensions", "parse_time"]
+__all__ = ["FOREVER_S", "check_kept", "parse_dimensions", "parse_time"]
 
 # The begin of the last day that a date can have: sums by day answer no question that ends within one.
 FOREVER_S: Final = 253_402_214_400
@@ -51,3 +52,18 @@ def parse_time(text: str, now: datetime.datetime) -> int:
     except (ValueError, OverflowError):
         message = "expected a day (2026-11-23), a time (2026-11-23T12:00), or a time ago (24h, 30d)"
         raise ValueError(message) from None
+
+
+def check_kept(question: Question, now: datetime.datetime) -> None:
+    """Raise ValueError if sums would leave something out that has no row of its own, by which it could be missed.
+
+    It is so where a time long ago is no full hour or day: sums of so short periods are not kept that long.
+    """
+    if set(question.by) & PERIODS.keys():
+        return
+    for span in spans(question):
+        kept_s = KEPT_S.get(span.period)
+        if kept_s is not None and span.since_s < int(now.timestamp()) - kept_s:
+            longer = "an hour" if span.period == "minute" else "a day"
+            message = f"expected times that begin {longer} (UTC) where they are more than {kept_s // DAY_S} days ago"
+            raise ValueError(f"{message}: sums by {span.period} are kept for so long")

@@ -6,7 +6,7 @@ Knows: periods, groups, and SQL that SQLite and PostgreSQL both read. Does not k
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from velox.ledger.record import KEY_ID_CHARS, Call, Flag, key_id
@@ -18,11 +18,13 @@ __all__ = [
     "KEY_NAME",
     "US",
     "Added",
+    "Span",
     "added",
     "carried",
     "day_s",
     "day_text",
     "key_condition",
+    "spans",
     "sums_of_text",
     "sums_text",
     "total_question",
@@ -49,6 +51,7 @@ _COLUMNS: Final[dict[Dimension, str]] = {
     "hour": "start",
     "day": "start",
 }
+_LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
 _SUMS: Final = ", ".join(f"sum({name})" for name in Sums._fields)
 
 Row = tuple[Any, ...]
@@ -83,16 +86,39 @@ def carried(upstream: str, rows: Iterable[Carried]) -> list[Row]:
     return [(*group, *sums) for group, sums in found.items()]
 
 
+class Span(NamedTuple):
+    """A part of a question's time, and the period whose sums answer for it."""
+
+    period: Dimension
+    since_s: int
+    until_s: int
+
+
+def spans(question: Question) -> list[Span]:
+    """Return which sums answer a question: those of the period that is asked for; else the longest that fit.
+
+    What does not begin or end with a day is days in its middle, and hours and minutes at its ends: sums of short
+    periods are not kept for long.
+    """
+    asked = [dimension for dimension in question.by if dimension in PERIODS]
+    if asked:
+        period = min(asked, key=lambda dimension: PERIODS[dimension])
+        return [Span(period, question.since_s, question.until_s)]
+    return list(_covered(question.since_s, question.until_s, _LONGEST_FIRST))
+
+
 def total_question(question: Question, table: str, tag_table: str) -> tuple[str, tuple[Any, ...]]:
     """Return SQL with `?` for each value, and the values."""
     columns = [_COLUMNS[dimension] for dimension in question.by]
     where = [_condition(dimension, value) for dimension, value in question.where]
-    conditions = " AND ".join(["period = ?", "start >= ?", "start < ?", *(sql for sql, _ in where)])
+    parts = spans(question)
+    times = " OR ".join(["period = ? AND start >= ? AND start < ?"] * len(parts))
+    conditions = " AND ".join([f"({times})", *(sql for sql, _ in where)])
     asked = tag_table if "tag" in (*question.by, *dict(question.where)) else table
     group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
     select = "".join(f"{column}, " for column in columns) + _SUMS
     sql = f"SELECT {select} FROM {asked} WHERE {conditions}{group}"
-    return sql, (_period(question), question.since_s, question.until_s, *(value for _, value in where))
+    return sql, (*(value for span in parts for value in span), *(value for _, value in where))
 
 
 def totals_of(question: Question, rows: Iterable[Sequence[Any]]) -> list[Total]:
@@ -169,15 +195,20 @@ def _sums_of(call: Call) -> Sums:
     )
 
 
-def _period(question: Question) -> str:
-    """Return the period whose sums answer a question: the longest that its times and dimensions allow."""
-    asked = [dimension for dimension in question.by if dimension in PERIODS]
-    if asked:
-        return min(asked, key=lambda dimension: PERIODS[dimension])
-    for period in ("day", "hour"):
-        if not question.since_s % PERIODS[period] and not question.until_s % PERIODS[period]:
-            return period
-    return "minute"
+def _covered(since_s: int, until_s: int, periods: Sequence[Dimension]) -> Iterator[Span]:
+    period, *shorter = periods
+    length_s = PERIODS[period]
+    first_s, last_s = -(-since_s // length_s) * length_s, until_s // length_s * length_s
+    if not shorter:
+        yield Span(period, since_s, until_s)
+    elif first_s >= last_s:
+        yield from _covered(since_s, until_s, shorter)
+    else:
+        if since_s < first_s:
+            yield from _covered(since_s, first_s, shorter)
+        yield Span(period, first_s, last_s)
+        if last_s < until_s:
+            yield from _covered(last_s, until_s, shorter)
 
 
 def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:

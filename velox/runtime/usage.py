@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from velox.ledger.asked import FOREVER_S, parse_dimensions, parse_time
+from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
 from velox.ledger.report import Format, call_rows, lines, total_rows
 from velox.ledger.store import Dimension, Question, Store
 
@@ -50,6 +50,10 @@ def usage_lines(store: Store, asked: UsageArguments, now: datetime.datetime) -> 
     )
     if asked.calls:
         return lines(call_rows(store.calls(question)), asked.form)
+    try:
+        check_kept(question, now)
+    except ValueError as exc:
+        raise ArgumentError(f"--since, --until: {exc}") from None
     return lines(total_rows(question.by, store.totals(question)), asked.form)
 
 

@@ -199,6 +199,7 @@ def test_lists_come_in_pages_that_miss_nothing(door: Door) -> None:
         ("GET", "/api/v1/usage?by=colour", None, (400, "invalid", "by")),
         ("GET", "/api/v1/usage?since=yesterday", None, (400, "invalid", "since")),
         ("GET", "/api/v1/calls?since=0001-01-01", None, (400, "invalid", "since")),
+        ("GET", "/api/v1/usage?by=key&since=2026-11-01T12:30", None, (400, "invalid", "since")),
         ("GET", "/api/v1/calls?until=9999-12-31T23:59:59-14:00", None, (400, "invalid", "until")),
         ("GET", "/api/v1/calls?cursor=1", None, (400, "invalid", "cursor")),
         ("PUT", "/api/v1/keys", {}, (405, "method_not_allowed", None)),

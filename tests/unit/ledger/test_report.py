@@ -99,6 +99,9 @@ def test_times(store: SqliteStore, since: str, until: str | None, n: int) -> Non
         ({"by": "key,teams"}, "--by key,teams: expected some of key, team"),
         ({"by": "key,key"}, "each once"),
         ({"by": "hour,day"}, "expected one of minute, hour and day"),
+        ({"by": "key", "since": "2026-11-20T12:30"}, "--since, --until: expected times that begin an hour"),
+        ({"by": "", "since": "2026-11-01", "until": "2026-11-20T12:30"}, "sums by minute are kept"),
+        ({"by": "team", "since": "2026-07-01T12:00"}, r"begin a day \(UTC\) where they are more than 90 days ago"),
     ],
 )
 def test_wrong_arguments_are_named(store: SqliteStore, more: dict[str, str], message: str) -> None:

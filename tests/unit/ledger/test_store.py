@@ -221,6 +221,20 @@ def test_case_19_what_is_old_is_dropped(stores: Stores) -> None:
     assert [call.number for call in kept(stores(is_reader=True))] == [9]
 
 
+@pytest.mark.parametrize("since_s", [MIDNIGHT_S - 20 * DAY_S, MIDNIGHT_S - DAY_S, NOON_S - 3600, NOON_S])
+@pytest.mark.parametrize("until_s", [NOON_S + 60, NOON_S + 3660, MIDNIGHT_S + DAY_S, MIDNIGHT_S + 3 * DAY_S + 120])
+def test_sums_of_short_periods_are_asked_for_at_the_ends_only(store: Store, since_s: int, until_s: int) -> None:
+    """Of what is long ago only sums by day are left: a question that ends within an hour counts them all the same."""
+    times = [MIDNIGHT_S - 19.5 * DAY_S, MIDNIGHT_S - 1, NOON_S - 1800, NOON_S, NOON_S + 59, NOON_S + 61, NOON_S + DAY_S]
+    store.add(batch([made_call(n, started_s=at) for n, at in enumerate(times)]))
+    store.prune(NOON_S + 60)
+    wanted = sum(since_s <= at < until_s for at in times)
+    found = store.totals(Question(since_s, until_s))
+    assert sum(each.sums.n for each in found) == wanted
+    by_key = store.totals(Question(since_s, until_s, ("key",), (("model", NAMES.model),)))
+    assert sum(each.sums.n for each in by_key) == wanted and len(by_key) <= 1
+
+
 def test_case_20_sums_are_whole_when_their_calls_are_gone(stores: Stores) -> None:
     """Reports by day, key or model read no call, however many there were, and leave none out."""
     store = stores()

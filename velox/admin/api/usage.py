@@ -17,7 +17,7 @@ from velox.admin.api import schemas
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import OWNERS, Field, Route
 from velox.admin.roles import Role
-from velox.ledger.asked import FOREVER_S, parse_dimensions, parse_time
+from velox.ledger.asked import FOREVER_S, check_kept, parse_dimensions, parse_time
 from velox.ledger.report import call_rows, total_rows
 from velox.ledger.store import DIMENSIONS, Dimension, Question, Store
 
@@ -98,8 +98,13 @@ class UsagePages:
         if not text.isascii() or not text.isdecimal() or len(text) > 12:
             raise _bad_cursor()
         at, most = int(text), call.number("limit", _PAGE, _MOST_PAGE)
+        question = self._question(call, by)
+        try:
+            check_kept(question, self._now())
+        except ValueError as exc:
+            raise ApiError(400, "invalid", f"since, until: {exc}", "since") from None
         with contextlib.closing(self._store()) as store:
-            found = store.totals(self._question(call, by))
+            found = store.totals(question)
         rows = list(total_rows(by, found[at : at + most]))
         return Answer(200, {"data": rows, "cursor": str(at + most) if len(found) > at + most else None})
 
