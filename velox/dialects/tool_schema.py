@@ -11,12 +11,14 @@ Knows: what the APIs want. Does not know: any dialect.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import msgspec
 
 from velox.dialects.form import JsonValue
 from velox.dialects.losses import BadRequestError
+from velox.dialects.surrogates import keeping_surrogates
 
 __all__ = ["NO_PARAMETERS", "listed_schema", "object_schema"]
 
@@ -39,8 +41,15 @@ _TYPES: Final = msgspec.json.Decoder(list[str])
 
 def object_schema(schema: JsonValue | None) -> JsonValue:
     """Return a schema that says that it is of an object. Raises BadRequestError for one of something else."""
-    if schema is None:
-        return NO_PARAMETERS
+    return NO_PARAMETERS if schema is None else keeping_surrogates(_of_object, schema)
+
+
+def listed_schema(schema: JsonValue | None) -> JsonValue:
+    """Return a schema of an object that has `properties`. Raises as object_schema()."""
+    return NO_PARAMETERS if schema is None else keeping_surrogates(_listed, schema)
+
+
+def _of_object(schema: JsonValue) -> JsonValue:
     if schema.startswith(_OF_OBJECT):
         return schema
     kind = bytes(_top(schema).type)
@@ -51,9 +60,8 @@ def object_schema(schema: JsonValue | None) -> JsonValue:
     return _with(schema, "type", b'"object"')
 
 
-def listed_schema(schema: JsonValue | None) -> JsonValue:
-    """Return a schema of an object that has `properties`. Raises as object_schema()."""
-    schema = object_schema(schema)
+def _listed(schema: JsonValue) -> JsonValue:
+    schema = _of_object(schema)
     if b'"properties"' in schema or bytes(_top(schema).properties) not in _ABSENT:
         return schema
     return _with(schema, "properties", b"{}")
@@ -64,12 +72,14 @@ def _top(schema: JsonValue) -> _Top:
         return _TOP.decode(schema)
     except msgspec.ValidationError:
         raise BadRequestError("a tool's schema must be an object", "tools") from None
+    except msgspec.DecodeError as exc:
+        raise BadRequestError(f"a tool's schema can't be read: {exc}", "tools") from None
 
 
 def _may_be_object(kind: bytes) -> bool:
     try:
         return "object" in _TYPES.decode(kind)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return False
 
 
@@ -77,6 +87,7 @@ def _with(schema: JsonValue, name: str, value: bytes) -> JsonValue:
     """Return a schema with a keyword at its begin; others stand as they did."""
     fields = _FIELDS.decode(schema)
     if name in fields:
-        return msgspec.json.encode({**fields, name: msgspec.Raw(value)})
+        fields[name] = msgspec.Raw(value)
+        return b"{%b}" % b",".join([b"%b:%b" % (json.dumps(each).encode(), bytes(fields[each])) for each in fields])
     rest = schema.lstrip()[1:].lstrip()
     return b'{"%b":%b' % (name.encode(), value) + (b"" if rest.startswith(b"}") else b",") + rest

@@ -35,9 +35,10 @@ from velox.dialects.form import (
 from velox.dialects.form import Stop as Stopped
 from velox.dialects.generate.client import GenerateClient
 from velox.dialects.generate.model import GenerateModel
-from velox.dialects.losses import BrokenReplyError, Losses
+from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.surrogates import without_half, without_halves
+from velox.dialects.tool_schema import listed_schema
 
 HALF = rb"\ud83d"
 OTHER = rb"\ude00"
@@ -206,3 +207,23 @@ def test_stop_string_with_a_half_goes_up(model: Callable[[ModelFacts, Losses], M
     request = Request("m", [Message(Role.USER, [Text(b'"a"')])], stop=["x\ud83d"])
 
     assert b"x\\ud83d" in model(ModelFacts(), Losses()).write(request, "m").body
+
+
+@pytest.mark.parametrize(
+    ("schema", "sent"),
+    [
+        (rb'{"description":"\ud83d"}', rb'{"properties":{},"type":"object","description":"\ud83d"}'),
+        (rb'{"type":"object","\ud83d":1}', rb'{"properties":{},"type":"object","\ud83d":1}'),
+        (rb'{"description":"\ud83d","type":null}', rb'{"properties":{},"description":"\ud83d","type":"object"}'),
+        (rb'{"\ud83d":1,"type":["object","\ud83d"]}', rb'{"properties":{},"\ud83d":1,"type":"object"}'),
+    ],
+)
+def test_half_character_in_a_tool_schema_stands(schema: bytes, sent: bytes) -> None:
+    assert listed_schema(schema) == sent
+
+
+def test_tool_schema_that_is_none_for_its_half_character_is_refused() -> None:
+    with pytest.raises(BadRequestError) as refused:
+        listed_schema(rb'{"type":["\ud83d"]}')
+
+    assert refused.value.param == "tools"
