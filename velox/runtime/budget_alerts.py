@@ -113,6 +113,8 @@ class AlertWatch:
         self._next_look_s = self._next_forget_s = 0.0
         self._thread: threading.Thread | None = None
         self._book: Final = AlertBook(self._read())
+        if self._waiting:
+            self._begin()  # last: the thread writes what the book holds
 
     def __repr__(self) -> str:
         return f"<AlertWatch {self._book!r} waiting={len(self._waiting)}>"
@@ -221,7 +223,6 @@ class AlertWatch:
             self._waiting.extend(waiting)
             for each in waiting:
                 self._queue.put(each)
-            self._begin()
         return told
 
     def _write(self) -> None:
