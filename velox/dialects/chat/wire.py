@@ -9,7 +9,7 @@ Source: openai 3.54 (types/chat); recorded exchanges with the compatible servers
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Raw
@@ -227,7 +227,7 @@ class _Reasoning(msgspec.Struct, gc=False):
     """OpenRouter's `reasoning`."""
 
     effort: str | None = None
-    max_tokens: int | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     enabled: bool | None = None
     exclude: bool | None = None
     summary: str | None = None
@@ -237,7 +237,7 @@ class _Thinking(msgspec.Struct, gc=False):
     """`thinking` of DeepSeek, Z.ai and others."""
 
     type: str | None = None
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):

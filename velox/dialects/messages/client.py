@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.decoding import decoded_request
 from velox.dialects.form import (
     Answer,
     ApiError,
@@ -29,6 +30,7 @@ from velox.dialects.messages.reader import read_request
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.own_paths import MESSAGES_NAMES, own_path
 from velox.dialects.signatures import tagged
+from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = ["MessagesClient"]
@@ -64,8 +66,8 @@ class MessagesClient:
 
     def own_path(self, path: str) -> str:
         """Return a writer's path of a field as Anthropic calls it."""
-        n_own = len(_LISTED.decode(self._body).messages)
-        return own_path(path, MESSAGES_NAMES, n_system=self._n_read - n_own)
+        listed = keeping_surrogates(lambda text: decoded_request(_LISTED, text), bytes(self._body))
+        return own_path(path, MESSAGES_NAMES, n_system=self._n_read - len(listed.messages))
 
     def answer(self, answer: Answer) -> bytes:
         """Write a plain answer."""

@@ -8,7 +8,7 @@ Knows: names and types. Does not know: what they mean.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -127,7 +127,7 @@ class Thinking(Struct, gc=False):
     """How the model is to reason. type: enabled, adaptive, disabled."""
 
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     display: str | None = None
 
 

@@ -1,0 +1,101 @@
+"""Recorded requests with parts replaced, sent across: what can't be read or said is the client's error, never ours."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
+from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.form import Call
+from velox.dialects.losses import BadRequestError, Losses
+from velox.gateway.crossing import Dialogue
+from velox.types import Surface
+
+_FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))
+_BODIES = [(client, each.body) for client, each in REQUESTS if len(each.body) < 15_000]
+_VALUES: list[Any] = [
+    *(None, True, 0, -1, 10**30, 1e308, "", "\ud800", "\x00", "x" * 70, "auto", "none", "required", [], {}, [[]]),
+    *([None], [{}], {"": 1}, {"type": None}, {"type": "object"}, {"type": "text"}, {"type": "image_url"}),
+    *({"type": "tool_use"}, {"type": "json_schema"}, {"anyOf": []}, {"$ref": "#"}, "data:;base64,"),
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return each list or object of a JSON value, with each place in it."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, each in list(children) for found in [(value, key), *places(each)]]
+
+
+@st.composite
+def changed(draw: st.DrawFn) -> tuple[Surface, bytes]:
+    """A request with up to three values replaced, left out or renamed, or with a piece of its text cut out."""
+    client, body = draw(st.sampled_from(_BODIES))
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(body)))
+        piece = draw(st.sampled_from([b"", b"\\ud800", b"null", b"\xff", b"{}", b'"', b"1e999"]))
+        return client, body[:at] + piece + body[at + draw(st.integers(0, 20)) :]
+    value = json.loads(body)
+    for _ in range(draw(st.integers(1, 3))):
+        node, key = draw(st.sampled_from(places(value) or [({"": 0}, "")]))
+        match draw(st.sampled_from(["replaced", "replaced", "left out", "renamed"])):
+            case "replaced":
+                node[key] = json.loads(json.dumps(draw(st.sampled_from(_VALUES))))
+            case "left out":
+                del node[key]
+            case _ if isinstance(node, dict):
+                node[draw(st.sampled_from(["\ud800", "type", "content", "x"]))] = node.pop(key)
+    return client, json.dumps(value).encode()
+
+
+def crossed(client: Surface, api: Surface, facts: ModelFacts, body: bytes) -> bytes:
+    losses = Losses()
+    call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is Surface.GENERATE else "")
+    dialogue = Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](facts, losses, "openai"), losses)
+    return dialogue.request(body, "the-model")
+
+
+@given(changed(), st.sampled_from(_FACTS))
+@settings(max_examples=300, deadline=None)
+def test_request_is_translated_or_refused(request: tuple[Surface, bytes], facts: ModelFacts) -> None:
+    client, body = request
+    for api in SIDES.models:
+        try:
+            json.loads(crossed(client, api, facts, body))
+        except BadRequestError as exc:
+            assert json.dumps([exc.message, exc.param]).encode() and exc.message
+
+
+@pytest.mark.parametrize("api", sorted(SIDES.models), ids=lambda api: api.name.lower())
+@pytest.mark.parametrize(
+    ("client", "fields", "param"),
+    [
+        (Surface.MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        (Surface.CHAT, {"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        (Surface.CHAT, {"reasoning": {"max_tokens": -1}}, "reasoning.max_tokens"),
+    ],
+)
+def test_budget_below_zero_is_refused(client: Surface, fields: dict[str, Any], param: str, api: Surface) -> None:
+    """Some APIs take a number below zero for as much as the model likes."""
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+    with pytest.raises(BadRequestError) as refused:
+        crossed(client, api, UNKNOWN_MODEL, json.dumps(body).encode())
+
+    assert refused.value.param == param
+
+
+def test_field_of_a_request_with_half_a_character_is_named() -> None:
+    picture = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
+    turn = {"role": "user", "content": [{"type": "text", "text": "\ud83d"}, picture]}
+    body = json.dumps({"model": "m", "max_tokens": 9, "system": "a", "messages": [turn]}).encode()
+
+    with pytest.raises(BadRequestError) as refused:
+        crossed(Surface.MESSAGES, Surface.CONVERSE, UNKNOWN_MODEL, body)
+
+    assert refused.value.param == "messages[0]"
