@@ -45,6 +45,7 @@ class Proxy:
         table = LitellmTable([route for each in pages for route in each.routes()])
         self.api = Api([], self._asker_of, "1", table)
         self.check = TokenCheck(MASTER, "sk-viewer")
+        self._n_rings = 0
 
     def _asker_of(self, secret: str) -> Asker | None:
         key = self.accounts.key_in_force(secret)
@@ -90,7 +91,8 @@ class Proxy:
             for n, each in enumerate(nano, 1)
         ]
         store = SqliteStore(self.folder, days=30)
-        store.add(Batch("0.ring", len(made) + 1, made, {}, NOON_S))
+        store.add(Batch(f"{self._n_rings}.ring", len(made) + 1, made, {}, NOON_S))
+        self._n_rings += 1
         store.close()
 
 
@@ -174,6 +176,20 @@ def test_keys_are_blocked_and_regenerated(proxy: Proxy) -> None:
     newest = proxy("POST", "/key/regenerate", {"key": new["key"]})
     assert proxy.accounts.key_in_force(new["key"]) is None
     assert proxy.accounts.key_in_force(newest["key"]) is not None
+
+
+def test_refused_regeneration_changes_nothing(proxy: Proxy) -> None:
+    made = proxy("POST", "/key/generate", {"models": ["gpt-4o"]})
+    body = {"key": made["key"], "grace_period": "91d", "models": []}
+    assert proxy.refused("POST", "/key/regenerate", body) == "grace_period"
+    assert proxy("GET", f"/key/info?key={made['key']}")["info"]["models"] == ["gpt-4o"]
+
+
+def test_key_that_is_named_twice_is_deleted(proxy: Proxy) -> None:
+    made = proxy("POST", "/key/generate", {"key_alias": "k"})
+    body = {"keys": [made["key"], made["token"]], "key_aliases": ["k"]}
+    assert proxy("POST", "/key/delete", body)["deleted_keys"] == [made["key"], made["token"], "k"]
+    assert proxy.accounts.key_in_force(made["key"]) is None
 
 
 def test_own_secret_is_taken_and_is_not_needed_to_be_private(proxy: Proxy) -> None:
@@ -272,6 +288,23 @@ def test_spend_is_reported(proxy: Proxy) -> None:
     (by_key,) = proxy("GET", f"/global/spend/report?{days}&api_key={key['token']}")
     assert by_key["total_cost"] == 3.5 and by_key["model_details"][0]["model"] == "gpt-4o"
     assert proxy.refused("GET", f"/global/spend/report?{days}&group_by=customer") == "group_by"
+
+
+def test_renamed_key_has_spent_what_it_spent_before(proxy: Proxy) -> None:
+    """Records have the name that it had: it is one key in all answers."""
+    key = proxy("POST", "/key/generate", {"key_alias": "k"})
+    proxy.spend(key, 1_000_000_000)
+    proxy("POST", "/key/update", {"key": key["key"], "key_alias": "a"})
+    proxy.spend(key, 2_500_000_000)
+    days = "start_date=2020-01-01&end_date=9999-01-01"
+
+    assert proxy("GET", f"/key/info?key={key['key']}")["info"]["spend"] == 3.5
+    (of_day,) = proxy("GET", f"/spend/logs?{days}")
+    assert of_day["api_keys"] == {key["token"]: 3.5}
+    (by_key,) = proxy("GET", f"/global/spend/report?{days}&group_by=api_key")
+    assert by_key["api_key"] == key["token"] and by_key["total_cost"] == 3.5
+    (of_model,) = by_key["model_details"]
+    assert of_model["total_cost"] == 3.5
 
 
 def test_models_are_listed(proxy: Proxy) -> None:

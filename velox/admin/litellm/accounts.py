@@ -14,7 +14,7 @@ from typing import Any, Final
 from velox.accounts.fields import FieldError, time_text
 from velox.accounts.litellm import OUR_NAMES, duration_s
 from velox.accounts.model import Account, Key, Kind, Team
-from velox.accounts.service import Accounts, AccountsError, Made
+from velox.accounts.service import MOST_GRACE_S, Accounts, AccountsError, Made
 from velox.admin.api.call import Answer, ApiCall, ApiError
 from velox.admin.api.routes import ADMINS, OWNERS, READERS, Route
 from velox.admin.litellm.fields import changed, created, first_budget, shown
@@ -108,7 +108,7 @@ class LitellmAccounts:
             if len(some) != 1:
                 raise ApiError(404, "not_found", "key_aliases: no key, or several, have one of these", "key_aliases")
             found.append(some[0])
-        for key in found:
+        for key in {each.id: each for each in found}.values():
             self._accounts().delete("key", key.id, call.asker.name)
         return Answer(200, {"deleted_keys": [*keys, *aliases]})
 
@@ -134,6 +134,9 @@ class LitellmAccounts:
             grace_s = 0 if grace in (None, "", "0s") else duration_s("grace_period", grace)
         except FieldError as exc:
             raise ApiError(400, "invalid", str(exc), exc.field) from None
+        if grace_s > MOST_GRACE_S:
+            message = f"grace_period: expected at most {MOST_GRACE_S // 86_400}d"
+            raise ApiError(400, "invalid", message, "grace_period")
         if given.keys() - {"grace_period"}:
             with _Named("key"):
                 self._accounts().update("key", key.id, self._changes("key", key, given), call.asker.name)

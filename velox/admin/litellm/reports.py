@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -125,16 +126,14 @@ class LitellmReports:
         return Answer(200, [_log(each, names) for each in found])
 
     def _by_day(self, call: ApiCall) -> list[dict[str, Any]]:
+        names = Names(self._accounts())
         days: dict[str, dict[str, Any]] = {}
         for (day, key, user, model), sums in self._totals(self._question(call, ("day", "key", "user", "model"))):
             usd = sums.cost_nano / NANO_PER_USD
             found = days.setdefault(day, {"startTime": day, "spend": 0.0, "users": {}, "models": {}, "api_keys": {}})
             found["spend"] += usd
-            for name, value in (("users", user), ("models", model), ("api_keys", key)):
+            for name, value in (("users", user), ("models", model), ("api_keys", names.token(key))):
                 found[name][value] = found[name].get(value, 0.0) + usd
-        names = Names(self._accounts())
-        for found in days.values():
-            found["api_keys"] = {names.token(key): usd for key, usd in found["api_keys"].items()}
         return list(days.values())
 
     # -- sums -------------------------------------------------------------------------------------
@@ -190,18 +189,19 @@ class LitellmReports:
         return Answer(200, answer)
 
     def _by_key(self, call: ApiCall, names: Names) -> list[dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        # A key that was renamed has rows under each of its names.
+        found: dict[str, dict[str, Sums]] = {}
         for (key, model), sums in self._totals(self._question(call, ("key", "model"))):
-            row = {
-                "total_cost": sums.cost_nano / NANO_PER_USD,
-                "total_input_tokens": sums.input,
-                "total_output_tokens": sums.output,
+            models = found.setdefault(names.token(key), {})
+            models[model] = models.get(model, _NOTHING).plus(sums)
+        return [
+            {
+                "api_key": token,
+                **_used(functools.reduce(Sums.plus, models.values(), _NOTHING)),
+                "model_details": [{"model": model, **_used(sums)} for model, sums in models.items()],
             }
-            of_key = found.setdefault(key, {"api_key": names.token(key), **dict.fromkeys(row, 0), "model_details": []})
-            for name, value in row.items():
-                of_key[name] += value
-            of_key["model_details"].append({"model": model, **row})
-        return list(found.values())
+            for token, models in found.items()
+        ]
 
     def _teams(self) -> Iterator[Any]:
         cursor = ""
@@ -265,6 +265,14 @@ def _sum(totals: Sequence[Total]) -> Sums:
     for each in totals:
         found = found.plus(each.sums)
     return found
+
+
+def _used(sums: Sums) -> dict[str, Any]:
+    return {
+        "total_cost": sums.cost_nano / NANO_PER_USD,
+        "total_input_tokens": sums.input,
+        "total_output_tokens": sums.output,
+    }
 
 
 def _metrics(sums: Sums) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from velox.accounts.force import caller_id, caller_id_of
 from velox.accounts.model import Account, Key, Kind
 from velox.accounts.service import Accounts
 from velox.admin.litellm.fields import first_budget
-from velox.ledger.record import recorded_key
+from velox.ledger.record import key_id, recorded_key
 from velox.ledger.store import Dimension, Question, Store
 from velox.policy.budget import NANO_PER_USD, window_at
 
@@ -64,11 +64,15 @@ def spent_of(kind: Kind, accounts: Iterable[Account], store: Callable[[], Store]
     until_s = (now_s // _DAY_S + 2) * _DAY_S
     with contextlib.closing(store()) as records:
         for since_s, some in by_start.items():
-            names = {label_of(each) if isinstance(each, Key) else each.id: each.id for each in some}
+            names = {caller_id(each).hex() if isinstance(each, Key) else each.id: each.id for each in some}
             where = ((dimension, next(iter(names))),) if len(names) == 1 else ()
+            nano: dict[str, int] = {}
             for (name,), sums in records.totals(Question(since_s, until_s, (dimension,), where)):
-                if name in names:
-                    found[names[name]] = sums.cost_nano / NANO_PER_USD
+                # A key that was renamed has rows under each of its names.
+                id_ = names.get(key_id(name) if kind == "key" else name)
+                if id_ is not None:
+                    nano[id_] = nano.get(id_, 0) + sums.cost_nano
+            found |= {id_: each / NANO_PER_USD for id_, each in nano.items()}
     return found
 
 
