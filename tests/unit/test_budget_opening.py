@@ -19,11 +19,11 @@ from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
 from velox.policy.budget import parse_budget
-from velox.policy.budget_rules import BudgetRule, BudgetScope
+from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, read_spent
 from velox.runtime.ledger import LedgerFolder
 from velox.settings import load
-from velox.shm.budget_table import BudgetMemory
+from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import Budget, KeyEntry
 
 US = 1_000_000
@@ -221,4 +221,43 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     opening.look(settings.budgets, no_changes, time.monotonic() + 120)
     assert n_forks == 2 and not opening.pid
     assert ("could not be read in 0.05 s" in lines.getvalue()) == (how == "hangs")
+    folder.release()
+
+
+def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> None:
+    """A key is blocked and unblocked: its budget has counted calls before, and what came in between is added."""
+    alice = entry(1, budgets=(parse_budget({"usd": 1, "window": "total"}),))
+    settings = load({"VELOX_LEDGER": str(tmp_path)})
+    folder = LedgerFolder(tmp_path, 1, 8192)
+    memory = BudgetMemory(1000, 1)
+
+    def fork(run: Callable[[], int]) -> int:
+        pid = os.fork()
+        if not pid:
+            code = 1
+            with contextlib.suppress(BaseException):
+                code = run()
+            os._exit(code)
+        return pid
+
+    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork)
+    opening.begin([alice], lambda: False, lambda _pid: None)
+    (own,) = RuleBook().change((), [alice])
+    spender = spender_of(caller_of(alice), "own")
+    (subject,) = subjects(own, spender)
+    kept = BudgetTable(memory, 0).budget(own, subject, f"{spender.key_id} {spender.key_name}", time.time())
+    hold = kept.hold(7, time.time())
+    assert hold is not None
+    kept.spend(hold, 7)
+    kept.release(hold)
+    store = SqliteStore(tmp_path, days=30)
+    spend(store, (alice, 7), (alice, 2))
+    store.close()
+    for _ in range(2):
+        opening.look((), KeyChanges([alice.digest], (), list), time.monotonic())
+        opening.look((), KeyChanges((), [alice], lambda: [alice]), time.monotonic())
+        opening.look((), KeyChanges((), (), lambda: [alice]), time.monotonic() + 60)
+        assert os.waitpid(opening.pid, 0)[1] == 0
+        opening.died()
+        assert list(spent(memory).values()) == [9]
     folder.release()

@@ -3,6 +3,8 @@
     before the first worker serves    a child first takes what a killed gateway has left in its rings, then sums up what
                                       is kept, and writes it into the rows of the budgets that count it
     after a change of the budgets     the same for those that are new, while they count already
+    when a budget is back             a blocked key, or a rule that was taken away, has its row from before, which has
+                                      counted its part of what is kept: only the rest of it is added
 
 Knows: which sums are asked for, which rows they belong to, and when. Does not know: how a store sums up (velox.ledger),
 or what a row is (shm/budget_table.py).
@@ -21,7 +23,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -138,10 +140,12 @@ def read_spent(
     keys: Iterable[KeyEntry],
     now_s: float,
     changed_s: float | None = None,
+    back: Collection[str] = (),
 ) -> int:
     """Write what was spent before they were into the rows of these budgets; return how many rows that were.
 
-    changed_s: since when they may have counted; None: not yet. Raises StoreError.
+    changed_s: since when they may have counted; None: not yet. back: identities of rules that have counted here before.
+    Raises StoreError.
     """
     known = {caller_of(key).id.hex(): key for key in keys}
     table = BudgetTable(memory, 0)
@@ -150,10 +154,12 @@ def read_spent(
     single_s = _LAST_S if changed_s is None else int(changed_s) // _MINUTE_S * _MINUTE_S
     single = [] if changed_s is None else list(_single(store, single_s, int(now_s) + _DAY_S, known))
     amounts: dict[int, tuple[BudgetWindow, int]] = {}
+    counted: dict[int, int] = {}  # by rows of budgets that are back
     rows: dict[str, int | None] = {}  # of one rule, by subject
     for rule in {rule.identity: rule for rule in rules}.values():
         window = window_at(rule.budget, now_s)
         since_s = _since(window.start_s, now_s)
+        is_back = rule.identity in back
         if since_s not in sums:
             sums[since_s] = _Sums(store, since_s, single_s, single, known)
         rows.clear()
@@ -165,11 +171,13 @@ def read_spent(
                     who = f"{spent.spender.key_id} {spent.spender.key_name}" if rule.scope == "key" else subject
                     rows[subject] = table.row(rule, subject, who, now_s)
                 row = rows[subject]
-                if row is not None and spent.started_us < memory.since_us(row):
+                if row is not None and (is_back or spent.started_us < memory.since_us(row)):
+                    if is_back and row not in counted:
+                        counted[row] = memory.counted(row, window.number)
                     more = spent.tokens if rule.budget.is_tokens else spent.nano
                     amounts[row] = (window, amounts.get(row, (window, 0))[1] + more)
     for row, (window, amount) in amounts.items():
-        memory.set_base(row, window.number, amount)
+        memory.set_base(row, window.number, amount - counted.get(row, 0))
         memory.open_window(row, window)
     return len(amounts)
 
@@ -296,6 +304,8 @@ class BudgetOpening:
         self._fork: Final = fork
         self._fixed: Sequence[BudgetRule] = ()  # rules of the settings
         self._due: tuple[float, float, tuple[BudgetRule, ...]] | None = None
+        self._back: Final[set[str]] = set()  # of those that are due
+        self._had: Final[set[str]] = set()  # identities of the rules that have counted
         self.pid = 0
 
     def __repr__(self) -> str:
@@ -310,6 +320,7 @@ class BudgetOpening:
         rules = (*self._fixed, *own)
         if not rules:
             return
+        self._had.update(rule.identity for rule in rules)
         pid = self._fork(partial(self._read, rules, keys, None))
         until_s = time.monotonic() + self._start_s
         while time.monotonic() < until_s and not is_stopped():
@@ -347,17 +358,22 @@ class BudgetOpening:
             new += [rule for rule in self._book.change(keys.gone, keys.come) if rule.identity not in fixed]
         if new:
             before = () if self._due is None else self._due[2]
+            self._back.update(rule.identity for rule in new if rule.identity in self._had)
+            self._had.update(rule.identity for rule in new)
             self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
         if self._due is not None and now_s >= self._due[0] and not self.pid:
             _, changed_s, due = self._due
             self._due = None
-            self.pid = self._fork(partial(self._read, due, keys.all(), changed_s))
+            self.pid = self._fork(partial(self._read, due, keys.all(), changed_s, frozenset(self._back)))
+            self._back.clear()
 
     def died(self) -> None:
         """Note that the child was reaped."""
         self.pid = 0
 
-    def _read(self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], changed_s: float | None) -> int:
+    def _read(
+        self, rules: Sequence[BudgetRule], keys: Sequence[KeyEntry], changed_s: float | None, back: Collection[str] = ()
+    ) -> int:
         """Be the child."""
         logger = operations_logger(sys.stderr)
         try:
@@ -368,7 +384,7 @@ class BudgetOpening:
                 collector = Collector(self._folder.all, store, time.time)
                 while collector.collect():
                     pass
-            n = read_spent(self._memory, store, rules, keys, time.time(), changed_s)
+            n = read_spent(self._memory, store, rules, keys, time.time(), changed_s, back)
             store.close()
         except StoreError as exc:
             logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)

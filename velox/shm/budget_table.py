@@ -315,6 +315,13 @@ class BudgetMemory:
             spent += self.cells[first + _BASE]
         return spent, held
 
+    def counted(self, row: int, number: int) -> int:
+        """Return what is spent in a window, as far as this gateway has counted it: without what is noted as BASE."""
+        fence()
+        first, blocks = self.first_cell(row), self.blocks
+        cells = self.cells[first + _N_SHARED : first + _N_SHARED + 2 * blocks].tolist()
+        return sum(cells[blocks + block] for block in range(blocks) if cells[block] == number)
+
     def states(self, now_s: float) -> Iterator[BudgetState]:
         """Return all budgets as they are now. For any process."""
         for row in self.used_rows():
