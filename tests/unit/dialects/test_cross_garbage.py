@@ -21,7 +21,7 @@ _BODIES = [(client, each.body) for client, each in REQUESTS if len(each.body) < 
 _VALUES: list[Any] = [
     *(None, True, 0, -1, 10**30, 1e308, "", "\ud800", "\x00", "x" * 70, "auto", "none", "required", [], {}, [[]]),
     *([None], [{}], {"": 1}, {"type": None}, {"type": "object"}, {"type": "text"}, {"type": "image_url"}),
-    *({"type": "tool_use"}, {"type": "json_schema"}, {"anyOf": []}, {"$ref": "#"}, "data:;base64,"),
+    *({"type": "tool_use"}, {"type": "json_schema"}, {"anyOf": []}, {"format": {}}, {"$ref": "#"}, "data:;base64,"),
     {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
 ]
 
@@ -88,6 +88,19 @@ def test_budget_below_zero_is_refused(client: Surface, fields: dict[str, Any], p
         crossed(client, api, UNKNOWN_MODEL, json.dumps(body).encode())
 
     assert refused.value.param == param
+
+
+def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:
+    schema = {"type": "string", "format": {"a": 1}}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
+    }
+
+    sent = json.loads(crossed(Surface.CHAT, Surface.MESSAGES, ModelFacts(), json.dumps(body).encode()))
+
+    assert sent["output_config"]["format"]["schema"] == {"type": "string", "description": '{format: {"a":1}}'}
 
 
 def test_field_of_a_request_with_half_a_character_is_named() -> None:

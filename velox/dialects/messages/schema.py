@@ -71,7 +71,9 @@ def _fitted(schema: Any, depth: int) -> Any:
             fitted[_LISTS[name]] = [_fitted(each, depth + 1) for each in value]
         elif name == "items" and isinstance(value, dict):
             fitted[name] = _fitted(value, depth + 1)
-        elif (name == "format" and value in _FORMATS) or (name == "minItems" and value in (0, 1)):
+        elif (name == "format" and isinstance(value, str) and value in _FORMATS) or (
+            name == "minItems" and value in (0, 1)
+        ):
             fitted[name] = value
         elif name not in _IGNORED and name != "additionalProperties":
             said[name] = value
