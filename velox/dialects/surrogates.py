@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from velox.dialects.decoding import decoded_reply
+from velox.dialects.decoding import decoded_reply, reply_text
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 
 __all__ = ["keeping_surrogates", "masked", "reply_keeping_surrogates", "unmasked", "without_half", "without_halves"]
@@ -92,7 +92,8 @@ def keeping_surrogates(read: Callable[[bytes], _T], data: bytes) -> _T:
 
 
 def reply_keeping_surrogates(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
-    """Decode an upstream's reply, or an event of it. Raises BrokenReplyError."""
+    """Decode an upstream's reply, or an event of it, of which not all may be UTF-8. Raises BrokenReplyError."""
+    data = reply_text(data)
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

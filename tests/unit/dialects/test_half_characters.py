@@ -227,3 +227,14 @@ def test_tool_schema_that_is_none_for_its_half_character_is_refused() -> None:
         listed_schema(rb'{"type":["\ud83d"]}')
 
     assert refused.value.param == "tools"
+
+
+def test_bytes_of_converse_that_are_no_utf8_become_a_mark() -> None:
+    body = (
+        b'{"output":{"message":{"role":"assistant","content":[{"text":"a\xff"}]}},"stopReason":"end_turn",'
+        b'"usage":{"inputTokens":1,"outputTokens":1,"totalTokens":2}}'
+    )
+
+    answer = ChatClient(CALL, Losses()).answer(converse_model().answer(body))
+
+    assert json.loads(answer)["choices"][0]["message"]["content"] == "a\ufffd"
