@@ -103,6 +103,28 @@ def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:
     assert sent["output_config"]["format"]["schema"] == {"type": "string", "description": '{format: {"a":1}}'}
 
 
+@pytest.mark.parametrize(
+    ("client", "fields"),
+    [
+        (
+            Surface.MESSAGES,
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+        ),
+        (
+            Surface.GENERATE,
+            {"contents": [{"role": "model", "parts": [{"functionResponse": {"name": "a", "response": {}}}]}]},
+        ),
+    ],
+)
+def test_tool_result_of_the_assistant_is_not_lost(client: Surface, fields: dict[str, Any]) -> None:
+    body = json.dumps({"model": "m", "max_tokens": 9, **fields}).encode()
+
+    with pytest.raises(BadRequestError) as refused:
+        crossed(client, Surface.MESSAGES, UNKNOWN_MODEL, body)
+
+    assert "of the assistant, not of the user" in refused.value.message
+
+
 def test_field_of_a_request_with_half_a_character_is_named() -> None:
     picture = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
     turn = {"role": "user", "content": [{"type": "text", "text": "\ud83d"}, picture]}

@@ -132,6 +132,9 @@ def _pair(turns: list[Turn]) -> None:
                 turn.blocks[:0] = turn.results
             calls = []
             continue
+        if turn.results:
+            message = f"the tool result {turn.results[0].id!r} stands in a message of the assistant, not of the user"
+            raise BadRequestError(message, "messages")
         calls = turn.calls
         for call in calls:
             if not call.id:
