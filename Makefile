@@ -21,9 +21,9 @@ run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it ru
 	@$(BIN)/python deploy/demo.py
 
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
-	$(PYTEST) -q -m "not slow and not more" --ignore-glob="*/test_bench_*" $(UNIT) $(ARGS)
+	$(PYTEST) -q -m "not slow and not more" $(UNIT) $(ARGS)
 
-test: $(INSTALLED)  ## Under ten minutes: unit, sockets, end to end, against real servers
+test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 

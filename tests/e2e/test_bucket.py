@@ -22,6 +22,8 @@ from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import CHAT, Client, covers, reason, request_bytes
 from tests.patience import PROMPT_S
 
+pytestmark = pytest.mark.more
+
 RPM, BURST, SECONDS, CONNECTIONS = 600, 20, 20.0, 8
 _REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT)
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess
 
+pytestmark = pytest.mark.more
+
 CHAT = b'{"model":"m","messages":[]}'
 
 

@@ -14,6 +14,8 @@ from tests.e2e.recording import SSE, Call, RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, CHAT_STREAM, Client, reason, wait_warm
 from tests.e2e.upstreams import CHAT_SSE
 
+pytestmark = pytest.mark.more
+
 NAME = "upstream.test"
 FAILED = 'velox_dns_refresh_total{result="failed"}'
 CHANGED = 'velox_dns_refresh_total{result="changed"}'

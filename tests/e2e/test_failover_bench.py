@@ -11,6 +11,8 @@ from tests.e2e.failover_bench import SCENARIOS, FlakyProvider, judge, measure
 from tests.e2e.harness import VeloxProcess
 from tests.e2e.routed import routed
 
+pytestmark = pytest.mark.more
+
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 # Cut or stalled after bytes were sent: no gateway can take these back. The client is told, and nothing is done twice.
 SAFE = {"S08", "S09", "S14"}

@@ -7,8 +7,12 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.tools import Client, wait_warm
+
+pytestmark = pytest.mark.more
 
 ONE = {"VELOX_WORKERS": "1"}
 

@@ -32,6 +32,8 @@ from tests.e2e.websocket_upstreams import (
 )
 from tests.patience import PROMPT_S
 
+pytestmark = pytest.mark.more
+
 # The product's promise is 0.1 s; a busy machine of a CI gets ten times that. What was measured is printed.
 SWITCHED = (
     b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: %b\r\n\r\n"

@@ -24,6 +24,8 @@ from tests.e2e.tools import CHAT, covers, reason, request_bytes
 from velox.cli import main
 from velox.runtime.capacity import KEEPER_BYTES
 
+pytestmark = pytest.mark.more
+
 _REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT)
 # So long that a busy machine is never taken for a Redis that is down, where that is not what the test is about.
 PATIENT = "2s"

@@ -14,6 +14,8 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import Call, RecordingUpstream, Script, healthy
 from tests.e2e.routed import Entry, ask, ask_stream, crowd, named, nobody, routed, shares
 
+pytestmark = pytest.mark.more
+
 PROBE: dict[str, object] = {"path": "/health", "every": "100ms"}
 
 

@@ -13,6 +13,8 @@ from tests.e2e.harness import VeloxProcess, read_reply, until
 from tests.e2e.recording import Call, RecordingUpstream
 from tests.e2e.tools import CHAT, Client, clients, covers, reason, request_bytes
 
+pytestmark = pytest.mark.more
+
 # A deadline is looked at every quarter of a second; the rest is for a busy machine.
 LATE_S = 1.5
 

@@ -15,6 +15,8 @@ from tests.e2e.names import NameServer
 from tests.e2e.tools import covers
 from tests.e2e.upstreams import Certificates
 
+pytestmark = pytest.mark.more
+
 NAME = "upstream.test"
 
 

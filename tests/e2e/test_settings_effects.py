@@ -20,6 +20,8 @@ from tests.e2e.tools import covers, free_port, reason, run_velox
 from tests.e2e.websocket_upstreams import WebSocketUpstream, raw_handshake, read_head
 from velox.settings.model import VARIABLES
 
+pytestmark = pytest.mark.more
+
 
 def test_every_setting_has_a_test_that_shows_its_effect() -> None:
     """A variable that nobody saw at work is a promise; one that is gone from the table needs no test any more."""

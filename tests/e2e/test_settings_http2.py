@@ -13,6 +13,8 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import Call, RecordingUpstream, healthy
 from tests.e2e.tools import CHAT, covers
 
+pytestmark = pytest.mark.more
+
 KIB: Final = 1 << 10
 
 

@@ -14,6 +14,8 @@ from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.tools import CHAT, Client, covers, reason
 from tests.e2e.watching import until
 
+pytestmark = pytest.mark.more
+
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 

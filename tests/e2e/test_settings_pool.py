@@ -13,6 +13,8 @@ from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import Client, clients, covers, hold_chat, open_fds, wait_warm
 
+pytestmark = pytest.mark.more
+
 ENDED = 'velox_upstream_connections_ended_total{cause="%s"}'
 
 

@@ -15,6 +15,8 @@ from tests.e2e.recording import JSON, SSE, Call, Fields, RecordingUpstream, Scri
 from tests.e2e.routed import routed
 from tests.e2e.tools import CHAT, CHAT_STREAM, Client, covers, free_port, hold_chat, reason, request_bytes
 
+pytestmark = pytest.mark.more
+
 # Deadlines are looked at every 0.3 s; the rest is for a busy machine.
 LATE_S = 2.5
 

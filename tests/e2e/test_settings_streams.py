@@ -11,6 +11,8 @@ from tests.e2e.harness import VeloxProcess
 from tests.e2e.recording import SSE, Call, RecordingUpstream
 from tests.e2e.tools import CHAT_STREAM, Client, covers
 
+pytestmark = pytest.mark.more
+
 PING = b"8\r\n: ping\n\n\r\n"
 FIRST = b'data: {"id":"1"}\n\n'
 LAST = b"data: [DONE]\n\n"

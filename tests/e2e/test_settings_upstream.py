@@ -18,6 +18,8 @@ from tests.e2e.tools import CHAT, CHAT_STREAM, Client, covers, reason
 from tests.e2e.upstreams import CHAT_SSE, Certificates
 from tests.sockets.dialing import full_listener
 
+pytestmark = pytest.mark.more
+
 # Deadlines are looked at every 0.3 s, and a connection is tried three times; the rest is for a busy machine.
 LATE_S = 2.5
 

@@ -19,6 +19,8 @@ from tests.e2e.recording import Call, RecordingUpstream, Script
 from tests.e2e.tls_clients import TlsFiles, shown_digest, tls_connect, tls_sdk
 from tests.e2e.upstreams import CHAT_SSE
 
+pytestmark = pytest.mark.more
+
 SIM = ("serve", "--sim")
 MESSAGES = [{"role": "user", "content": "hi"}]
 GET = b"GET /v1/models HTTP/1.1\r\nhost: velox.test\r\n\r\n"

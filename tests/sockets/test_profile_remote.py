@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import orjson
+import pytest
 import uvloop
 
 from tests.sockets.profile_workers import busy_work, start_worker, stop_worker
 from velox.profiling.remote import GRACE_S, ProfileAgent, collect
 from velox.profiling.samples import Profile
+
+pytestmark = pytest.mark.more
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -15,6 +15,8 @@ from bench.instructions.kinds import CALIBRATION, KINDS, Kind, chosen
 from bench.instructions.page import PAGE, kept_table
 from docs.tables import fill
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[2]
 PARTS = {"uvloop": "1"}
 JSON = KINDS[0].name

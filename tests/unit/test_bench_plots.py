@@ -18,6 +18,8 @@ from bench.plots.svg import wide
 from docs.tables import fill
 from tests.unit.bench_documents import FAST, MISSING, SUBJECTS, run, smoke
 
+pytestmark = pytest.mark.more
+
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 300_000
 MOST_PICTURE_BYTES = 40_000
