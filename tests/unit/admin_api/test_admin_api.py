@@ -338,11 +338,14 @@ def test_case_20_usage_and_calls_come_in_pages(door: Door) -> None:
     assert sum(float(row["cost_usd"]) for row in rows) == pytest.approx(40 * 1.5e-6)
 
 
-def test_database_that_is_away_is_told_of(door: Door) -> None:
+def test_database_that_is_away_is_told_of(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     """503; its place is in the log alone."""
     door.is_away = True
     status, answer = door.raw("GET", "/api/v1/keys")
     assert (status, answer["error"]["code"]) == (503, "database") and "/secret" not in str(answer)
+    (record,) = caplog.records
+    assert record.getMessage() == "the API can't use its database: /secret/folder: it is gone"
+    assert not record.exc_info, "it is no bug of Velox, which the log would call it"
 
 
 def test_description_names_each_field_and_no_other(door: Door) -> None:

@@ -102,8 +102,8 @@ class Api:
             return self._refusal(request, error)
         except AccountsError as error:
             return self._refusal(request, refused(error))
-        except StoreError:
-            _log.warning("the API can't use its database", exc_info=True)
+        except StoreError as error:
+            _log.warning("the API can't use its database: %s", error)
             return self._refusal(
                 request, ApiError(503, "database", "the database can't be used now; the operations log says why")
             )
