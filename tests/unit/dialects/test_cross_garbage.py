@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.dialects.test_matrix import PLAIN
 from tests.unit.dialects.test_matrix_requests import REQUESTS, SIDES
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
 from velox.dialects.form import Call
@@ -18,6 +19,7 @@ from velox.types import Surface
 
 _FACTS = (UNKNOWN_MODEL, ModelFacts(max_output=8000, json_schema=False, call_ids="mistral", text_parts=False))
 _BODIES = [(client, each.body) for client, each in REQUESTS if len(each.body) < 15_000]
+_REPLIES = {api: each.reply for _, api, each in PLAIN}
 _VALUES: list[Any] = [
     *(None, True, 0, -1, 10**30, 1e308, "", "\ud800", "\x00", "x" * 70, "auto", "none", "required", [], {}, [[]]),
     *([None], [{}], {"": 1}, {"type": None}, {"type": "object"}, {"type": "text"}, {"type": "image_url"}),
@@ -53,22 +55,28 @@ def changed(draw: st.DrawFn) -> tuple[Surface, bytes]:
     return client, json.dumps(value).encode()
 
 
-def crossed(client: Surface, api: Surface, facts: ModelFacts, body: bytes) -> bytes:
+def crossing(client: Surface, api: Surface, facts: ModelFacts) -> Dialogue:
     losses = Losses()
     call = Call("0a1b2c", 1_790_000_000, "gemini-2.5-pro" if client is Surface.GENERATE else "")
-    dialogue = Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](facts, losses, "openai"), losses)
-    return dialogue.request(body, "the-model")
+    return Dialogue(SIDES.clients[client](call, losses), SIDES.models[api](facts, losses, "openai"), losses)
+
+
+def crossed(client: Surface, api: Surface, facts: ModelFacts, body: bytes) -> bytes:
+    return crossing(client, api, facts).request(body, "the-model")
 
 
 @given(changed(), st.sampled_from(_FACTS))
 @settings(max_examples=300, deadline=None)
-def test_request_is_translated_or_refused(request: tuple[Surface, bytes], facts: ModelFacts) -> None:
+def test_request_is_translated_and_answered_or_refused(request: tuple[Surface, bytes], facts: ModelFacts) -> None:
     client, body = request
     for api in SIDES.models:
+        dialogue = crossing(client, api, facts)
         try:
-            json.loads(crossed(client, api, facts, body))
+            json.loads(dialogue.request(body, "the-model"))
         except BadRequestError as exc:
-            assert json.dumps([exc.message, exc.param]).encode() and exc.message
+            assert exc.message
+        else:
+            json.loads(dialogue.answer(_REPLIES[api]))  # which repeats the request, for some clients
 
 
 @pytest.mark.parametrize("api", sorted(SIDES.models), ids=lambda api: api.name.lower())
@@ -88,6 +96,14 @@ def test_budget_below_zero_is_refused(client: Surface, fields: dict[str, Any], p
         crossed(client, api, UNKNOWN_MODEL, json.dumps(body).encode())
 
     assert refused.value.param == param
+
+
+def test_half_character_in_the_tools_that_an_answer_repeats_stands() -> None:
+    tool = {"type": "function", "name": "a", "description": "\ud83d"}
+    dialogue = crossing(Surface.RESPONSES, Surface.CHAT, UNKNOWN_MODEL)
+    dialogue.request(json.dumps({"model": "m", "input": "hi", "tools": [tool]}).encode(), "m")
+
+    assert json.loads(dialogue.answer(_REPLIES[Surface.CHAT]))["tools"][0]["description"] == "\ud83d"
 
 
 def test_schema_with_a_format_that_is_no_word_is_sent_as_words() -> None:

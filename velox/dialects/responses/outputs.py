@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.arguments import custom_input
-from velox.dialects.decoding import is_given
+from velox.dialects.decoding import decoded_request, is_given
 from velox.dialects.form import (
     ApiError,
     Call,
@@ -28,6 +28,7 @@ from velox.dialects.form import (
 from velox.dialects.responses import wire
 from velox.dialects.responses.tools import Origin, ToolKind
 from velox.dialects.signatures import tagged
+from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted
 
 __all__ = [
@@ -251,7 +252,8 @@ def _tools(tools: list[wire.Tool] | None, body: bytes) -> bytes:
     if not tools:
         return b"[]"
     written = []
-    for raw, tool in zip(_ASKED.decode(body).tools or (), tools, strict=True):
+    asked = keeping_surrogates(lambda text: decoded_request(_ASKED, text), body)
+    for raw, tool in zip(asked.tools or (), tools, strict=True):
         if tool.type != "function" or (len(tool.description) and len(tool.parameters) and tool.strict is not None):
             written.append(bytes(raw))
             continue

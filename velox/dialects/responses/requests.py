@@ -109,9 +109,10 @@ class RequestReader:
     def read(self, body: bytes | bytearray) -> Request:
         """Read the request. Raises BadRequestError."""
         self.body = checked_text(body)
-        return keeping_surrogates(self._request, self.body)
+        request, self.given = keeping_surrogates(self._request, self.body)
+        return request
 
-    def _request(self, text: bytes) -> Request:
+    def _request(self, text: bytes) -> tuple[Request, wire.RequestBody]:
         try:
             given: wire.RequestBody = _REQUEST.decode(text)
         except msgspec.ValidationError as exc:
@@ -122,7 +123,6 @@ class RequestReader:
             given = decoded_request(_REQUEST, text)
         self._refuse(given)
         self._drop(given)
-        self.given = given
         self._messages = []
         if given.tools is not None:
             self.tools.declare(given.tools, "tools")
@@ -133,7 +133,7 @@ class RequestReader:
             self._messages.append(Message(_USER, [Text(string)]))
         else:
             self._input(given.input)
-        return Request(
+        request = Request(
             model=given.model,
             messages=self._messages,
             stream=given.stream is True,
@@ -150,6 +150,7 @@ class RequestReader:
             cache_key=given.prompt_cache_key,
             verbosity=None if given.text is None else given.text.verbosity,
         )
+        return request, given
 
     def _lenient(self, text: bytes) -> wire.RequestBody:
         """Read a request with unknown fields."""
