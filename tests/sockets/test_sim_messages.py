@@ -192,6 +192,10 @@ def test_count_tokens_are_those_of_the_answer() -> None:
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}]}]},
             "unexpected `tool_use_id`",
         ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": [], "content": "x"}]}]},
+            "not of its type",
+        ),
     ],
 )  # fmt: skip
 def test_what_anthropic_refuses_is_refused(fields: dict[str, Any], told: str) -> None:

@@ -139,6 +139,8 @@ class Simulator:
             return self._route(method, path, body, now)
         except RefusalError as refusal:
             return self._refuse_at(path, refusal)
+        except TypeError as exc:  # an id or role that is a list, half a character where it is repeated
+            return self._refuse_at(path, RefusalError(400, f"a field is not of its type: {exc}"))
 
     def conversation(self, target: bytes) -> Conversation | None:
         """Return what is said over a WebSocket; None where there is none. target: as for answer()."""

@@ -108,7 +108,7 @@ class RefusalError(Exception):
     ) -> None:
         super().__init__(message)
         self.status: Final = status
-        self.message: Final = message
+        self.message: Final = message.encode("utf-8", "replace").decode()  # it may name half a character
         self.kind: Final = kind
         self.param: Final = param
         self.code: Final = code
