@@ -74,9 +74,12 @@ class PostgresServer:
         async def ask() -> list[Any]:
             connection = await asyncpg.connect(url, timeout=_START_S)
             try:
-                return list(await connection.fetch(statement, *values))
-            finally:
+                rows = list(await connection.fetch(statement, *values))
                 await connection.close()
+            except BaseException:
+                connection.terminate()  # a server that stops says no goodbye
+                raise
+            return rows
 
         return asyncio.run(ask())
 

@@ -61,7 +61,7 @@ def test_queue_full_is_refused_at_once() -> None:
         assert time.monotonic() - began_s < PROMPT_S, "a refusal does not wait"
         assert (refused.status, reason(refused)) == (503, "queue_full")
         assert (refused.header("retry-after"), refused.header("x-should-retry")) == ("1", "true")
-        assert velox.metric('velox_shed_total{reason="queue_full"}') == 1
+        velox.wait_metric('velox_shed_total{reason="queue_full"}', lambda n: n == 1)
         upstream.step(3)
         assert [client.read().status for client in all_[:3]] == [200] * 3
         assert len(upstream.calls) == 3, "what is refused never goes up"

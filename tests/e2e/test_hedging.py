@@ -54,8 +54,8 @@ def test_faster_upstream_answers_and_the_slow_one_stops(sims: dict[str, Entry], 
         assert answer.text
         until(lambda: running_at(sims["slow"]) == 0, "the slow one has stopped")
         until(lambda: outcomes(velox) == {"won": 1.0}, "it is counted")
-        ended = velox.metric('velox_upstream_connections_ended_total{cause="cancelled"}')
-        assert ended == (0.0 if http2 == "on" else 1.0)
+        n_ended = 0.0 if http2 == "on" else 1.0
+        velox.wait_metric('velox_upstream_connections_ended_total{cause="cancelled"}', lambda n: n == n_ended)
         line = velox.wait_access(lambda line: line["upstream"] == "fast")
         assert (line["attempts"], line["tried"], line["status"]) == (2, "slow=hedged", 200)
 
@@ -117,10 +117,13 @@ def test_percentile_of_what_was_measured_finds_the_slow_ones() -> None:
     with named("one", "two", one=late, two=late) as two:
         route = {"name": "all", "to": ["one", "two"], "hedge": hedge}
         with routed({"upstreams": list(two.values()), "routes": [route]}) as velox:
-            found = crowd(150, lambda _: ask_stream(velox.openai(timeout_s=60.0)))
-
+            # Few at a time: where all wait for the processor, the nine fastest of ten are as slow as the tenth.
+            found: list[Answer] = []
+            for _ in range(6):
+                found += crowd(50, lambda _: ask_stream(velox.openai(timeout_s=60.0)), at_once=4)
+                if any(answer.attempts == 2 for answer in found):
+                    break
             assert len({answer.text for answer in found}) == 1
-            assert any(answer.attempts == 2 for answer in found)
-            assert {answer.attempts for answer in found} <= {1, 2}
+            assert {answer.attempts for answer in found} == {1, 2}
             until(lambda: running_at(two["one"]) + running_at(two["two"]) == 0, "nothing runs for nobody")
             velox.wait_metric("velox_inflight_requests", lambda n: n == 0.0)

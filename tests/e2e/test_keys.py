@@ -282,7 +282,7 @@ def test_key_with_models_may_use_those(upstream: RecordingUpstream, tmp_path: Pa
         velox.wait_access(lambda line: line["caller"] == hashlib.sha256(b"vk-free").hexdigest()[:8])
         velox.wait_access(lambda line: line["caller"] == "team-a" and line["reason"] == "forbidden")
         velox.wait_access(lambda line: line["caller"] == "team-a" and line["reason"] == "ok")
-        assert velox.metric('velox_requests_total{class="4xx",reason="forbidden",route="chat"}') == 3
+        velox.wait_metric('velox_requests_total{class="4xx",reason="forbidden",route="chat"}', lambda n: n == 3)
     printed = "".join(velox.stderr.lines + velox.stdout.lines)
     assert "vk-" not in printed, "R-LOG-3: a key is known by its name, or by the start of its digest"
 

@@ -113,14 +113,14 @@ def test_memory_over_the_soft_limit_refuses_new_requests_only() -> None:
             assert (refused.status, reason(refused)) == (503, "overload_memory")
             assert (refused.header("retry-after"), refused.header("x-should-retry")) == ("1", "true")
             assert refused.header("connection") is None, "nothing of it is left unread: the connection stays"
-            assert velox.metric('velox_worker_resident_bytes{worker="0"}') >= 120 * MIB
+            velox.wait_metric('velox_worker_resident_bytes{worker="0"}', lambda n: n >= 120 * MIB)
             for client in held[:10]:
                 client.sock.sendall(b" ")
             assert [client.read().status for client in held[:10]] == [200] * 10
         velox.wait_metric(SHORT, lambda value: value == 0)
         assert other.ask().status == 200, "the memory was given back"
         assert velox.worker_pids() == [worker]
-        assert velox.metric('velox_shed_total{reason="overload_memory"}') >= 1
+        velox.wait_metric('velox_shed_total{reason="overload_memory"}', lambda n: n >= 1)
 
 
 def is_served(velox: VeloxProcess) -> bool:

@@ -46,6 +46,12 @@ def gateways(folders: list[Path], database: str, **more: str) -> Iterator[list[V
         ]
 
 
+@contextlib.contextmanager
+def accounts_in(database: str) -> Iterator[Accounts]:
+    with contextlib.closing(PostgresAccounts(database)) as store:
+        yield Accounts(store)
+
+
 def usage(folder: Path, database: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Row]:
     capsys.readouterr()
     environ = {"VELOX_LEDGER": str(folder), "VELOX_LEDGER_DATABASE": database, "VELOX_API_KEYS": KEY}
@@ -125,8 +131,7 @@ def test_case_16_database_that_is_away_loses_no_record(server: PostgresServer, t
 def test_keys_made_at_one_gateway_hold_at_the_other(server: PostgresServer, tmp_path: Path) -> None:
     """Made, blocked, deleted. While the database is away, and after a restart then, what held last holds."""
     database, folders = server.database(), [tmp_path / "one", tmp_path / "other"]
-    with gateways(folders, database, managed_keys="on", api_keys="") as running:
-        accounts = Accounts(PostgresAccounts(database))
+    with gateways(folders, database, managed_keys="on", api_keys="") as running, accounts_in(database) as accounts:
         key, secret = accounts.create_key({"name": "shop"}, ACTOR)
         _, other = accounts.create_key({}, ACTOR)
         for velox in running:
@@ -142,7 +147,8 @@ def test_keys_made_at_one_gateway_hold_at_the_other(server: PostgresServer, tmp_
         for velox in running:
             assert (status(velox, secret), status(velox, other)) == (401, 200)
         server.start()
-        accounts.unblock("key", key.id, ACTOR)
+        with accounts_in(database) as accounts:
+            accounts.unblock("key", key.id, ACTOR)
         for velox in running:
             until(lambda velox=velox: status(velox, secret) == 200, "it holds again")  # type: ignore[misc]
 

@@ -154,13 +154,13 @@ def test_admin_process_killed_comes_back_and_counters_stay() -> None:
     """The figures are in shared memory: whoever shows them may die."""
     with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
         assert velox.request("GET", "/v1/models").status == 200
-        before = velox.metric('velox_requests_total{class="2xx",reason="ok",route="models"}')
-        assert before == 1
+        served = 'velox_requests_total{class="2xx",reason="ok",route="models"}'
+        velox.wait_metric(served, lambda n: n == 1)
         workers = velox.worker_pids()
         (admin,) = [pid for pid in velox.child_pids()[1:] if pid not in workers]
         os.kill(admin, signal.SIGKILL)
         until(lambda: admin not in velox.child_pids() and len(velox.child_pids()) == 3, "a new admin process")
-        assert velox.metric('velox_requests_total{class="2xx",reason="ok",route="models"}') == before
+        assert velox.metric(served) == 1
         assert velox.worker_pids() == workers, "the workers never noticed"
 
 

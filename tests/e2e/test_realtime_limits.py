@@ -32,7 +32,7 @@ def test_tunnel_holds_its_slot_until_it_is_closed() -> None:
         first.close()
         until(lambda: shake_hands(velox, stack)[0].startswith(b"HTTP/1.1 101 "), "the slot is free", 10.0)
         refused = 'velox_limit_decisions_total{decision="refused",scope="gateway",unit="concurrency"}'
-        assert velox.metric(refused) >= 2
+        velox.wait_metric(refused, lambda n: n >= 2)
 
 
 def test_tunnel_is_a_request_and_costs_no_tokens() -> None:

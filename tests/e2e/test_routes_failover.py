@@ -197,7 +197,7 @@ def test_metrics_count_by_upstream(broken: RecordingUpstream, backup: Entry) -> 
         velox.wait_metric(f'{attempts}{{outcome="ok",upstream="backup"}}', lambda n: n == 6)
 
         assert n_failed >= 1
-        assert velox.metric(f'{attempts}{{outcome="status_5xx",upstream="first"}}') == n_failed
+        velox.wait_metric(f'{attempts}{{outcome="status_5xx",upstream="first"}}', lambda n: n == n_failed)
         assert velox.metric(f'{attempts}{{outcome="ok",upstream="first"}}') == 0
 
 

@@ -98,7 +98,7 @@ def test_quiet_keys_are_never_refused_whatever_the_size_of_the_table(
 
     with VeloxProcess(env) as velox:
         assert [chat(velox, name).status for name in names] == [200] * len(names)
-        overflown = velox.metric("velox_limit_rows_overflow_total")
+        overflown = velox.wait_metric("velox_limit_rows_overflow_total", lambda n: (n > 0) == bool(buckets))
         if buckets:
             velox.stderr.wait(lambda line: "all buckets of a neighbourhood are taken" in line, 5.0)
         said = [line for line in velox.stderr.lines if "VELOX_LIMIT_BUCKETS" in line]
@@ -117,7 +117,7 @@ def test_key_that_makes_up_models_is_in_nobodys_way(base: Mapping[str, str]) -> 
         for model in ("m", "n"):
             passed, message = passes(velox, 9, "k-good", model)
             assert passed in (2, 3) and "limits[0]" in message
-        assert velox.metric("velox_limit_rows_over_share_total") > 40
+        velox.wait_metric("velox_limit_rows_over_share_total", lambda n: n > 40)
         assert velox.metric("velox_limit_rows_overflow_total") == 0
 
 

@@ -85,7 +85,7 @@ def test_egress_idle_timeout_closes_what_a_burst_has_left(http2: bool) -> None:
                 return upstream.n_open == 1 and open_fds(worker) <= n_before
 
             until(is_back, "one connection is left, and as many descriptors as before")
-            assert velox.metric(ENDED % "idle") >= 3
+            velox.wait_metric(ENDED % "idle", lambda n: n >= 3)
 
 
 @covers("VELOX_READY_REQUIRES_UPSTREAM")

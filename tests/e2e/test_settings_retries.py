@@ -164,8 +164,8 @@ def test_retry_budget_bounds_the_retries(percent: str, spare: str, n_retries: in
         most = n_retries + int(took_s * int(spare)) + (1 if spare != "0" and took_s > 0.5 else 0)
         seen = len(chats(upstream)) - 10
         assert n_retries <= seen <= most
-        assert velox.metric('velox_retries_total{cause="status"}') == seen
-        assert velox.metric('velox_retries_denied_total{by="budget"}') == 10 - seen
+        velox.wait_metric('velox_retries_total{cause="status"}', lambda n: n == seen)
+        velox.wait_metric('velox_retries_denied_total{by="budget"}', lambda n: n == 10 - seen)
 
 
 @covers("VELOX_UPSTREAM_WRITE_TIMEOUT")

@@ -33,17 +33,17 @@ def test_requests_in_flight_of_a_killed_worker_are_taken_back() -> None:
             for client in all_:
                 client.send_chat()
             upstream.wait_call(n_clients)
-            assert velox.metric(inflight) == n_clients
+            velox.wait_metric(inflight, lambda n: n == n_clients)
 
             os.kill(victim, signal.SIGKILL)
             wait_replaced(velox, victim, n_workers)
 
-            assert velox.metric(inflight) == n_clients - n_lost
+            velox.wait_metric(inflight, lambda n: n == n_clients - n_lost)
             velox.wait_metric(state, lambda n: n == n_workers)
             upstream.step(n_clients)
             assert [client.read().status for client in all_ if homes[client] != victim] == [200] * (n_clients - n_lost)
             velox.wait_metric(inflight, lambda n: n == 0)
-            assert velox.metric(ok) == ok_before + n_clients - n_lost
+            velox.wait_metric(ok, lambda n: n == ok_before + n_clients - n_lost)
 
 
 def test_upstream_that_nobody_answers_for_is_put_out_once_a_worker() -> None:
