@@ -48,17 +48,17 @@ class RateHeaders:
 class _Unit:
     """The three headers of one unit."""
 
-    __slots__ = ("_first", "_form", "_full", "_limit", "_others", "names")
+    __slots__ = ("_first", "_full", "_limit", "_others", "_starts", "names")
 
     def __init__(self, unit: bytes, quotas: Sequence[Quota]) -> None:
         self.names: Final = tuple(b"x-ratelimit-%b-%b" % (what, unit) for what in (b"limit", b"remaining", b"reset"))
         # What never changes is written once.
-        self._form: Final = b"%b: %%b\r\n%b: %%d\r\n%b: %%b\r\n" % self.names
+        self._starts: Final = tuple(name + b": " for name in self.names)
         limits = [b"%d" % quota.rate.burst for quota in quotas]
         self._first: Final = quotas[0]
         self._limit: Final = limits[0]
         self._others: Final = tuple(zip(quotas, limits, strict=True))[1:]
-        self._full: Final = self._form % (limits[0], quotas[0].rate.burst, duration_text(0))
+        self._full: Final = self._written(limits[0], quotas[0].rate.burst, 0)
 
     def headers(self, now_ns: int) -> Headers:
         """Return them as they are at this moment, as pairs."""
@@ -73,9 +73,15 @@ class _Unit:
             # A gateway that is cut off from Redis has its share of the limit, be that as full as it may.
             if not full_in_ns and remaining == self._first.rate.burst:
                 return self._full
-            return self._form % (self._limit, remaining, duration_text(full_in_ns))
+            return self._written(self._limit, remaining, full_in_ns)
         limit, remaining, full_in_ns = self._state(now_ns)
-        return self._form % (limit, remaining, duration_text(full_in_ns))
+        return self._written(limit, remaining, full_in_ns)
+
+    def _written(self, limit: bytes, remaining: int, full_in_ns: int) -> bytes:
+        limit_start, remaining_start, reset_start = self._starts
+        reset = duration_text(full_in_ns)
+        left = str(remaining).encode()
+        return b"".join((limit_start, limit, b"\r\n", remaining_start, left, b"\r\n", reset_start, reset, b"\r\n"))
 
     def _state(self, now_ns: int) -> tuple[bytes, int, int]:
         limit = self._limit
@@ -91,7 +97,7 @@ def duration_text(ns: int) -> bytes:
     """Write a duration as OpenAI does: 120ms, 3.5s, 6m0s. Rounded up to whole milliseconds."""
     ms = -(-ns // _NS_PER_MS)
     if ms < 1000:
-        return b"%dms" % ms
+        return f"{ms}ms".encode()
     minutes, rest_ms = divmod(ms, 60_000)
     seconds = b"%gs" % (rest_ms / 1000)
     return b"%dm%b" % (minutes, seconds) if minutes else seconds

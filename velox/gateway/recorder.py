@@ -88,7 +88,7 @@ class Recorder:
         self._metrics: Final = metrics
         self._log: Final = log
         self._logger: Final = logger
-        self._id_prefix: Final = id_prefix.encode()
+        self._id_start: Final = f"vx-{id_prefix}-"
         self._n_ids = 0
         self._next_crowd_line_s = 0.0
         # Without a step in between: time that Velox itself took, by Phase; how long requests waited that are now sent,
@@ -101,12 +101,12 @@ class Recorder:
     @property
     def process(self) -> int:
         """Return the number of this process in the ids of its exchanges."""
-        return int(self._id_prefix, 16)
+        return int(self._id_start.split("-")[1], 16)
 
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
         self._n_ids += 1
-        return b"vx-%b-%x" % (self._id_prefix, self._n_ids)
+        return (self._id_start + hex(self._n_ids)[2:]).encode()
 
     def tokens(self, spent: Spent) -> None:
         """Note what became of a request's tokens."""

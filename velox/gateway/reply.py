@@ -364,13 +364,14 @@ class Reply:
             lines = passed.template.lines(head.values)
         except ValueError:
             return self._has_bad_head()
-        if self._rates is not None:
-            lines = self._rates.lines(now_ns) + lines
+        rates = b"" if self._rates is None else self._rates.lines(now_ns)
+        more = b""
         if not passed.is_dated:
-            lines += b"date: %b\r\n" % http_date(int(time.time()))
+            more = b"date: %b\r\n" % http_date(int(time.time()))
         if not passed.has_id and (given := client_id(self._request)) is not None:
-            lines += b"x-request-id: %b\r\n" % given
-        lines = b"%bx-velox-request-id: %b\r\n%b" % (lines, self._request_id, self._told.lines)
+            more += b"x-request-id: %b\r\n" % given
+        own = (b"x-velox-request-id: ", self._request_id, b"\r\n", self._told.lines)
+        lines = b"".join((rates, lines, more, *own))
         self._client.begin_lines(head.shape.status, lines, length, data, end, has_body=has_body)
         self._has_begun(head.shape.status, length, data)
         return True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from velox.protocol.http1_write import field_lines, split_error
+from velox.protocol.http1_write import check_unsplit, field_lines
 from velox.protocol.http2 import Mark, Markable, guarded
 from velox.types import Headers, ShapeField
 
@@ -23,7 +23,7 @@ class HeadTemplate:
     fields of the shape, which tell where the values of a head belong.
     """
 
-    __slots__ = ("_fields", "_form", "_mark", "_marked", "_pick", "_places")
+    __slots__ = ("_fields", "_mark", "_marked", "_parts", "_pick", "_places")
 
     def __init__(self, chosen: Sequence[ShapeField], shape: Sequence[ShapeField]) -> None:
         volatile = [name for name, value in shape if value is None]
@@ -38,8 +38,8 @@ class HeadTemplate:
         self._fields: Final[Headers] = [(name, value or b"") for name, value in chosen]
         self._mark: Mark | None = None
         self._marked: Markable = self._fields  # with that mark on secrets
-        # The lines, with %b where a value belongs; not made until fields are asked for.
-        self._form: bytes | None = None
+        # The lines: what stays, with the values that are new in between. Not made until fields are asked for.
+        self._parts: list[bytes] = []
         found = [n for _, n, _ in places]
         # Takes the values that pass; None: all of them, in their order.
         self._pick: Final = None if found == list(range(len(volatile))) else _picker(found)
@@ -52,17 +52,15 @@ class HeadTemplate:
 
         mark: is put on secrets, and on the values of this head: in a table of HPACK they would push out what stays.
         """
-        if self._form is None:
-            self._form = self._make_form()  # which looks at the values that stay
+        if not self._parts:
+            self._parts = self._make_parts()  # which looks at the values that stay
         if mark is not self._mark:
             self._mark = mark
             self._marked = self._fields if mark is None else guarded(self._fields, mark)
         if not self._places:
             return self._marked
         fields = self._marked.copy()
-        text = b"".join(values if self._pick is None else self._pick(values))
-        if b"\n" in text or b"\r" in text or b"\0" in text:
-            raise split_error()
+        check_unsplit(b"".join(values if self._pick is None else self._pick(values)))
         for at, n, name in self._places:
             field = (name, values[n])
             fields[at] = field if mark is None else mark(field)
@@ -70,24 +68,26 @@ class HeadTemplate:
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return the fields of one head as lines, each with its CRLF. Raises ValueError as field_lines() does."""
-        form = self._form
-        if form is None:
-            form = self._form = self._make_form()
+        if not self._parts:
+            self._parts = self._make_parts()
         passed = values if self._pick is None else self._pick(values)
-        # As field_lines() does: that the reader has looked at the values is not relied on.
-        text = b"".join(passed)
-        if b"\n" in text or b"\r" in text or b"\0" in text:
-            raise split_error()
-        return form % passed
+        check_unsplit(b"".join(passed))  # that the reader has looked at the values is not relied on
+        parts = self._parts.copy()
+        parts[1::2] = passed
+        return b"".join(parts)
 
-    def _make_form(self) -> bytes:
-        """Return the lines with places for the values. Raises ValueError if anything else in them would split them."""
+    def _make_parts(self) -> list[bytes]:
+        """Return the lines, cut where values belong. Raises ValueError if anything else in them would split them."""
+        parts = [b""]
         volatile = {at for at, _, _ in self._places}
-        lines = [
-            line[:-2] + b"%b\r\n" if at in volatile else line
-            for at, line in enumerate(field_lines([field]).replace(b"%", b"%%") for field in self._fields)
-        ]
-        return b"".join(lines)
+        for at, field in enumerate(self._fields):
+            line = field_lines([field])
+            if at in volatile:
+                parts[-1] += line[:-2]  # without the end of the line, as its value is still empty
+                parts += [b"", b"\r\n"]
+            else:
+                parts[-1] += line
+        return parts
 
 
 class TemplateBeside:

@@ -56,6 +56,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._owner: Final = owner
         self._view: Final = buffer.view
         self._host: Final = host
+        self._method = self._target = self._start = b""  # of the last request, and the lines that these make
         self._heads: Final = heads or ReplyHeads()
         self._loop: Final = loop
         self._transport: asyncio.Transport | None = None
@@ -111,15 +112,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             self.retire(ConnectionEnd.CLOSED)
             message = "the upstream has closed the connection"
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
-        body = request.body
-        self._n_body = 0 if body is None else len(body)
-        head = http1_write.request_head(
-            request.method,
-            request.target,
-            self._host,
-            request.fields.lines(request.values),
-            None if body is None else len(body),
-        )
+        if request.target != self._target or request.method != self._method:
+            self._start = http1_write.request_start(request.method, request.target, self._host)
+            self._target, self._method = request.target, request.method
+        start, lines, body = self._start, request.fields.lines(request.values), request.body
         self._sink = sink
         self.has_room = False
         self.n_begun += 1
@@ -127,11 +123,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._offers_upgrade = request.offer is not None
         self._sent_s = self._loop.time()
         if body is None:
-            transport.write(head)
-        elif len(body) <= SLICE_BYTES:
-            transport.write(head + body)
+            self._n_body = 0
+            transport.write(http1_write.request_head(start, lines, None))
+            return self
+        n_body = self._n_body = len(body)
+        if n_body <= SLICE_BYTES:
+            transport.write(http1_write.request_head(start, lines, n_body, body))
         else:
-            transport.write(head)
+            transport.write(http1_write.request_head(start, lines, n_body))
             self._unsent = memoryview(body)
             self._pump()
         return self
