@@ -20,7 +20,7 @@ from velox.gateway.forward import Forwarder
 from velox.policy.deadline import client_terms
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
-from velox.protocol.http1_write import request_head
+from velox.protocol.http1_write import request_head, request_start
 from velox.providers.rows import OPENAI
 from velox.types import BodyFields, RequestHead
 
@@ -133,7 +133,7 @@ def check_forwarded(head: RequestHead) -> None:
     requests = [forwarder.build(head, BodyFields(stream=is_stream), body) for is_stream in (False, True)]
     for request in requests if head.offer is None else [forwarder.build_upgrade(head)]:
         length = None if request.body is None else len(request.body)
-        wire = request_head(request.method, request.target, b"up.test", request.lines, length)
+        wire = request_head(request_start(request.method, request.target, b"up.test"), request.lines, length)
         server = h11.Connection(h11.SERVER)
         server.receive_data(wire)
         first, second = server.next_event(), server.next_event()

@@ -3,6 +3,7 @@
 Input: a byte for how the heads are to be changed, then lines. They are put into a head of a client or of an upstream
 that was read many times with other values. Whatever they are:
 - a reader that was trained and one that is new read the same, or refuse with the same words;
+- one that finds a head by its form says what it says of the lines;
 - what goes up, and what goes to the client, is the same with a template as without;
 - the head that it was trained with is still found, and says what it said.
 """
@@ -100,7 +101,9 @@ def _reply(n: int) -> bytes:
 
 def _read(reader: HeadReader, head: bytes) -> RequestHead | tuple[str, int, str]:
     try:
+        found = reader.find(head + b"GET")
         read = reader.read(head)
+        assert found is None or found == (read, len(head)), "a form changes what is read"
     except VeloxError as error:
         assert error.close, "a refusal that leaves the connection open"
         return error.reason.code, error.status, str(error)
@@ -146,7 +149,10 @@ def _forwarder() -> Forwarder:
 
 def _read_reply(heads: ReplyHeads, head: bytes) -> Framed | str:
     try:
-        return heads.read(head)
+        found = heads.find(head + b"{}")
+        read = heads.read(head)
+        assert found is None or found == (read, len(head)), "a form changes what is read"
+        return read
     except ResponseError as error:
         return str(error)
 

@@ -37,6 +37,9 @@ Said = tuple[ReplyHead | None, bytes, bool, bool, bool] | str
 
 
 def said(known: ReplyHeads, head: bytes) -> Said:
+    found = known.find(head + b"ab")
+    if found is not None:
+        assert found == (known.read(head), len(head)), "found by its form it says what its lines say"
     decoder = ResponseDecoder(known, head_request=False)
     try:
         decoder.feed(head + b"ab")

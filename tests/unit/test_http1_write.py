@@ -12,11 +12,14 @@ FIELDS = [(b"content-type", b"application/json"), (b"x-two", b"1"), (b"x-two", b
 
 def test_request_head_exact() -> None:
     """A request is built: our line, Host, the given fields in order, our length."""
-    assert http1_write.request_head(b"POST", b"/v1/a?b", b"api.example", http1_write.field_lines(FIELDS), 5) == (
+    start, lines = http1_write.request_start(b"POST", b"/v1/a?b", b"api.example"), http1_write.field_lines(FIELDS)
+    assert http1_write.request_head(start, lines, 5, b"hello") == http1_write.request_head(start, lines, 5) + b"hello"
+    assert http1_write.request_head(start, lines, 5) == (
         b"POST /v1/a?b HTTP/1.1\r\nhost: api.example\r\ncontent-type: application/json\r\nx-two: 1\r\nx-two: 2\r\n"
         b"content-length: 5\r\n\r\n"
     )
-    assert http1_write.request_head(b"GET", b"/", b"a", b"", None) == b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+    start = http1_write.request_start(b"GET", b"/", b"a")
+    assert http1_write.request_head(start, b"", None) == b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def test_head_with_line_break_refused(bad: bytes) -> None:
     with pytest.raises(ValueError, match="CR, LF or NUL"):
         http1_write.field_lines([(b"x", bad)])
     with pytest.raises(ValueError, match="CR, LF or NUL"):
-        http1_write.request_head(b"GET", b"/" + bad, b"a", b"", None)
+        http1_write.request_start(b"GET", b"/" + bad, b"a")
     with pytest.raises(ValueError, match="CR, LF or NUL"):
         http1_write.reply_head(200, [(bad, b"x")], content_length=0, chunked=False, close=False)
 

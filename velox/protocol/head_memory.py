@@ -24,7 +24,18 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from velox.types import Header, ShapeField
 
-__all__ = ["MOST_HEAD_BYTES", "VALUE", "Bounds", "HeadLines", "LineMark", "LineMemory", "Marks", "Plan"]
+__all__ = [
+    "LENGTH",
+    "MOST_HEAD_BYTES",
+    "VALUE",
+    "Bounds",
+    "HeadLines",
+    "LineMark",
+    "LineMemory",
+    "Marks",
+    "Plan",
+    "picker",
+]
 
 MOST_HEAD_BYTES: Final = 4096
 _NEW_IN_A_ROW: Final = 4
@@ -57,7 +68,8 @@ S = TypeVar("S")  # what follows from the known lines
 
 # Visible ASCII with blanks inside. No other character passes that a protocol could take for a line's end.
 VALUE: Final = rb"[!-~][\t -~]*+(?<![\t ])"
-_LENGTH_DIGITS: Final = 18  # fits 64 bits, which is what others count in
+# Digits that fit 64 bits, which is what others count in.
+LENGTH: Final = rb"[0-9]{1,18}"
 _Check: TypeAlias = Callable[[bytes], "re.Match[bytes] | None"]
 
 
@@ -68,7 +80,7 @@ def _named_lines(starts: Sequence[bytes], *, has_length: bool) -> _Check:
     """
     values = [VALUE] * len(starts)
     if has_length:
-        values[-1] = rb"[0-9]{1,%d}" % _LENGTH_DIGITS
+        values[-1] = LENGTH
     pairs = zip(starts, values, strict=True)
     return re.compile(b"".join([rb"%b(%b)\n" % (re.escape(start), value) for start, value in pairs])).fullmatch
 
@@ -94,17 +106,19 @@ Marks: TypeAlias = tuple[LineMark | None, ...]
 class Plan(Generic[K, S]):
     """What is known of heads with the same marks.
 
-    pick: takes the lines that are not known from the lines of a head, and its last line after them; None where all are
-    known. The content-length, if has_length, is the last of those that are not known. starts: of these lines.
+    places: where the lines stand that are not known; if has_length, the last one is the content-length's, wherever that
+    stands. starts: of these lines. pick: takes them from the lines of a head, and its last line after them; None where
+    all are known.
     check: of these lines, joined by LF: of names and values if named, with a group for each value; else of values.
     """
 
-    __slots__ = ("check", "has_length", "pick", "shape", "starts")
+    __slots__ = ("check", "has_length", "pick", "places", "shape", "starts")
 
     def __init__(
         self, shape: S, places: Sequence[int], starts: tuple[bytes, ...], *, has_length: bool, named: bool
     ) -> None:
         self.shape: Final = shape
+        self.places: Final = tuple(places)
         # With the last line there are always two lines or more, so that itemgetter returns a tuple.
         self.pick: Final[Callable[[Sequence[K]], tuple[K, ...]] | None] = itemgetter(*places, -1) if places else None
         self.starts: Final = starts
@@ -357,6 +371,13 @@ class LineMemory(Generic[K, S]):
         else:
             self._put(marks, (plan,))
         return plan
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:
+    """Return what takes the values at some places, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda values: (values[places[0]],)) if places else (lambda values: ())
 
 
 def _size(line: bytes | Header) -> int:

@@ -5,10 +5,10 @@ Knows: which bytes stay. Does not know: which fields are chosen, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Final
 
+from velox.protocol.head_memory import picker
 from velox.protocol.http1_write import check_unsplit, field_lines
 from velox.protocol.http2 import Mark, Markable, guarded
 from velox.types import Headers, ShapeField
@@ -42,7 +42,7 @@ class HeadTemplate:
         self._parts: list[bytes] = []
         found = [n for _, n, _ in places]
         # Takes the values that pass; None: all of them, in their order.
-        self._pick: Final = None if found == list(range(len(volatile))) else _picker(found)
+        self._pick: Final = None if found == list(range(len(volatile))) else picker(found)
 
     def __repr__(self) -> str:
         return f"<HeadTemplate of {len(self._fields)} fields, {len(self._places)} of them volatile>"
@@ -111,10 +111,3 @@ class TemplateBeside:
     def lines(self, values: Sequence[bytes]) -> bytes:
         """As HeadTemplate.lines()."""
         return self._template.lines(values) + field_lines(self._extras)
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:
-    """Return what takes the values at some places, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return (lambda values: (values[places[0]],)) if places else (lambda values: ())

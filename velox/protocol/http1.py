@@ -87,17 +87,11 @@ class RequestDecoder:
         """
         if self._spent or not self.body_complete:
             return None
-        buffer, at = self._buffer, self._at
-        # RFC 9112 §2.2: one empty line before a request is ignored; more would escape the limits.
-        if not self._skipped_crlf and buffer.startswith(b"\r\n", at):
-            self._skipped_crlf = True
-            self._at = at = at + 2
-        end = buffer.find(b"\r\n\r\n", at + self._scanned - 3 if self._scanned > 3 else at) + 4
         try:
-            if end < 4:
-                self._check_partial()
+            found = None if self._scanned else self._heads.find(self._buffer, self._at)
+            head, end = found or self._find_head()
+            if head is None:
                 return None
-            head = self._heads.read(bytes(buffer[at:end]))
         except Exception:
             self._drop()
             raise
@@ -114,6 +108,19 @@ class RequestDecoder:
         elif self._spent:
             self._drop()
         return head
+
+    def _find_head(self) -> tuple[RequestHead | None, int]:
+        """Return the head that begins here, and where it ends; None: it is not whole."""
+        buffer, at = self._buffer, self._at
+        # RFC 9112 §2.2: one empty line before a request is ignored; more would escape the limits.
+        if not self._skipped_crlf and buffer.startswith(b"\r\n", at):
+            self._skipped_crlf = True
+            self._at = at = at + 2
+        end = buffer.find(b"\r\n\r\n", at + self._scanned - 3 if self._scanned > 3 else at) + 4
+        if end < 4:
+            self._check_partial()
+            return None, 0
+        return self._heads.read(bytes(buffer[at:end])), end
 
     def take_rest(self) -> bytes:
         """Return, and consume, what has come after the head of a connection that is no longer HTTP's."""

@@ -19,7 +19,8 @@ import httptools
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.head_extras import PlansBeside
-from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
+from velox.protocol.head_forms import HeadForms
+from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     CREDENTIALS,
     HANDSHAKE,
@@ -103,13 +104,14 @@ class HeadReader:
     called for are remembered. What follows from a credential is found by its value, which no shape holds.
     """
 
-    __slots__ = ("_beside", "_limits", "_memory", "_most_bytes", "_unknown")
+    __slots__ = ("_beside", "_forms", "_limits", "_memory", "_most_bytes", "_unknown")
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits: Final = limits
         # So short that nothing in it is over a limit. What is known is within those of the target and of the count.
         self._most_bytes: Final = min(MOST_HEAD_BYTES, limits.head_bytes, limits.line_bytes)
         self._memory: Final = LineMemory[bytes, HeadShape](_start, named=True, always=CREDENTIALS)
+        self._forms: Final = HeadForms[HeadShape](Bounds().plans)
         self._beside: Final = PlansBeside[HeadShape](limits.header_count)
         self._unknown: tuple[RequestHead, list[bytes], Headers] | None = None  # that was read last, with all its fields
 
@@ -119,7 +121,19 @@ class HeadReader:
     def clear(self) -> None:
         """Forget everything."""
         self._memory.clear()
+        self._forms.clear()
         self._beside.clear()
+
+    def find(self, data: bytes | bytearray, at: int = 0) -> tuple[RequestHead, int] | None:
+        """Return the head that begins at `at`, if it is whole and known, and where it ends. Raises as read() does.
+
+        None: read() has to look, once it is whole.
+        """
+        found = self._forms.find(data, at)
+        if found is None:
+            return None
+        plan, values, end = found
+        return None if end - at > self._most_bytes else (self._filled(plan, values, []), end)
 
     def read(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
@@ -131,6 +145,7 @@ class HeadReader:
         for plan in memory.plans.get(marks) or memory.recall(lines):
             request = self._by_plan(plan, lines)
             if request is not None:
+                self._forms.keep(plan, head, len(lines) - 2)
                 return request
         beside = self._beside.find(lines, marks)
         if beside is not None:

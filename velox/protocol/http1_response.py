@@ -57,12 +57,15 @@ def decode_first(
 
     In the first case the upstream keeps the connection open. Raises ResponseError.
     """
-    body_at = data.find(b"\r\n\r\n") + 4
-    if not 4 <= body_at <= _HEAD_BYTES or not data.startswith(_STARTS) or data[9] == _ONE:
-        decoder = ResponseDecoder(heads, head_request=head_request, upgrade=upgrade)
-        decoder.feed(data)
-        return decoder
-    framed = heads.read(data[:body_at])
+    found = heads.find(data)
+    if found is None:
+        body_at = data.find(b"\r\n\r\n") + 4
+        if not 4 <= body_at <= _HEAD_BYTES or not data.startswith(_STARTS) or data[9] == _ONE:
+            decoder = ResponseDecoder(heads, head_request=head_request, upgrade=upgrade)
+            decoder.feed(data)
+            return decoder
+        found = heads.read(data[:body_at]), body_at
+    framed, body_at = found
     head, length, keep_alive = framed
     if length == len(data) - body_at and keep_alive and not head_request:
         return head, data[body_at:]

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import httptools
 
+from velox.protocol.head_forms import HeadForms
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     HOP_BY_HOP,
@@ -61,15 +62,27 @@ class ReplyHeads:
     what it says beside those is found by its lines (head_memory.py). Only heads that passed every check are remembered.
     """
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_forms", "_memory")
 
     def __init__(self) -> None:
+        self._forms: Final = HeadForms[ReplyShape](REPLY_BOUNDS.plans)
         self._memory: Final = LineMemory[bytes, ReplyShape](
             _start, named=True, repeats=REPLY_REPEATS, bounds=REPLY_BOUNDS
         )
 
     def __repr__(self) -> str:
         return f"<ReplyHeads {self._memory!r}>"
+
+    def find(self, data: bytes) -> tuple[Framed, int] | None:
+        """Return the head that these bytes begin with, if it is whole and known, and where it ends.
+
+        None: read() has to look, once it is whole.
+        """
+        found = self._forms.find(data)
+        if found is None:
+            return None
+        plan, values, end = found
+        return _filled(plan, values), end
 
     def read(self, data: bytes) -> Framed:
         """Read a whole head, from its first byte to the empty line, that is no interim reply. Raises ResponseError."""
@@ -80,6 +93,7 @@ class ReplyHeads:
         for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
             framed = _by_plan(plan, lines)
             if framed is not None:
+                self._forms.keep(plan, data, len(lines) - 2)
                 return framed
         framed, fields = _read(data)
         self._learn(framed[0], lines, fields)
@@ -104,13 +118,14 @@ class ReplyHeads:
 
 def _by_plan(plan: Plan[bytes, ReplyShape], lines: list[bytes]) -> Framed | None:
     """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
-    shape = plan.shape
     if plan.pick is None:
-        return ReplyHead(shape, (), None), None, shape.keep_alive
+        return _filled(plan, ())
     new = plan.check(b"\n".join(plan.pick(lines)))
-    if new is None:
-        return None
-    values = new.groups()
+    return None if new is None else _filled(plan, new.groups())
+
+
+def _filled(plan: Plan[bytes, ReplyShape], values: tuple[bytes, ...]) -> Framed:
+    shape = plan.shape
     if not plan.has_length:
         return ReplyHead(shape, values, None), None, shape.keep_alive
     length = int(values[-1])
