@@ -46,11 +46,12 @@ class App:
     def __init__(self, loop: Loop, *, at_once: bool) -> None:
         self._loop: Final = loop
         self._at_once: Final = at_once
+        self.refuses = True
         self.asked: Final[list[tuple[RequestHead, bytes | None]]] = []
         self.refused: Final[list[Reason]] = []  # the text may say of a part what it says otherwise of the whole
 
     def check_head(self, head: RequestHead) -> Caller:
-        if head.path == b"/refused":
+        if head.path == b"/refused" and self.refuses:
             raise VeloxError(Reason.UNKNOWN_ROUTE, "no such path")
         return ANYONE
 
@@ -88,9 +89,9 @@ class Wire(Transport):
 
 
 class Story:
-    """One connection; what came of it. reads: into how many pieces each wire is cut."""
+    """One connection; what came of it. knows: heads like these have come before, also those that are refused now."""
 
-    def __init__(self, *, at_once: bool) -> None:
+    def __init__(self, *, at_once: bool, knows: bool = False) -> None:
         self.loop: Final = Loop()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.app: Final = App(self.loop, at_once=at_once)
@@ -99,8 +100,20 @@ class Story:
         self.ingress: Final = Ingress(
             self.app, Http1Limits(body_bytes=1000), timeouts, self.budget, loop, max_connections=9
         )
-        self.connection: Final = ClientHttp1Connection(self.ingress)
-        self.transport: Final = Wire()
+        self._connect()
+        if knows:
+            self.app.refuses = False
+            for wire in WIRES * 4:
+                self.read(wire)
+                self.connection.connection_lost(None)
+                self._connect()
+            self.app.refuses = True
+            self.app.asked.clear()
+            self.app.refused.clear()
+
+    def _connect(self) -> None:
+        self.connection = ClientHttp1Connection(self.ingress)
+        self.transport = Wire()
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
 
@@ -117,8 +130,8 @@ class Story:
         return self.app.asked, self.app.refused, sent, self.transport.is_closed, self.budget.taken_bytes
 
 
-def played(pieces: list[bytes], *, at_once: bool) -> tuple[object, ...]:
-    story = Story(at_once=at_once)
+def played(pieces: list[bytes], *, at_once: bool, knows: bool = False) -> tuple[object, ...]:
+    story = Story(at_once=at_once, knows=knows)
     for piece in pieces:
         story.read(piece)
     return story.told()
@@ -136,13 +149,16 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
 )
 @example(wires=[WIRES[2], WIRES[2], WIRES[3]], places=[], at_once=True)
 @example(wires=[WIRES[8], WIRES[2]], places=[], at_once=True)
+@example(wires=[WIRES[7], WIRES[2]], places=[], at_once=False)
 def test_requests_in_any_pieces_get_the_answers_of_requests_in_one_read_each(
     wires: list[bytes], places: list[int], at_once: bool
 ) -> None:
-    """Property: a request that one read holds is read in fewer steps, with the same end."""
-    together = b"".join(wires)
+    """Property: a request that one read holds, of a known kind, is read in fewer steps, with the same end."""
+    pieces = cut(b"".join(wires), places)
+    found = played(pieces, at_once=at_once)
 
-    assert played(cut(together, places), at_once=at_once) == played(wires, at_once=at_once)
+    assert found == played(wires, at_once=at_once) == played(wires, at_once=at_once, knows=True)
+    assert found == played(pieces, at_once=at_once, knows=True)
 
 
 @pytest.mark.parametrize("wire", WIRES[:12])
@@ -153,9 +169,25 @@ def test_request_byte_by_byte_gets_the_answer_of_one_read(wire: bytes) -> None:
     assert played(pieces, at_once=False) == played([wire], at_once=False)
 
 
-def test_connection_is_ready_for_the_next_request_after_each() -> None:
+@pytest.mark.parametrize("wire", [WIRES[2], WIRES[7], WIRES[3] + WIRES[2]])
+def test_known_request_waits_for_room_as_any_other(wire: bytes) -> None:
+    """The bodies of others take all there is; then the connection is served, and all of the room is free again."""
+    known, unknown = Story(at_once=False, knows=True), Story(at_once=False)
+    for story in (known, unknown):
+        assert story.budget.take_now(BUDGET - 1)
+        story.read(wire)
+        assert not story.app.asked and not story.transport.sent
+        story.budget.give(BUDGET - 1)
+        while story.loop.soon:
+            story.loop.turn()
+        assert story.app.asked and story.budget.taken_bytes == 0
+    assert known.told() == unknown.told()
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_connection_is_ready_for_the_next_request_after_each(knows: bool) -> None:
     """Nothing of a request stays: neither its room in the budget nor its bytes."""
-    story = Story(at_once=False)
+    story = Story(at_once=False, knows=knows)
     for n in range(1, 4):
         story.read(WIRES[3])
         assert len(story.app.asked) == n and story.connection.is_idle

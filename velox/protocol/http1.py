@@ -128,19 +128,30 @@ class RequestDecoder:
         self._drop()
         return rest
 
-    def read_whole_body(self) -> bytes | None:
-        """Return, and consume, the body if all of it has come, nothing of it was read, and nothing follows it.
+    def read_whole(self, data: bytes) -> tuple[RequestHead, bytes | None] | None:
+        """Return head and body of the request that these bytes are, if its head is known.
 
-        None: read_body() has to look. The usual case, in one step: a request that came in one read.
+        The usual case, in one step, instead of feed(), read_head() and read_body(), and without a trace: the bytes may
+        still be fed. Raises as read_head() does.
         """
-        n_bytes = self._left
-        if not n_bytes or len(self._buffer) - self._at != n_bytes:
+        if self._spent or self._skipped_crlf or not self.body_complete or self._at != len(self._buffer):
             return None
-        body = bytes(self._buffer[self._at :])
-        self._buffer = b""
-        self._at = self._left = 0
-        self.body_complete = True
-        return body
+        try:
+            found = self._heads.find(data)
+        except Exception:
+            self._drop()
+            raise
+        if found is None:
+            return None
+        head, end = found
+        n_bytes = len(data) - end
+        if n_bytes != (head.content_length or 0) or head.shape.chunked:
+            return None
+        return head, data[end:] if n_bytes else None
+
+    def stop(self) -> None:
+        """Read nothing more: the request that was read last is the connection's last."""
+        self._drop()
 
     def read_body(self) -> bytes:
         """Return, and consume, the body bytes that are there now; b"" if none are.

@@ -48,6 +48,13 @@ class BodyBudget:
         self._waiting.append((waiter, n_bytes, self._now_s() + self._max_wait_s))
         return False
 
+    def take_unless_waiting(self, n_bytes: int) -> bool:
+        """Take bytes if there is room and nobody waits for some, without getting in line."""
+        if self._waiting or self._taken + n_bytes > self._limit:
+            return False
+        self._taken += n_bytes
+        return True
+
     def take_now(self, n_bytes: int) -> bool:
         """Take bytes if there is room, without getting in line."""
         if self._taken + n_bytes > self._limit:

@@ -284,8 +284,9 @@ class ClientHttp1Connection(Http1Replies):
         """The reply has been written to its end. close: nothing can follow on this connection."""
         self._exchange = None
         request = self._request
-        if request.held_bytes:
-            request.release()
+        n_bytes, request.held_bytes = request.held_bytes, 0
+        if n_bytes:
+            self.ingress.budget.give(n_bytes)
         if self._transport is None:
             return
         head = request.head
@@ -333,25 +334,44 @@ class ClientHttp1Connection(Http1Replies):
         if state >= _LINGER:
             return
         request = self._request
-        request.feed(data)
-        if state is not _IDLE or self._read_paused:
-            self._advance(len(data) if state is _BODY else 0)
-            return
-        # The usual case in few steps: the read holds one whole request. _advance() goes on with all others.
-        try:
-            head = request.head = request.read_head()
-            if head is None:
-                self._await_head()
-                return
-            if self._check(head):
-                body = request.read_whole_body()
-                if body is not None or (request.body_complete and not request.buffered):
-                    self._submit(head, body)
+        if state is _IDLE and not self._read_paused:
+            try:
+                if self._take_whole(data):
                     return
-        except VeloxError as error:
-            self._refuse(error)
-        else:
-            self._advance()
+            except VeloxError as error:
+                self._refuse(error)
+                return
+        request.feed(data)
+        self._advance(len(data) if state is _BODY else 0)
+
+    def _take_whole(self, data: bytes) -> bool:
+        """Take a read that is one whole request of a known kind, as most are. False: all others. Raises VeloxError.
+
+        What is asked of such a head is what _check() asks.
+        """
+        request, ingress = self._request, self.ingress
+        whole = request.read_whole(data)
+        if whole is None:
+            return False
+        head, body = whole
+        request.head = head
+        request.body_complete = body is None  # for _refuse(): the body counts as read when its head has passed
+        caller = ingress.app.check_head(head)
+        request.body_complete = True
+        if body is not None:
+            n_bytes = len(body)
+            if not ingress.budget.take_unless_waiting(n_bytes):
+                return False
+            request.held_bytes = n_bytes
+        if not head.keep_alive:
+            request.stop()
+        self._state = _ANSWERING
+        self.deadline_s = 0.0
+        exchange = ingress.app.submit(self, head, body, caller)
+        # submit() may have answered already, and the connection may be on to the next request.
+        if exchange is not None:
+            self._exchange = exchange
+        return True
 
     def eof_received(self) -> bool:
         # A client that closes its sending side is taken to have left (R-CANCEL-1): it is not waited for until it has
