@@ -144,3 +144,28 @@ def test_replies_that_are_new_in_every_field_leave_memory_bounded() -> None:
 
     assert len(known._memory.marks) <= 256 and len(known._memory.plans) <= 64
     assert len(known._memory) <= 512
+
+
+def test_heads_of_several_plans_and_as_many_fields_do_not_pass_for_one_another() -> None:
+    """The plans that were used last are tried first, by the number of fields; more of them than are tried."""
+    kinds = [b"application/json", b"text/event-stream", b"text/plain", b"a/b", b"c/d", b"e/f"]
+
+    def head(kind: bytes, n: int) -> Headers:
+        return [(name, kind if name == b"content-type" else value) for name, value in provider(n)]
+
+    known = trained(head(kind, n) for kind in kinds for n in range(8))
+    for n in range(20):
+        for kind in kinds:
+            read = known.read(head(kind, 100 + n))
+            assert read is not None and read.shape.is_shared
+            assert read == Http2ReplyHeads().read(head(kind, 100 + n))
+
+
+def test_plans_that_are_tried_first_are_few() -> None:
+    known = Http2ReplyHeads()
+    for n in range(100):
+        for _ in range(4):
+            known.read([(b":status", b"200"), *[(b"x", b"1")] * n])
+
+    assert len(known._recent) <= 16
+    assert sum(map(len, known._recent.values())) <= 64

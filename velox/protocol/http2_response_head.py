@@ -6,8 +6,9 @@ Does not know: frames, streams, bodies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
@@ -22,6 +23,9 @@ _CONNECTION_FIELDS: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 )
 _LENGTH: Final = b"content-length"
+# Plans that are tried first: so many of one number of fields, for so many numbers.
+_RECENT: Final = 4
+_RECENT_SIZES: Final = 16
 
 
 class Http2ReplyHeads:
@@ -29,11 +33,15 @@ class Http2ReplyHeads:
 
     As for HTTP/1.1 (http1_response_head.ReplyHeads). A value that is new needs no check of its own: reading looks at no
     value but those of the status and the length, and whoever writes the fields looks at all of them.
+
+    An upstream has few plans, so the last ones are tried before a head's fields are looked up: each of them would be
+    hashed, name and value, since they are new objects in every head.
     """
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_memory", "_recent")
 
     def __init__(self) -> None:
+        self._recent: Final[dict[int, tuple[_RecentPlan, ...]]] = {}  # by the number of fields
         self._memory: Final = LineMemory[Header, ReplyShape](
             _start, named=False, repeats=REPLY_REPEATS, bounds=REPLY_BOUNDS
         )
@@ -43,15 +51,29 @@ class Http2ReplyHeads:
 
     def read(self, fields: Sequence[Header]) -> ReplyHead | None:
         """Return the head that the fields say; None when the status or the length is none."""
+        for recent in self._recent.get(len(fields), ()):
+            if recent.pick(fields) == recent.stable:
+                head = _by_plan(recent.plan, fields)
+                if head is not None:
+                    return head
         memory = self._memory
         for plan in memory.plans.get(tuple(map(memory.marks.get, fields))) or memory.recall(fields):
             head = _by_plan(plan, fields)
             if head is not None:
+                self._try_first(plan, fields)
                 return head
         head = _read(fields)
         if head is not None:
             self._learn(head, fields)
         return head
+
+    def _try_first(self, plan: Plan[Header, ReplyShape], fields: Sequence[Header]) -> None:
+        """Try a plan first for heads of as many fields as these, which it fits. Those that were not used go."""
+        recent = self._recent
+        if len(recent) >= _RECENT_SIZES:
+            recent.clear()
+        others = recent.get(len(fields), ())
+        recent[len(fields)] = (_RecentPlan(plan, fields), *others[: _RECENT - 1])
 
     def _learn(self, head: ReplyHead, fields: Sequence[Header]) -> None:
         if not self._memory.wants(None):
@@ -68,11 +90,25 @@ class Http2ReplyHeads:
             self._memory.keep(marks, learnt, partial(shared_reply_shape, head.shape))
 
 
+class _RecentPlan:
+    """A plan, and what stays the same in all heads that have it. pick: takes that from such a head's fields."""
+
+    __slots__ = ("pick", "plan", "stable")
+
+    def __init__(self, plan: Plan[Header, ReplyShape], fields: Sequence[Header]) -> None:
+        volatile = () if plan.pick is None else plan.pick(fields)[:-1]
+        # At least the status, which is never volatile.
+        places = [at for at, field in enumerate(fields) if field not in volatile]
+        self.plan: Final = plan
+        self.pick: Final[Callable[[Sequence[Header]], object]] = itemgetter(*places)
+        self.stable: Final = self.pick(fields)
+
+
 def _by_plan(plan: Plan[Header, ReplyShape], fields: Sequence[Header]) -> ReplyHead | None:
     """Return the head that a plan was found for; None if what is new in it must be looked at more closely."""
     if plan.pick is None:
         return ReplyHead(plan.shape, (), None)
-    names, values = zip(*plan.pick(fields)[:-1], strict=True)
+    names, values = zip(*plan.pick(fields)[:-1])  # noqa: B905 - pairs; a keyword costs as much as three of them
     if names != plan.starts:
         return None
     if not plan.has_length:
