@@ -8,7 +8,7 @@ from typing import Final, cast
 import pytest
 
 from tests.unit.http2_peers import Name
-from tests.unit.upstream_wire import KIB, MIB, OK, Wire
+from tests.unit.upstream_wire import KIB, MIB, OK, Sink, Wire
 from velox.errors import Reason
 from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.outcomes import ConnectionEnd
@@ -32,6 +32,67 @@ def test_reply_reaches_its_sink_and_the_stream_is_forgotten(engine: Name) -> Non
     wire.server.send_data(stream.id, b"hello", True)
     wire.pump()
     assert (sink.body, sink.ended, sink.n_calls, wire.connection.n_streams) == (b"hello", True, 1, 0)
+
+
+def test_pieces_of_a_reply_are_offered_as_chunks(engine: Name) -> None:
+    """To a sink that takes them, up to the end; the head, the end and what is no single chunk come as ever."""
+    wire = Wire(engine)
+    sink = Sink(takes_chunks=True)
+    _, stream = wire.open(b"{}", sink=sink)
+    wire.pump()
+    wire.server.send_response(stream.id, OK, False)
+    wire.pump()
+    pieces = [b"data: 1\n\n", b"x", bytes(0xFFF), bytes(0x1000), b"data: 2\n\n"]
+    for piece in pieces:
+        wire.server.send_data(stream.id, piece, False)
+        wire.pump()
+    assert (sink.n_chunks, sink.n_calls) == (4, 2)  # the head, and the one that is too long
+    wire.server.send_data(stream.id, b"", False)  # would be the last chunk
+    wire.pump()
+    wire.server.send_data(stream.id, b"end", True)
+    wire.pump()
+    assert (sink.n_chunks, sink.body, sink.ended) == (4, b"".join([*pieces, b"end"]), True)
+
+
+def test_sink_that_takes_no_chunks_is_seldom_offered_one(engine: Name) -> None:
+    """Two in 32, and again after a pause: which sinks take them is not known here, and may change."""
+    wire = Wire(engine)
+    sink = Sink()
+    _, stream = wire.open(b"{}", sink=sink)
+    wire.pump()
+    wire.server.send_response(stream.id, OK, False)
+    wire.pump()
+
+    def offered(n: int) -> int:
+        before = sink.n_offered
+        for _ in range(n):
+            wire.server.send_data(stream.id, b"data: 1\n\n", False)
+            wire.pump()
+        return sink.n_offered - before
+
+    assert (offered(32), offered(32)) == (2, 2)
+    stream.pause()
+    stream.resume()
+    assert offered(20) == 2
+    assert sink.body == b"data: 1\n\n" * 84
+
+
+def test_small_pieces_are_acknowledged_together_and_all_of_them_in_the_end(engine: Name) -> None:
+    """A stream gets many windows' worth in small pieces, and what is left at its end goes back to the connection."""
+    wire = Wire(engine, stream_window_bytes=64 * KIB)
+    sink, stream = wire.open(b"{}")
+    wire.pump()
+    wire.server.send_response(stream.id, OK, False)
+    n_most = 0
+    for _ in range(3000):
+        wire.server.send_data(stream.id, bytes(100), False)
+        wire.pump()
+        n_most = max(n_most, stream.held)
+    assert len(sink.body) == 300_000
+    assert 0 < n_most <= NARROW_WINDOW_BYTES // 4
+    wire.server.send_data(stream.id, b"x", True)
+    wire.pump()
+    assert sink.ended
 
 
 @pytest.mark.parametrize("status", [b"600", b"999", b"20", b"2xx"])

@@ -69,6 +69,7 @@ class Sink:
     def __init__(self, *, takes_chunks: bool = False) -> None:
         self.takes_chunks: Final = takes_chunks
         self.n_chunks = 0  # taken so
+        self.n_offered = 0
         self.head: ReplyHead | None = None
         self.body = b""
         self.n_calls = 0
@@ -87,6 +88,7 @@ class Sink:
     def on_chunk(self, chunk: bytes, at: int) -> bool:
         assert not self.ended and self.failure is None and not self.is_deaf, "told after the end"
         assert self.head is not None, "a head comes first of all"
+        self.n_offered += 1
         if self.takes_chunks:
             assert chunk == http1_write.chunk(chunk[at:-2])
             self.body += chunk[at:-2]
@@ -231,9 +233,9 @@ class Wire:
         raise AssertionError("the two never become quiet")
 
     def open(
-        self, body: bytes | None = None, method: bytes = b"POST", *, ahead: bool = True
+        self, body: bytes | None = None, method: bytes = b"POST", *, ahead: bool = True, sink: Sink | None = None
     ) -> tuple[Sink, Http2Stream]:
-        sink = Sink()
+        sink = sink or Sink()
         return sink, self.connection.open(asked(body, method, ahead=ahead), sink)
 
     def answer(self, stream: Http2Stream, body: bytes = b"", *, end: bool = True) -> None:

@@ -25,6 +25,8 @@ from velox.net.upstream.interface import (
     UpstreamRequest,
 )
 from velox.outcomes import ConnectionEnd, Retry
+from velox.protocol.http1_response import LONE_CHUNK_BYTES
+from velox.protocol.http1_write import chunk
 from velox.protocol.http2 import (
     CANCEL,
     MAX_WINDOW,
@@ -47,6 +49,13 @@ DEFAULT_STREAM_WINDOW_BYTES: Final = 128 * 1024
 # The window that all streams begin with. Most are widened as they are opened; later would cost a large reply a round
 # trip, and a window that has been given can't be taken back.
 NARROW_WINDOW_BYTES: Final = 16 * 1024
+# The part of the narrow window below which what a sink has taken is not told to the engine: a piece of an event stream
+# is some hundred bytes. An engine opens a window by half of it, so this much less opens it hardly later.
+_UNTOLD_PART: Final = 4
+# Of pieces in a row that a sink has not taken as chunks, so many are offered, of each so many: a client over HTTP/2
+# takes none, a busy upstream's reads bring several events at a time.
+_OFFERED: Final = 2
+_OFFERED_OF: Final = 32
 # A connection whose socket has taken nothing for so long when a request on it is cancelled gets no more requests.
 _BLOCKED_S: Final = 0.5
 # How long an upstream may take to answer a PING, or to send anything else.
@@ -77,6 +86,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         all_windows = 2 * stream_window_bytes * self._stream_limit
         windows = EngineSettings(stream_window=narrow_window_bytes, connection_window=all_windows)
         self._wider_bytes: Final = stream_window_bytes - narrow_window_bytes
+        self._most_untold: Final = narrow_window_bytes // _UNTOLD_PART
         self.queued = False
         self.has_room = False
         self._n_max_streams = 1  # until the peer has announced its limit; 0: the connection takes no more streams
@@ -126,10 +136,10 @@ class Http2Connection(asyncio.BufferedProtocol):
             raise UpstreamFailure(Reason.UPSTREAM_RESET, message, unprocessed=Retry.STALE)
         engine, body = self._engine, request.body
         # The pseudo headers first (RFC 9113 §8.3.1).
-        start: Markable = [(b":method", request.method), self._scheme, self._authority, (b":path", request.target)]
-        headers = start + request.fields.headers(request.values, engine.mark)
+        headers: Markable = [(b":method", request.method), self._scheme, self._authority, (b":path", request.target)]
+        headers += request.fields.headers(request.values, engine.mark)
         if body is not None:
-            headers.append((b"content-length", b"%d" % len(body)))
+            headers.append((b"content-length", str(len(body)).encode()))
         stream = Http2Stream(self, sink)
         try:
             stream.id = engine.send_request(headers, True, body or b"", is_marked=True)
@@ -217,9 +227,11 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._engine.receive(self._view[:nbytes])
         if self._updated:
             self._deliver_updated()
-        # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends.
-        if not self._flush_queued:
-            self._flush_soon()
+        # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends. Most reads of a
+        # reply leave nothing to send: an engine opens a window when half of it was taken.
+        if not self._flush_queued and self._transport is not None and self._engine.has_output:
+            self._flush_queued = True
+            self._loop.call_soon(self._flush)
 
     def eof_received(self) -> bool:
         if self._streams:
@@ -333,24 +345,29 @@ class Http2Connection(asyncio.BufferedProtocol):
                 return
             del self._streams[stream.id]
             self._engine.finish(stream.id)
-        head, stream.head = stream.head, None
-        chunks = stream.chunks
+        head, chunks = stream.head, stream.chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
-        stream.sink.on_reply(head, data, ended)
-        if not ended:
-            self._acknowledge(stream, len(data))
-        elif not self.queued or not self.has_room or self.end is not None:
-            self._after_stream()
-
-    def _acknowledge(self, stream: Http2Stream, n_bytes: int) -> None:
-        """Acknowledge what a sink was given, unless it has paused in on_reply(): then when it resumes."""
-        n_bytes += stream.held
-        if stream.is_paused:
-            stream.held = n_bytes
-        elif n_bytes and self._transport is not None:
+        if head is not None or ended:
+            stream.head = None
+            stream.sink.on_reply(head, data, ended)
+            if ended:
+                if not self.queued or not self.has_room or self.end is not None:
+                    self._after_stream()
+                return
+        else:
+            # A chunk costs the sink less, if it takes any.
+            framed = chunk(data) if data and stream.n_not_taken % _OFFERED_OF < _OFFERED else b""
+            if 0 < len(framed) <= LONE_CHUNK_BYTES and stream.sink.on_chunk(framed, len(framed) - len(data) - 2):
+                stream.n_not_taken = 0
+            else:
+                stream.n_not_taken += 1
+                stream.sink.on_reply(None, data, False)
+        # Acknowledged when it is much; if the sink has paused meanwhile, when it resumes.
+        held = stream.held = stream.held + len(data)
+        if held > self._most_untold and not stream.is_paused and self._transport is not None:
             stream.held = 0
-            self._engine.acknowledge(stream.id, n_bytes)
+            self._engine.acknowledge(stream.id, held)
 
     def _deliver_rest(self, stream: Http2Stream) -> None:
         """Deliver what came in the same read before the stream's end by error."""
@@ -376,7 +393,6 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._owner.on_room(self)
 
     def _flush_soon(self) -> None:
-        # Most reads of a reply leave nothing to send: an engine opens a window when half of it was taken.
         if not self._flush_queued and self._transport is not None and self._engine.has_output:
             self._flush_queued = True
             self._loop.call_soon(self._flush)
@@ -432,7 +448,8 @@ class Http2Connection(asyncio.BufferedProtocol):
 class Http2Stream:
     """One exchange. Collects what a read brings for it, and gives that to the sink once.
 
-    held: bytes given to a sink that was paused, and not acknowledged; never more than the stream's window.
+    held: bytes given to the sink and not acknowledged, since it is paused or they are few; never more than the stream's
+    window. n_not_taken: pieces in a row that the sink did not take as chunks.
     expected: the announced length of the body; -1: the reply to HEAD, which has none.
     """
 
@@ -447,6 +464,7 @@ class Http2Stream:
         "held",
         "id",
         "is_paused",
+        "n_not_taken",
         "received",
         "sink",
     )
@@ -463,6 +481,7 @@ class Http2Stream:
         self.began = False
         self.has_body = False
         self.held = 0
+        self.n_not_taken = 0
         self.is_paused = False
 
     def __repr__(self) -> str:
@@ -483,6 +502,7 @@ class Http2Stream:
 
     def resume(self) -> None:
         self.is_paused = False
+        self.n_not_taken = 0  # a sink that is paused takes no chunks
         held, self.held = self.held, 0
         self._connection.acknowledge(self.id, held)
 

@@ -135,7 +135,7 @@ class ReplySink(Protocol):
         """Take what one read brought: the head once, body bytes, and whether the reply is whole."""
 
     def on_chunk(self, chunk: bytes, at: int) -> bool:
-        """Take a read that brought one chunk of HTTP/1.1, or leave it: then False, and on_reply() brings its data.
+        """Take what one read brought as a chunk of HTTP/1.1, or leave it: then False, and on_reply() brings its data.
 
         chunk: with its framing, as http1_write.chunk() writes it; the data is chunk[at:-2]. Not before the head.
         """
