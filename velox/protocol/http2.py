@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 from velox.types import Header, Headers
@@ -254,6 +255,7 @@ class Engine(Protocol):
         """Return and forget about `limit` bytes at most that are to be written now."""
 
 
+_name_of: Final = itemgetter(0)
 EngineFactory: TypeAlias = Callable[[EngineHandler, EngineSettings, bool], Engine]
 
 # The largest block that comes in one read, and more: a larger one is the body of a request.
@@ -304,10 +306,6 @@ class SendQueue:
 
 def guarded(headers: Headers, mark: Mark) -> Markable:
     """Return the headers with those that hold secrets marked as never to be indexed; the argument is kept."""
-    marked: Markable = headers
-    for i, header in enumerate(headers):
-        if header[0] in NEVER_INDEXED:
-            if marked is headers:
-                marked = headers.copy()
-            marked[i] = mark(header)
-    return marked
+    if NEVER_INDEXED.isdisjoint(map(_name_of, headers)):
+        return headers
+    return [mark(header) if header[0] in NEVER_INDEXED else header for header in headers]

@@ -43,6 +43,7 @@ _PRIORITY: Final = 0x2
 _RST_STREAM: Final = 0x3
 _SETTINGS: Final = 0x4
 _CONTINUATION: Final = 0x9
+_LOOKED_INTO: Final = frozenset({_HEADERS, _PRIORITY})  # beyond the frame header
 _END_STREAM: Final = 0x1
 _ACK: Final = 0x1
 _END_HEADERS: Final = 0x4
@@ -170,15 +171,17 @@ class FrameGuard:
         at, end = self._skip_in, len(data)
         while at + 9 <= end:
             high, low, kind, flags, stream_id = _HEADER.unpack_from(data, at)
-            if at + 9 + _looked_at(kind, flags) > end:
+            if kind in _LOOKED_INTO and at + 9 + _looked_at(kind, flags) > end:
                 break
             fault = self._judge(kind, flags, stream_id & _STREAM_MASK, high << 8 | low, data, at + 9)
             if fault is not None:
                 return fault
             at += 9 + (high << 8 | low)
-        self._skip_in = max(0, at - end)
         if at < end:
+            self._skip_in = 0
             self._partial_in = bytes(data[at:])
+        else:
+            self._skip_in = at - end
         return None
 
     def wrote(self, data: bytes) -> None:
@@ -243,11 +246,16 @@ class FrameGuard:
             length = max(0, length - _MAX_PADDING)
         if flags & _END_STREAM:
             self._move(stream_id, self._ended)
-            self._overhead = max(0, self._overhead - _OVERHEAD_OF_STREAM)
+            overhead = self._overhead - _OVERHEAD_OF_STREAM
+            if overhead < 0:
+                overhead = 0
         elif not length:
             return self._judge_idle()
-        self._overhead = max(0, self._overhead + 9 - length // _OVERHEAD_SHARE)
-        return _CRUMBS if self._overhead > _OVERHEAD_BYTES else None
+        else:
+            overhead = self._overhead
+        overhead += 9 - length // _OVERHEAD_SHARE
+        self._overhead = overhead if overhead > 0 else 0
+        return _CRUMBS if overhead > _OVERHEAD_BYTES else None
 
     def _judge_headers(
         self, flags: int, stream_id: int, length: int, data: bytes | memoryview, at: int

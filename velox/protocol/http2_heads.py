@@ -59,8 +59,8 @@ class Http2HeadReader:
         if plan.pick is None:
             return RequestHead(plan.shape, (), None)
         # The objects that came: they may be shared by many heads (http2_ngh2.py).
-        names, values = zip(*plan.pick(lines)[:-1], strict=True)
-        if names != plan.starts or plan.check(b"%b\n" % b"\n".join(values)) is None:
+        names, values = zip(*plan.pick(lines)[:-1])  # noqa: B905 - pairs
+        if names != plan.starts or plan.check(b"\n".join(values) + b"\n") is None:
             return None
         if not plan.has_length:
             return RequestHead(plan.shape, values, None)

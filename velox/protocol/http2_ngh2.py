@@ -215,7 +215,8 @@ class Ngh2Engine:
                 n_idle = 0
                 self._on_head(event)
             elif type(event) is StreamClosed:
-                self._on_closed(event.stream_id, event.error_code)
+                if event.stream_id in streams:
+                    self._on_closed(event.stream_id, event.error_code)
             else:
                 n_idle += _is_idle(event)
                 self._on_rare(event)
@@ -248,8 +249,10 @@ class Ngh2Engine:
 
     def send_response(self, stream_id: int, headers: Headers, end_stream: bool) -> None:
         if stream_id in self._streams:
-            marked = guarded(headers, _mark)
-            _unless_over(self._connection.send_response, stream_id, marked, end_stream=end_stream)
+            try:
+                self._connection.send_response(stream_id, guarded(headers, _mark), end_stream=end_stream)
+            except NGH2Error:
+                pass  # over, see Engine
 
     def send_data(self, stream_id: int, data: bytes | bytearray, end_stream: bool) -> None:
         if stream_id in self._streams:
@@ -328,12 +331,11 @@ class Ngh2Engine:
         self._handler.on_head(stream_id, headers, event.end_stream)
 
     def _on_closed(self, stream_id: int, error_code: int) -> None:
-        if stream_id in self._streams:
-            if error_code:
-                # A reset by the peer came as StreamReset before; what is refused by its GOAWAY comes as this alone.
-                self._lose(stream_id, error_code, by_us=error_code != REFUSED_STREAM)
-            else:
-                self._forget(stream_id)
+        if error_code:
+            # A reset by the peer came as StreamReset before; what is refused by its GOAWAY comes as this alone.
+            self._lose(stream_id, error_code, by_us=error_code != REFUSED_STREAM)
+        else:
+            self._forget(stream_id)
 
     def _lose(self, stream_id: int, error_code: int, *, by_us: bool = False) -> None:
         is_whole = stream_id in self._whole
@@ -410,7 +412,10 @@ class Ngh2Engine:
         self._whole.discard(stream_id)
         held = self._streams.pop(stream_id)
         if held:
-            self._give_back(stream_id, held)
+            try:
+                self._connection.acknowledge_received_data(held, stream_id)  # as _give_back()
+            except NGH2Error:
+                pass
 
     def _give_back(self, stream_id: int, n_bytes: int) -> None:
         """Open the windows again; of a stream that is over, only the connection's."""
