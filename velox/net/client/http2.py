@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -253,10 +252,10 @@ class ClientHttp2Stream(PairsOnly):
         """See Client."""
         if self._state is _StreamState.GONE:
             return
-        fields = [(b":status", b"%d" % status), *headers]
+        fields = [(b":status", str(status).encode()), *headers]
         _check(fields)
         if length is not None:
-            fields.append((b"content-length", b"%d" % length))
+            fields.append((b"content-length", str(length).encode()))
         self._connection.engine.send_response(self.id, fields, not has_body or (end and not data))
         if data:
             self._give(data, end)
@@ -774,6 +773,8 @@ class ClientHttp2Connection(ClientConnection):
 
 def _check(fields: Headers) -> None:
     """Raise ValueError when a field holds CR, LF or NUL: a gateway behind this one could write it on HTTP/1.1."""
-    text = b"".join(chain.from_iterable(fields))
-    if b"\n" in text or b"\r" in text or b"\0" in text:
+    names, values = zip(*fields)  # noqa: B905 - pairs
+    text = b"".join(names + values)
+    # find(): `in` first tries whether bytes are a number, and raises an error inside for each.
+    if text.find(b"\n") >= 0 or text.find(b"\r") >= 0 or text.find(b"\0") >= 0:
         raise ValueError("a field of this head holds CR, LF or NUL")
