@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -25,6 +26,7 @@ __all__ = [
     "Caller",
     "Dialect",
     "Endpoint",
+    "ExtraFields",
     "HeadShape",
     "Header",
     "Headers",
@@ -53,6 +55,8 @@ ShapeField: TypeAlias = tuple[bytes, bytes | None]
 
 # RFC 9110 §6.4.1: these never carry content, whatever their headers say.
 NO_BODY_STATUSES: Final = frozenset({204, 304})
+
+_FIELD_LINE: Final = re.compile(rb"([^:]++): ([^\r]++)\r\n")
 
 
 def filled(fields: Iterable[ShapeField], values: Iterable[bytes]) -> Headers:
@@ -100,11 +104,33 @@ class HeadShape:
     may_have_id: bool = True
 
 
+class ExtraFields:
+    """Fields of one head beside those of its shape, each of another name.
+
+    names: in lower case. lines: as HTTP/1.1 has them, each with its CRLF; values are visible ASCII with spaces inside.
+    """
+
+    __slots__ = ("lines", "names")
+
+    def __init__(self, names: frozenset[bytes], lines: bytes) -> None:
+        self.names: Final = names
+        self.lines: Final = lines
+
+    def __repr__(self) -> str:
+        return f"<ExtraFields {len(self.names)}>"
+
+    @property
+    def headers(self) -> Headers:
+        """A new list of them, in their order."""
+        return _FIELD_LINE.findall(self.lines)
+
+
 class RequestHead:
     """The head of a client's request, after every framing check.
 
     values: of the volatile fields of its shape, in their order.
     extras: fields that its shape does not have, of names that mean nothing to Velox; they stand behind the others.
+    None: there are none.
     content_length: None when the body is chunked or absent (`chunked` tells which).
     keep_alive: another request may follow on this connection; its connection may change that.
     """
@@ -116,7 +142,7 @@ class RequestHead:
         shape: HeadShape,
         values: tuple[bytes, ...],
         content_length: int | None,
-        extras: Headers = [],  # noqa: B006 - never changed
+        extras: ExtraFields | None = None,
     ) -> None:
         self.shape: Final = shape
         self.values: Final = values
@@ -209,7 +235,8 @@ class RequestHead:
     @property
     def headers(self) -> Headers:
         """A new list of all fields; those of one name in the order in which they came."""
-        return filled(self.shape.fields, self.values) + self.extras
+        headers = filled(self.shape.fields, self.values)
+        return headers if self.extras is None else headers + self.extras.headers
 
     @property
     def has_body(self) -> bool:
@@ -223,7 +250,9 @@ class RequestHead:
             if key == name:
                 return self.values[n_values] if value is None else value
             n_values += value is None
-        return next((value for key, value in self.extras if key == name), None)
+        if self.extras is None or name not in self.extras.names:
+            return None
+        return dict(self.extras.headers)[name]
 
 
 @dataclass(slots=True, eq=False)

@@ -84,7 +84,7 @@ def _trained_request() -> HeadReader:
     reader = HeadReader(_LIMITS)
     for n in range(8):
         reader.accept(reader.read(_request(n)))
-    for n in range(24):  # from then on, names that are new are read beside what is known
+    for n in range(48):  # from then on, names that are new are read beside what is known, and by a form
         reader.accept(reader.read(_request(n).replace(b"Cookie", b"X-%d: a\r\nCookie" % n)))
     return reader
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox.protocol.head_forms import HeadForms
+from velox.protocol.head_forms import HeadForms, Layout
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Plan
 
 HEAD = b"GET /%b HTTP/1.1\r\nHost: a\r\nx-id: %d\r\nAccept: */*\r\nx-trace: %d\r\nContent-Length: %d\r\n\r\n"
@@ -18,10 +18,15 @@ def plan(name: str = "plan") -> Plan[bytes, str]:
     return Plan(name, (2, 4, 5), (b"x-id: ", b"x-trace: ", b"Content-Length: "), has_length=True, named=True)
 
 
-def forms(*paths: bytes, most_plans: int = 4) -> HeadForms[str]:
-    made = HeadForms[str](most_plans)
+def layout(plan: Plan[bytes, str], n_lines: int) -> Layout:
+    return Layout(plan.places, plan.starts, plan.has_length, n_lines)
+
+
+def forms(*paths: bytes, most_plans: int = 4) -> HeadForms[Plan[bytes, str]]:
+    made = HeadForms[Plan[bytes, str]](most_plans)
     for path in paths:
-        made.keep(plan(path.decode()), head(1, path), 6)
+        known = plan(path.decode())
+        made.keep(known, head(1, path), layout(known, 6))
     return made
 
 
@@ -37,20 +42,20 @@ def test_head_is_found_wherever_it_begins() -> None:
 
 def test_content_length_may_stand_before_other_fields() -> None:
     """It is the last of the values all the same."""
-    made = HeadForms[str](4)
+    made = HeadForms[Plan[bytes, str]](4)
     text = b"GET / HTTP/1.1\r\ncontent-length: %d\r\nx-id: %b\r\n\r\n"
     known = Plan("first", (2, 1), (b"x-id: ", b"content-length: "), has_length=True, named=True)
-    made.keep(known, text % (1, b"a"), 3)
+    made.keep(known, text % (1, b"a"), layout(known, 3))
 
     assert made.find(text % (22, b"b")) == (known, (b"b", b"22"), len(text % (22, b"b")))
 
 
 def test_head_without_volatile_fields_is_found() -> None:
     """By its texts alone."""
-    made = HeadForms[str](4)
+    made = HeadForms[Plan[bytes, str]](4)
     known = Plan[bytes, str]("all", (), (), has_length=False, named=True)
     text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-    made.keep(known, text, 2)
+    made.keep(known, text, layout(known, 2))
 
     assert made.find(text + b"GET") == (known, (), len(text))
     assert made.find(text.replace(b"a", b"b")) is None
@@ -81,7 +86,8 @@ def test_several_plans_and_forms_are_told_apart() -> None:
     """Also once each of them has been found."""
     made = forms(b"x", b"y")
     other = b"GET /x HTTP/1.1\r\nx-id: %d\r\nHost: a\r\n\r\n"
-    made.keep(Plan("other", (1,), (b"x-id: ",), has_length=False, named=True), other % 1, 3)
+    known = Plan[bytes, str]("other", (1,), (b"x-id: ",), has_length=False, named=True)
+    made.keep(known, other % 1, layout(known, 3))
 
     for _ in range(3):
         for text, name in ((other % 5, "other"), (head(5, b"y"), "y"), (head(6, b"x"), "x")):
@@ -94,15 +100,59 @@ def test_what_is_kept_is_bounded() -> None:
     made = forms(*(b"%d" % n for n in range(50)))
     assert repr(made) == "<HeadForms 1 forms, 2 plans>"
     assert made.find(head(1, b"49")) is not None and made.find(head(1, b"3")) is None
-    made.keep(plan("49"), head(3, b"49"), 6)
+    made.keep(plan("49"), head(3, b"49"), layout(plan(), 6))
     assert repr(made) == "<HeadForms 1 forms, 2 plans>", "one that is kept already"
 
     for n in range(1, 20):
         lines = b"".join(b"x-%d: a\r\n" % at for at in range(n))
         text = b"GET / HTTP/1.1\r\n%bx-id: 1\r\n\r\n" % lines
-        made.keep(Plan("long", (n + 1,), (b"x-id: ",), has_length=False, named=True), text, n + 2)
+        known = Plan[bytes, str]("long", (n + 1,), (b"x-id: ",), has_length=False, named=True)
+        made.keep(known, text, layout(known, n + 2))
         assert made.find(text) is not None
     assert int(repr(made).split()[1]) <= 8
 
     made.clear()
     assert made.find(head()) is None and repr(made) == "<HeadForms 0 forms, 0 plans>"
+
+
+RUN = Layout((3, 5), (b"x-id: ", b"Content-Length: "), has_length=True, n_lines=6, run_at=2, behind=b"x-id: ")
+
+
+def with_run(run: bytes) -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: a\r\n%bx-id: 1\r\nAccept: */*\r\nContent-Length: 2\r\n\r\n" % run
+
+
+@pytest.mark.parametrize("run", [b"x-a: b\r\n", b"x-a: b\r\nX-C.2: d: e\r\n", b"x-i: 1\r\nHost: b\r\n"])
+def test_run_of_extra_fields_is_the_last_value(run: bytes) -> None:
+    """Whatever their names are: they are looked at by who asked."""
+    made = HeadForms[str](4)
+    made.keep("plan", with_run(b"x-first: 1\r\n"), RUN)
+
+    assert made.find(with_run(run)) == ("plan", (b"1", b"2", run), len(with_run(run)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        *(b"", b"x-id: 2\r\n", b"x-a: b\r\nx-id: 2\r\n", b"x-a: b\n", b"x-a: b\r\n\r\n", b"x-a\r\n", b" x-a: b\r\n"),
+        *(b"x-a:b\r\n", b"x-a : b\r\n", b"x_a: b\r\n", b"x-a: \r\n", b"x-a:  b\r\n", b"x-a: b \r\n", b"x-a: b\tc\r\n"),
+    ],
+)
+def test_run_of_other_lines_is_not_found(run: bytes) -> None:
+    """Of none, of the field behind it, and of lines that servers may read in different ways."""
+    made = HeadForms[str](4)
+    made.keep("plan", with_run(b"x-first: 1\r\n"), RUN)
+
+    assert made.find(with_run(run)) is None
+
+
+def test_form_is_made_seldom_where_it_is_asked() -> None:
+    """Of so many heads that no form is there for, one has it made: a caller can't have one made with each head."""
+    made = HeadForms[str](4, made_seldom=4)
+
+    n_forms = []
+    for n in range(8):
+        made.keep("plan", with_run(b"x-a: b\r\n"), RUN._replace(behind=b"x-i"[: n % 2 + 2]))
+        n_forms.append(int(repr(made).split()[1]))
+
+    assert n_forms == [0, 0, 0, 1, 1, 1, 1, 1]

@@ -117,7 +117,8 @@ class Forwarder:
         """
         is_plain = peek.stream or to_be_read
         shape = head.shape
-        if shape.is_shared and not (head.extras and self._looks_at(head.extras, rules)):
+        extras = head.extras
+        if shape.is_shared and (extras is None or self._only_passes(extras.names, rules)):
             # The same for all heads of a shape but for the values of its volatile fields, whatever their bodies.
             key = (shape, is_plain, None if rules is NO_RULES else rules)
             built = self._built.get(key) or self._built.find(key)
@@ -127,7 +128,7 @@ class Forwarder:
             usual, values = built.target, head.values
             passes = built.id_at is None or is_id(values[built.id_at])
             template = built.template if passes else built.without_id
-            fields: RequestFields = TemplateBeside(template, head.extras) if head.extras else template
+            fields: RequestFields = template if extras is None else TemplateBeside(template, extras)
         else:
             usual, values = self._target(shape), ()
             fields = PlainFields(self._headers(head, rules, is_plain=is_plain))
@@ -161,7 +162,7 @@ class Forwarder:
         headers: that the dialect needs.
         """
         shape = head.shape
-        if shape.is_shared and not any(name in _OF_ANY_DIALECT for name, _ in head.extras):
+        if shape.is_shared and (head.extras is None or _OF_ANY_DIALECT.isdisjoint(head.extras.names)):
             key = (shape, headers, None if rules is NO_RULES else rules)
             built = self._built_calls.get(key) or self._built_calls.find(key)
             if built is None:
@@ -206,10 +207,9 @@ class Forwarder:
         request = UpstreamRequest.of(head.method, target, headers, None, offer)
         return request if self.authority is None else self._signed(request, self.authority)
 
-    def _looks_at(self, extras: Headers, rules: HeaderRules) -> bool:
-        """Say whether any of these fields is dropped, or stands in the place of another one."""
-        names = dict(extras).keys()
-        return not (self._not_beside.isdisjoint(names) and (rules is NO_RULES or rules.names.isdisjoint(names)))
+    def _only_passes(self, names: frozenset[bytes], rules: HeaderRules) -> bool:
+        """Say whether no field of these names is dropped, or stands in the place of another one."""
+        return self._not_beside.isdisjoint(names) and (rules is NO_RULES or rules.names.isdisjoint(names))
 
     def _headers(self, head: RequestHead, rules: HeaderRules, *, is_plain: bool) -> Headers:
         return filled(self._chosen(head.headers, rules, is_plain=is_plain), ())

@@ -6,17 +6,21 @@ follows from a plan (http1_head.py).
 A field may stand beside a plan if nobody looks for its name: then a head with it is treated as one without it, and the
 field is passed on. So a client that invents names pays for these lines alone, and neither fills a memory nor has each
 of its heads read afresh.
+
+A client puts such fields in the same place of each head. So a head with all of them in one place makes a form
+(head_forms.py), by which the next one is found: then only the names of these fields are looked at.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from velox.protocol.head_memory import VALUE, HeadLines, LineMark, Marks, Plan
+from velox.protocol.head_forms import EXTRA_LINES, HeadForms, Layout
+from velox.protocol.head_memory import HeadLines, LineMark, Marks, Plan
 from velox.protocol.http1_fields import only_pass
-from velox.types import Headers
+from velox.types import ExtraFields
 
 __all__ = ["Beside", "PlansBeside"]
 
@@ -28,39 +32,43 @@ _PLANS_OF_BASE: Final = 4
 # and of every other one only the fields that came before are.
 _IN_VAIN: Final = 16
 _SELDOM: Final = 32
-_LINE: Final = rb"[A-Za-z0-9.-]+: " + VALUE
-_LINES: Final = re.compile(rb"%b(?:\n%b)*" % (_LINE, _LINE))
+# Making a form takes as long as reading several heads. A caller that moves its fields about may not have one made for
+# each head.
+_FORM_MADE_SELDOM: Final = 16
+_EXTRA_LINES: Final = re.compile(EXTRA_LINES)
+_NAMES: Final = re.compile(rb"([^:]++): .*+\n")
 # Of a Connection: others name fields that must not pass.
 _PLAIN_CONNECTIONS: Final = (None, b"keep-alive", b"close")
 
-
-class Beside(NamedTuple, Generic[S]):
-    """A head as a plan has it. values: what its check has found. extras: the other fields."""
-
-    plan: Plan[bytes, S]
-    values: tuple[bytes, ...]
-    extras: Headers
+# A head as a plan has it: the values that its check has found, and the other fields.
+Beside: TypeAlias = tuple[Plan[bytes, S], tuple[bytes, ...], ExtraFields]
 
 
 class _Base(NamedTuple, Generic[S]):
-    """spelled: names of the lines that the plan has no marks for. names: of the fields that pass, lower-case."""
+    """spelled: names of the lines that the plan has no marks for. names: of the fields that pass, lower-case.
+
+    n_lines: of a head without extra fields, with the empty ones at its end.
+    """
 
     plan: Plan[bytes, S]
     spelled: frozenset[bytes]
     names: frozenset[bytes]
+    n_lines: int
 
 
 class PlansBeside(Generic[S]):
     """The plans of a reader of heads, by the known lines of their heads alone."""
 
-    __slots__ = ("_bases", "_most_fields", "_n_found", "_n_vain")
+    __slots__ = ("_bases", "_forms", "_is_due", "_most_fields", "_n_found", "_n_vain")
 
     def __init__(self, most_fields: int) -> None:
         """most_fields: of one head."""
         self._most_fields: Final = most_fields
         self._bases: Final[dict[tuple[LineMark, ...], tuple[_Base[S], ...]]] = {}
+        self._forms: Final = HeadForms[_Base[S]](_MOST_BASES, made_seldom=_FORM_MADE_SELDOM)
         self._n_found = 0
         self._n_vain = 0
+        self._is_due = False  # the head that was found last is read afresh
 
     def __repr__(self) -> str:
         return f"<PlansBeside {len(self._bases)}>"
@@ -68,6 +76,7 @@ class PlansBeside(Generic[S]):
     def clear(self) -> None:
         """Forget everything."""
         self._bases.clear()
+        self._forms.clear()
 
     @property
     def learns_less(self) -> bool:
@@ -83,7 +92,7 @@ class PlansBeside(Generic[S]):
         known = tuple(filter(None, marks))
         spelled = frozenset(start.removesuffix(b": ") for start in plan.starts)
         names = frozenset(field[0] for field in head.fields if field is not None)
-        bases = (*self._bases.get(known, ()), _Base(plan, spelled, names))
+        bases = (*self._bases.get(known, ()), _Base(plan, spelled, names, len(head.lines)))
         # The one that knows most first. What is dropped is read afresh.
         self._bases[known] = tuple(sorted(bases, key=lambda base: -len(base.spelled)))[:_PLANS_OF_BASE]
 
@@ -91,19 +100,36 @@ class PlansBeside(Generic[S]):
         """Take note of a head that was read afresh. has_plan: heads of its kind have one now."""
         self._n_vain = 0 if has_plan else self._n_vain + 1
 
-    def find(self, lines: Sequence[bytes], marks: Marks) -> Beside[S] | None:
+    def find(self, data: bytes | bytearray, at: int = 0) -> tuple[Beside[S], int] | None:
+        """Return what is known of the head that begins at `at`, and where it ends. None: it is read by its lines."""
+        if self._n_vain < _IN_VAIN:
+            return None
+        found = self._forms.find(data, at)
+        if found is None:
+            return None
+        base, values, end = found
+        extras = self._extras(base, values[-1])
+        if extras is None:
+            return None
+        self._count_found()
+        return None if self._is_due else ((base.plan, values[:-1], extras), end)
+
+    def find_by_lines(self, head: bytes, lines: Sequence[bytes], marks: Marks) -> Beside[S] | None:
         """Return what is known of a head that has no plan of its own; None: it must be read afresh."""
+        if self._is_due:
+            self._is_due = False
+            return None
         if marks[0] is None:
             return None  # a request line that no plan knows
         bases = self._bases.get(tuple(filter(None, marks)))
-        if bases is None or len(lines) > self._most_fields + 3:  # the request line, and two empty ones at the end
+        if bases is None:
             return None
-        pairs = [line.split(b": ", 1) for line, mark in zip(lines, marks, strict=True) if mark is None]
+        new = [line.split(b": ", 1) for line, mark in zip(lines, marks, strict=True) if mark is None]
         try:
-            given = dict(pairs)
+            given = dict(new)
         except ValueError:
             return None  # a line without a space behind its colon
-        if len(given) != len(pairs):
+        if len(given) != len(new):
             return None
         for base in bases:
             if given.keys() >= base.spelled:
@@ -112,13 +138,62 @@ class PlansBeside(Generic[S]):
             return None
         plan = base.plan
         checked = plan.check(b"\n".join([*[start + given.pop(start[:-2]) for start in plan.starts], b""]))
-        if checked is None or _LINES.fullmatch(b"\n".join(map(b": ".join, given.items()))) is None:
+        run = b"\r\n".join([*map(b": ".join, given.items()), b""])
+        if checked is None or _EXTRA_LINES.fullmatch(run) is None:
             return None
-        text = b"\n".join(given).lower()
+        extras = self._extras(base, run)
+        if extras is None:
+            return None
+        self._count_found()
+        if self._n_vain < _IN_VAIN or self._is_due:
+            self._is_due = False
+            return None
+        layout = _layout(plan, lines, marks)
+        if layout is not None:
+            self._forms.keep(base, head, layout)
+        return plan, checked.groups(), extras
+
+    def _extras(self, base: _Base[S], run: bytes) -> ExtraFields | None:
+        """Look at the names of extra fields, whose lines are well-formed. None: they may not stand beside the plan."""
+        spelled = b"\n".join(_NAMES.findall(run))
+        text = spelled.lower()
         names = text.split(b"\n")
-        if len({*names}) < len(names) or not base.names.isdisjoint(names) or not only_pass(names, text):
+        distinct = frozenset(names)
+        if (
+            len(distinct) < len(names)
+            or base.n_lines + len(names) > self._most_fields + 3  # the request line, and two empty ones at the end
+            or not base.names.isdisjoint(distinct)
+            or not only_pass(distinct, text)
+        ):
             return None
+        return ExtraFields(distinct, run if spelled == text else _lower(run))
+
+    def _count_found(self) -> None:
         self._n_found += 1
-        if self._n_vain < _IN_VAIN or not self._n_found % _SELDOM:
-            return None
-        return Beside(plan, checked.groups(), list(zip(names, given.values(), strict=True)))
+        self._is_due = not self._n_found % _SELDOM
+
+
+def _lower(run: bytes) -> bytes:
+    """Return lines with the names in lower case."""
+    pairs = [line.split(b": ", 1) for line in run.split(b"\r\n")[:-1]]
+    return b"".join([name.lower() + b": " + value + b"\r\n" for name, value in pairs])
+
+
+def _layout(plan: Plan[bytes, S], lines: Sequence[bytes], marks: Marks) -> Layout | None:
+    """Return how a head with extra fields beside that plan is laid out; None if they stand in several places."""
+    new = {
+        line[: line.index(b": ") + 2]: at
+        for at, (line, mark) in enumerate(zip(lines, marks, strict=True))
+        if mark is None
+    }
+    places = [new.pop(start) for start in plan.starts]
+    run = list(new.values())
+    first, n_extra = run[0], len(run)
+    if run[-1] - first >= n_extra:
+        return None
+    behind = lines[first + n_extra]
+    start = behind[: behind.find(b": ") + 2]
+    if behind and not start.endswith(b": "):
+        return None
+    moved = tuple([at if at < first else at - n_extra + 1 for at in places])
+    return Layout(moved, plan.starts, plan.has_length, len(lines) - n_extra - 1, first, start if behind else b"")

@@ -7,6 +7,8 @@ A form is what all heads with the same volatile fields in the same places have i
 apart: into the values of these fields, and the texts between them. The texts find the plan; they must be, byte for
 byte, those of a head that was found by its lines before. A head that no form finds is read by its lines, with the same
 result in three times as many instructions.
+
+A form may have a place for a run of extra fields (head_extras.py): lines of any names, as many as there are.
 """
 
 from __future__ import annotations
@@ -14,62 +16,97 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from velox.protocol.head_memory import LENGTH, MOST_HEAD_BYTES, VALUE, Plan, picker
+from velox.protocol.head_memory import LENGTH, MOST_HEAD_BYTES, VALUE, picker
 
-__all__ = ["Found", "HeadForms"]
+__all__ = ["EXTRA_LINES", "Found", "HeadForms", "Layout"]
 
-S = TypeVar("S")  # what follows from a plan
+P = TypeVar("P")  # what the texts of a form find: a plan
 
 # The pattern of a form that does not fit has to fail before the next one is tried: early most often, for two client
 # libraries send different fields first.
 _MOST_FORMS: Final = 8
 _LINE: Final = rb".*+\n"
+# Of extra fields: names without the characters that servers read in different ways.
+_EXTRA_LINE: Final = rb"[A-Za-z0-9.-]++: " + VALUE + rb"\r\n"
+EXTRA_LINES: Final = rb"(?:" + _EXTRA_LINE + rb")++"
 
-# A head that is known: its plan, the values of its volatile fields as the plan has them, and where it ends.
-Found: TypeAlias = tuple[Plan[bytes, S], tuple[bytes, ...], int]
+# A head that is known: its plan, the values of its volatile fields as the plan has them, and where it ends. The run of
+# extra fields is one more value, the last one.
+Found: TypeAlias = tuple[P, tuple[bytes, ...], int]
 _Groups: TypeAlias = tuple[bytes, ...]
 
 
-class _Form(Generic[S]):
+class Layout(NamedTuple):
+    """Where the lines of volatile fields stand in a head, and how they begin, in the order of the plan's values.
+
+    has_length: the last one is the content-length's. n_lines: of the head, without the empty ones at its end.
+    run_at: where a run of extra fields stands, which counts as one line; -1: there is none. behind: how the line after
+    the run begins, up to its value; b"" for the end of the head.
+    """
+
+    places: tuple[int, ...]
+    starts: tuple[bytes, ...]
+    has_length: bool
+    n_lines: int
+    run_at: int = -1
+    behind: bytes = b""
+
+    def pieces(self) -> dict[int, bytes]:
+        """Return the patterns of all lines that are not the same in each head, each with a group."""
+        pieces = {
+            place: re.escape(start) + rb"(" + VALUE + rb")\r\n"
+            for place, start in zip(self.places, self.starts, strict=True)
+        }
+        if self.has_length:
+            pieces[self.places[-1]] = re.escape(self.starts[-1]) + rb"(" + LENGTH + rb")\r\n"
+        if self.run_at >= 0:
+            # Each line is tried once, so that it takes no more time where the rest does not match.
+            line = rb"(?!" + re.escape(self.behind) + rb")" + _EXTRA_LINE if self.behind else _EXTRA_LINE
+            pieces[self.run_at] = rb"((?:" + line + rb")++)"
+        return pieces
+
+
+class _Form(Generic[P]):
     """One form. match: matches a head. texts, values: take these from the groups of a match. plans: by the texts."""
 
     __slots__ = ("match", "plans", "texts", "values")
 
-    def __init__(self, plan: Plan[bytes, S], n_lines: int) -> None:
-        """n_lines: of a head, without the empty ones at its end."""
-        starts = dict(zip(plan.places, plan.starts, strict=True))
-        length_at = plan.places[-1] if plan.has_length else -1
+    def __init__(self, layout: Layout) -> None:
+        pieces = layout.pieces()
         pattern = b""
         texts: list[int] = []
         values: dict[int, int] = {}  # the group of the value in each place
         at = 0
-        for place in (*sorted(plan.places), n_lines):
+        for place in (*sorted(pieces), layout.n_lines):
             if place > at:
                 texts.append(len(texts) + len(values))
                 pattern += rb"(" + (place - at) * _LINE + rb")"
-            if place < n_lines:
+            if place < layout.n_lines:
                 values[place] = len(texts) + len(values)
-                value = LENGTH if place == length_at else VALUE
-                pattern += re.escape(starts[place]) + rb"(" + value + rb")\r\n"
+                pattern += pieces[place]
             at = place + 1
         self.match: Final = re.compile(pattern + rb"\r\n").match
         self.texts: Final[Callable[[_Groups], object]] = itemgetter(*texts)
-        self.values: Final = picker([values[place] for place in plan.places])
-        self.plans: Final[dict[object, Plan[bytes, S]]] = {}
+        places = layout.places if layout.run_at < 0 else (*layout.places, layout.run_at)
+        self.values: Final = picker([values[place] for place in places])
+        self.plans: Final[dict[object, P]] = {}
 
 
-class HeadForms(Generic[S]):
-    """The forms of one reader of heads. Those that heads have most often come first. most_plans: that it may hold."""
+class HeadForms(Generic[P]):
+    """The forms of one reader of heads. Those that heads have most often come first."""
 
-    __slots__ = ("_forms", "_most_plans", "_n_plans", "_order")
+    __slots__ = ("_forms", "_made_seldom", "_most_plans", "_n_plans", "_n_without", "_order")
 
-    def __init__(self, most_plans: int) -> None:
+    def __init__(self, most_plans: int, *, made_seldom: int = 1) -> None:
+        """most_plans: that it may hold. made_seldom: of so many heads that no form is there for, one has it made."""
         self._most_plans: Final = most_plans
-        self._forms: Final[dict[tuple[object, ...], _Form[S]]] = {}
-        self._order: Final[list[_Form[S]]] = []
+        self._made_seldom: Final = made_seldom
+        self._forms: Final[dict[Layout, _Form[P]]] = {}
+        self._order: Final[list[_Form[P]]] = []
         self._n_plans = 0
+        self._n_without = 0
 
     def __repr__(self) -> str:
         return f"<HeadForms {len(self._forms)} forms, {self._n_plans} plans>"
@@ -80,7 +117,7 @@ class HeadForms(Generic[S]):
         self._order.clear()
         self._n_plans = 0
 
-    def find(self, data: bytes | bytearray, at: int = 0) -> Found[S] | None:
+    def find(self, data: bytes | bytearray, at: int = 0) -> Found[P] | None:
         """Find the head that begins at `at`. None: it is not whole, too long, or must be read by its lines."""
         order = self._order
         for n, form in enumerate(order):
@@ -96,14 +133,16 @@ class HeadForms(Generic[S]):
             return plan, form.values(groups), match.end()
         return None
 
-    def keep(self, plan: Plan[bytes, S], head: bytes, n_lines: int) -> None:
-        """Have heads like this one found, which was found by its lines to have that plan. n_lines: as for _Form."""
-        layout = (plan.places, plan.starts, n_lines)
+    def keep(self, plan: P, head: bytes, layout: Layout) -> None:
+        """Have heads like this one found, which was found by its lines to have that plan."""
         form = self._forms.get(layout)
         if form is None:
+            self._n_without += 1
+            if self._n_without % self._made_seldom:
+                return
             if len(self._forms) >= _MOST_FORMS:
                 self.clear()  # what is in use is found by its lines once more
-            form = self._forms[layout] = _Form(plan, n_lines)
+            form = self._forms[layout] = _Form(layout)
             self._order.append(form)
         match = form.match(head)
         if match is None:

@@ -11,9 +11,11 @@ from typing import Final
 from velox.protocol.head_memory import picker
 from velox.protocol.http1_write import check_unsplit, field_lines
 from velox.protocol.http2 import Mark, Markable, guarded
-from velox.types import Headers, ShapeField
+from velox.types import ExtraFields, Headers, ShapeField
 
 __all__ = ["HeadTemplate", "TemplateBeside"]
+
+_NUL: Final = 0  # as a number, as in http1_write
 
 
 class HeadTemplate:
@@ -95,19 +97,24 @@ class TemplateBeside:
 
     __slots__ = ("_extras", "_template")
 
-    def __init__(self, template: HeadTemplate, extras: Headers) -> None:
+    def __init__(self, template: HeadTemplate, extras: ExtraFields) -> None:
         self._template: Final = template
         self._extras: Final = extras
 
     def __repr__(self) -> str:
-        return f"<TemplateBeside {self._template!r} and {len(self._extras)} more>"
+        return f"<TemplateBeside {self._template!r} and {self._extras!r}>"
 
     def headers(self, values: Sequence[bytes], mark: Mark | None = None) -> Markable:
         """As HeadTemplate.headers()."""
-        field_lines(self._extras)  # looks at them
-        more = self._extras if mark is None else [mark(field) for field in self._extras]
+        extras = self._extras.headers
+        field_lines(extras)  # looks at them
+        more = extras if mark is None else [mark(field) for field in extras]
         return [*self._template.headers(values, mark), *more]
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """As HeadTemplate.lines()."""
-        return self._template.lines(values) + field_lines(self._extras)
+        lines, n_lines = self._extras.lines, len(self._extras.names)
+        # As with values: that the reader has looked at them is not relied on.
+        if lines.count(b"\n") != n_lines or lines.count(b"\r") != n_lines or _NUL in lines:
+            raise ValueError("an extra field of this head holds CR, LF or NUL")
+        return self._template.lines(values) + lines

@@ -19,7 +19,7 @@ import httptools
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.head_extras import PlansBeside
-from velox.protocol.head_forms import HeadForms
+from velox.protocol.head_forms import HeadForms, Layout
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     CREDENTIALS,
@@ -39,7 +39,7 @@ from velox.protocol.http1_fields import (
 )
 from velox.protocol.http1_target import origin_form, split_target
 from velox.protocol.websocket import read_offer
-from velox.types import Header, Headers, HeadShape, RequestHead, ShapeField
+from velox.types import ExtraFields, Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
     "METHODS",
@@ -111,7 +111,7 @@ class HeadReader:
         # So short that nothing in it is over a limit. What is known is within those of the target and of the count.
         self._most_bytes: Final = min(MOST_HEAD_BYTES, limits.head_bytes, limits.line_bytes)
         self._memory: Final = LineMemory[bytes, HeadShape](_start, named=True, always=CREDENTIALS)
-        self._forms: Final = HeadForms[HeadShape](Bounds().plans)
+        self._forms: Final = HeadForms[Plan[bytes, HeadShape]](Bounds().plans)
         self._beside: Final = PlansBeside[HeadShape](limits.header_count)
         self._unknown: tuple[RequestHead, list[bytes], Headers] | None = None  # that was read last, with all its fields
 
@@ -131,9 +131,17 @@ class HeadReader:
         """
         found = self._forms.find(data, at)
         if found is None:
-            return None
+            return self._find_beside(data, at)
         plan, values, end = found
-        return None if end - at > self._most_bytes else (self._filled(plan, values, []), end)
+        return None if end - at > self._most_bytes else (self._filled(plan, values), end)
+
+    def _find_beside(self, data: bytes | bytearray, at: int) -> tuple[RequestHead, int] | None:
+        """As find(), of a head with fields that no other had."""
+        found = self._beside.find(data, at)
+        if found is None:
+            return None
+        beside, end = found
+        return None if end - at > self._most_bytes else (self._filled(*beside), end)
 
     def read(self, head: bytes) -> RequestHead:
         """Read a whole head, from its first byte to the empty line. Raises VeloxError, with close=True."""
@@ -145,9 +153,10 @@ class HeadReader:
         for plan in memory.plans.get(marks) or memory.recall(lines):
             request = self._by_plan(plan, lines)
             if request is not None:
-                self._forms.keep(plan, head, len(lines) - 2)
+                layout = Layout(plan.places, plan.starts, plan.has_length, len(lines) - 2)
+                self._forms.keep(plan, head, layout)
                 return request
-        beside = self._beside.find(lines, marks)
+        beside = self._beside.find_by_lines(head, lines, marks)
         if beside is not None:
             return self._filled(*beside)
         request, fields = _read(head, self._limits)
@@ -161,9 +170,11 @@ class HeadReader:
         new = plan.check(b"\n".join(plan.pick(lines)))
         if new is None:
             return None
-        return self._filled(plan, new.groups(), [])
+        return self._filled(plan, new.groups())
 
-    def _filled(self, plan: Plan[bytes, HeadShape], values: tuple[bytes, ...], extras: Headers) -> RequestHead:
+    def _filled(
+        self, plan: Plan[bytes, HeadShape], values: tuple[bytes, ...], extras: ExtraFields | None = None
+    ) -> RequestHead:
         if not plan.has_length:
             return RequestHead(plan.shape, values, None, extras)
         digits = values[-1]

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import httptools
 
-from velox.protocol.head_forms import HeadForms
+from velox.protocol.head_forms import HeadForms, Layout
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
     HOP_BY_HOP,
@@ -65,7 +65,7 @@ class ReplyHeads:
     __slots__ = ("_forms", "_memory")
 
     def __init__(self) -> None:
-        self._forms: Final = HeadForms[ReplyShape](REPLY_BOUNDS.plans)
+        self._forms: Final = HeadForms[Plan[bytes, ReplyShape]](REPLY_BOUNDS.plans)
         self._memory: Final = LineMemory[bytes, ReplyShape](
             _start, named=True, repeats=REPLY_REPEATS, bounds=REPLY_BOUNDS
         )
@@ -93,7 +93,8 @@ class ReplyHeads:
         for plan in memory.plans.get(tuple(map(memory.marks.get, lines))) or memory.recall(lines):
             framed = _by_plan(plan, lines)
             if framed is not None:
-                self._forms.keep(plan, data, len(lines) - 2)
+                layout = Layout(plan.places, plan.starts, plan.has_length, len(lines) - 2)
+                self._forms.keep(plan, data, layout)
                 return framed
         framed, fields = _read(data)
         self._learn(framed[0], lines, fields)
