@@ -28,10 +28,11 @@ S = TypeVar("S")  # what follows from the known lines
 
 _MOST_BASES: Final = 256
 _PLANS_OF_BASE: Final = 4
-# So many heads that taught nothing, then one in a few is read afresh, so that what is new in each may still be learnt;
-# and of every other one only the fields that came before are.
+# So many heads that taught nothing, then of those with a plan beside one in a few is read afresh, so that what is new
+# in each may still be learnt. Of most that have none only the fields that came before are.
 _IN_VAIN: Final = 16
-_SELDOM: Final = 32
+_SELDOM: Final = 64
+_WHOLE: Final = 4
 # Making a form takes as long as reading several heads. A caller that moves its fields about may not have one made for
 # each head.
 _FORM_MADE_SELDOM: Final = 16
@@ -59,7 +60,7 @@ class _Base(NamedTuple, Generic[S]):
 class PlansBeside(Generic[S]):
     """The plans of a reader of heads, by the known lines of their heads alone."""
 
-    __slots__ = ("_bases", "_forms", "_is_due", "_most_fields", "_n_found", "_n_vain")
+    __slots__ = ("_bases", "_forms", "_has_plan", "_is_due", "_most_fields", "_n_found", "_n_vain")
 
     def __init__(self, most_fields: int) -> None:
         """most_fields: of one head."""
@@ -69,6 +70,7 @@ class PlansBeside(Generic[S]):
         self._n_found = 0
         self._n_vain = 0
         self._is_due = False  # the head that was found last is read afresh
+        self._has_plan = False  # and so was the one that find_by_lines() had last
 
     def __repr__(self) -> str:
         return f"<PlansBeside {len(self._bases)}>"
@@ -80,8 +82,8 @@ class PlansBeside(Generic[S]):
 
     @property
     def learns_less(self) -> bool:
-        """True if a plan for the known fields of a head is worth more now than one for all of them."""
-        return self._n_vain >= _IN_VAIN and self._n_vain % 2 == 0
+        """True if a plan for the known fields of the head that came last is worth more than one for all of them."""
+        return self._n_vain >= _IN_VAIN and not self._has_plan and self._n_vain % _WHOLE > 0
 
     def keep(self, marks: Marks, plan: Plan[bytes, S], head: HeadLines[bytes], connection: bytes | None) -> None:
         """Take a plan. connection: what the head's Connection says."""
@@ -116,8 +118,8 @@ class PlansBeside(Generic[S]):
 
     def find_by_lines(self, head: bytes, lines: Sequence[bytes], marks: Marks) -> Beside[S] | None:
         """Return what is known of a head that has no plan of its own; None: it must be read afresh."""
-        if self._is_due:
-            self._is_due = False
+        self._has_plan, self._is_due = self._is_due, False
+        if self._has_plan:
             return None
         if marks[0] is None:
             return None  # a request line that no plan knows
@@ -145,8 +147,8 @@ class PlansBeside(Generic[S]):
         if extras is None:
             return None
         self._count_found()
-        if self._n_vain < _IN_VAIN or self._is_due:
-            self._is_due = False
+        self._has_plan, self._is_due = self._is_due, False
+        if self._n_vain < _IN_VAIN or self._has_plan:
             return None
         layout = _layout(plan, lines, marks)
         if layout is not None:
