@@ -42,8 +42,8 @@ _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens"
 _CHOICES: Final = ("n", "best_of")
 _OPTIONS: Final = "stream_options"
 _STORE: Final = "store"
-_RARE: Final = frozenset({"user", _STORE, _OPTIONS, *_MAX_TOKENS, *_CHOICES})
-_FIELDS: Final = _RARE | {"model", "stream"}
+_FIELDS: Final = frozenset({"model", "stream", "user", _STORE, _OPTIONS, *_MAX_TOKENS, *_CHOICES})
+_ABSENT: Final = object()
 # Stands for stream_options that ask for the usage.
 _ASKS: Final = object()
 # Control characters (C0, DEL, C1), and surrogates, which UTF-8 can't carry.
@@ -190,36 +190,41 @@ _TOLERANT: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_re
 
 
 def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
-    """Check the fields that are there. Most bodies have a model, perhaps `stream`, and none of the rare ones."""
+    """Check the fields that are there, and take each out of `values`: of most bodies nothing is left soon."""
     if repeated is not None:
         raise VeloxError(Reason.DUPLICATE_KEY, f"body has the field {repeated} twice", param=repeated)
-    stream = values.get("stream")
+    stream = values.pop("stream", None)
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream", "must be true, false or null")
-    model = values.get("model")
+    model = values.pop("model", _ABSENT)
     if isinstance(model, str):
         # What is printable is fit, and quicker to see; some that is not printable is fit too, as a no-break space.
         if not 1 <= len(model) <= _MODEL_CHARS or not (model.isprintable() or not _UNFIT.search(model)):
             raise _bad("model", f"must have 1 to {_MODEL_CHARS} characters, none of them a control character")
-    elif "model" in values:
-        raise _bad("model", "must be a string")
-    else:
+    elif model is _ABSENT:
         model = None
+    else:
+        raise _bad("model", "must be a string")
     fields = BodyFields(model, stream or False)
-    if not _RARE.isdisjoint(values):
-        _add_rare(fields, values)
+    if values:
+        _add_limits(fields, values)
+        if values:
+            _add_rare(fields, values)
     return fields
 
 
-def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
+def _add_limits(fields: BodyFields, values: dict[str, object]) -> None:
     for name in _MAX_TOKENS:
-        value = values.get(name)
-        if value is not None:
+        if name in values:
+            value = values.pop(name)
             # bool is an int to Python, and not to JSON.
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise _bad(name, "must be an integer of 0 or more, or null")
             if fields.max_tokens is None:
                 fields.max_tokens = value
+
+
+def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
     user = values.get("user")
     # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
     if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:
