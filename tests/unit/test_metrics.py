@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from itertools import product
@@ -355,3 +356,38 @@ def test_page_reads_the_real_proc() -> None:
 def test_content_type_is_the_text_format() -> None:
     """Prometheus picks its parser by this."""
     assert CONTENT_TYPE == b"text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(("status", "reason"), [(200, None), (429, Reason.UPSTREAM_STATUS), (502, Reason.INTERNAL)])
+@pytest.mark.parametrize("ns", [0, 1, 50_000, 50_001, 1_234_567_890, 10**12])
+def test_one_call_records_what_single_ones_would(ns: int, status: int, reason: Reason | None) -> None:
+    """A request's steps and its end are recorded by one call each; the page shows the same as after one for each."""
+    at_once, singly = new_segment(2), new_segment(2)
+    metrics = WorkerMetrics(at_once.metrics(1))
+    for endpoint, priority in ((Endpoint.CHAT, Priority.HIGH), (Endpoint.MODELS, Priority.LOW)):
+        metrics.record_admission(priority, ns, 2 * ns, 3 * ns)
+        metrics.record_reply(endpoint, status, reason, 7 * ns, 5 * ns, ns)
+        metrics.attempt_answered()
+
+    metrics = WorkerMetrics(singly.metrics(1))
+    for endpoint, priority in ((Endpoint.CHAT, Priority.HIGH), (Endpoint.MODELS, Priority.LOW)):
+        metrics.queue_wait[priority].observe(ns)
+        for phase, took_ns in ((Phase.PARSE, 2 * ns), (Phase.LIMIT, 3 * ns), (Phase.RELAY, ns)):
+            metrics.overhead[phase].observe(took_ns)
+        metrics.count_request(endpoint, status, reason)
+        metrics.duration[endpoint].observe(7 * ns)
+        metrics.ttft[endpoint].observe(5 * ns)
+        metrics.count_attempt(AttemptOutcome.OK)
+
+    assert at_once.metrics(1).tolist() == singly.metrics(1).tolist()
+    assert not any(at_once.metrics(0)), "another worker's"
+
+
+def test_metrics_in_a_cycle_are_collected() -> None:
+    """The collector takes a slab's memoryview apart while something counts in its memory: CPython 3.11 dies of that."""
+    for _ in range(100):
+        cycle: list[object] = [WorkerMetrics(new_segment().metrics(0))]
+        cycle.append(cycle)
+    del cycle
+
+    assert gc.collect()

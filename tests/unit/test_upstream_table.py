@@ -99,8 +99,10 @@ def test_end_without_begin_is_an_error() -> None:
     table.enroll([ONE])
     UpstreamCells(table, 1).began(0)
 
-    with pytest.raises(ValueError, match="format"):
+    with pytest.raises(ValueError, match="no request had begun in row 0"):
         UpstreamCells(table, 0).ended(0)
+
+    assert table.inflight(0) == 1
 
 
 def test_dead_workers_requests_are_taken_back_and_its_counts_stay() -> None:

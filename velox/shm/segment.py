@@ -23,7 +23,18 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["CELL_BYTES", "GATEWAY_CELLS", "LINE_CELLS", "STATUS_CELLS", "Segment", "shared_memory", "whole_lines"]
+from atomicshm import AtomicView
+
+__all__ = [
+    "CELL_BYTES",
+    "GATEWAY_CELLS",
+    "LINE_CELLS",
+    "STATUS_CELLS",
+    "Segment",
+    "atomic_view",
+    "shared_memory",
+    "whole_lines",
+]
 
 CELL_BYTES: Final = 8
 LINE_CELLS: Final = 8  # 64-byte cache lines
@@ -45,6 +56,17 @@ def shared_memory(name: str, n_bytes: int) -> mmap.mmap:
 def whole_lines(n_cells: int) -> int:
     """Return the cells of as many whole cache lines as hold `n_cells`."""
     return -(-n_cells // LINE_CELLS) * LINE_CELLS
+
+
+def atomic_view(cells: memoryview[int]) -> tuple[AtomicView, int]:
+    """Return an atomic view of the memory that `cells` are a part of, and where in it they begin, in bytes.
+
+    Not a view of the memoryview: when the garbage collector takes that apart while something has a buffer of it, the
+    process dies (CPython 3.11).
+    """
+    whole = AtomicView(cells.obj)
+    with AtomicView(cells) as part:
+        return whole, part.address - whole.address
 
 
 class Segment:
