@@ -52,7 +52,7 @@ class Listener:
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
         return False
 
-    def on_first(self) -> None:
+    def on_first(self, now_s: float) -> None:
         if self._on_first is not None:
             self._on_first()
 

@@ -241,8 +241,11 @@ class Exchange:
                 attempt: Attempt | None = self._choose(way)
                 if attempt is None:
                     attempt = await self._wait_for_capacity()
-                reply, attempting = self.reply, self._first(attempt)
+                reply = self.reply
                 assert reply is not None, "made with the choice"
+                attempting: Attempt | HedgedAttempts = attempt
+                if way.only is None or way.parts.hedging is not None:
+                    attempting = hedged(self, self.cursor, way.parts.hedging, attempt)
                 self._attempting = attempting
                 while True:
                     try:
@@ -396,20 +399,12 @@ class Exchange:
         build = self.build if has_lanes else None
         self.gateway.mirrors.copy(mirror, routing, self.head, self.fields, self.body, build=build, calls=self._calls)
 
-    def _first(self, attempt: Attempt) -> Attempt | HedgedAttempts:
-        """Return what the request begins with: its first attempt, or that and one beside it."""
-        way = self._way
-        assert way is not None, "made with the choice"
-        if way.only is not None and way.parts.hedging is None:
-            return attempt
-        return hedged(self, self.cursor, way.parts.hedging, attempt)
-
     def _make_reply(self) -> Reply:
         way, filters = self._way, self._filters
         if way is not None and way.parts.entry.response_headers is not NO_RULES:
             filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
-        more = (self.loop, self.gateway.parts.reply_fields, self._grant.limits.headers)
-        return Reply(self.client, self.head, self.id, *more, filters=filters, dialect=self.plan.dialect)
+        fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
+        return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters, self.plan.dialect)
 
     def _make_cursor(self, way: Way) -> RouteCursor:
         return way.cursor(self.head, self.fields, self.plan.caller, self.body)

@@ -391,14 +391,17 @@ class Attempt:
 
         Raises VeloxError if nothing may.
         """
-        loop, member, lasts = host.loop, self.member, host.lasts
+        loop, group, member, lasts = host.loop, self._group, self.member, host.lasts
         self._host = host
         told = host.attempt_began(self)
         if self._began_s < 0.0:
             self.begin(loop.time())
         began_s = self._began_s
         concurrency = member.concurrency
-        concurrency.begin(began_s, lasts=lasts)
+        if group.is_limited:
+            concurrency.begin(began_s, lasts=lasts)
+        else:
+            concurrency.n_begun += 1
         try:
             if self.forwarder.authority is not None:
                 self.proof = self.forwarder.authority.proof(time.time())
@@ -445,7 +448,10 @@ class Attempt:
             raise
         finally:
             now_s = loop.time()
-            concurrency.ended(began_s, now_s, replied=self._has_first, lasts=lasts)
+            if group.is_limited:
+                concurrency.ended(began_s, now_s, replied=self._has_first, lasts=lasts)
+            else:
+                concurrency.n_begun -= 1
             self._host = None  # a cycle, which would hold the request's body
         host.was_sent = True
         status = reply.status
@@ -513,11 +519,10 @@ class Attempt:
             self._has_head = True
             self.answers(head, now_s)
 
-    def on_first(self) -> None:
+    def on_first(self, now_s: float) -> None:
         """The reply's first event is there, or what there is first of a reply without events."""
         host = self._host
         assert host is not None, "a reply comes while its attempt runs"
-        now_s = host.loop.time()
         waited_s = now_s - self._sent_s
         self._has_first = True
         group, member = self._group, self.member
@@ -579,9 +584,10 @@ class Attempt:
         to_be_read: Velox reads the reply, which must not be compressed then.
         """
         group = self._group
-        model = self.asked(fields.model)
-        if model is not None and body and fields.model is not None and model != fields.model:
-            body = with_model(body, model)
+        if body and fields.model is not None and group.models[self.n] is not None:
+            model = self.asked(fields.model)
+            if model is not None and model != fields.model:
+                body = with_model(body, model)
         return self.forwarder.build(head, fields, body, to_be_read=to_be_read, rules=group.request_rules)
 
     def build_upgrade(self, head: RequestHead, named: str | None) -> UpstreamRequest:

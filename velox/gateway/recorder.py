@@ -88,7 +88,7 @@ class Recorder:
         self._metrics: Final = metrics
         self._log: Final = log
         self._logger: Final = logger
-        self._id_start: Final = f"vx-{id_prefix}-"
+        self._id_prefix: Final = id_prefix
         self._n_ids = 0
         self._next_crowd_line_s = 0.0
         # Without a step in between: time that Velox itself took, by Phase; how long requests waited that are now sent,
@@ -101,12 +101,12 @@ class Recorder:
     @property
     def process(self) -> int:
         """Return the number of this process in the ids of its exchanges."""
-        return int(self._id_start.split("-")[1], 16)
+        return int(self._id_prefix, 16)
 
     def next_id(self) -> bytes:
         """Return a new exchange id, unique over workers and restarts."""
         self._n_ids += 1
-        return (self._id_start + hex(self._n_ids)[2:]).encode()
+        return f"vx-{self._id_prefix}-{self._n_ids:x}".encode()
 
     def tokens(self, spent: Spent) -> None:
         """Note what became of a request's tokens."""
@@ -119,7 +119,7 @@ class Recorder:
     def attempt_answered(self, member: Member, status: int) -> None:
         """Note an attempt whose reply was whole."""
         if status < 400:
-            self._metrics.count_attempt(_OK)
+            self._metrics.attempt_answered()
             member.counts.count_attempt(member.row, _OK)
             return
         self._count_attempt(member, outcome_of(status))
@@ -212,8 +212,8 @@ class Recorder:
         if reason is None and status >= 400:
             reason = Reason.UPSTREAM_STATUS
         if reply is not None and reply.first_byte_ns:
-            times = (now_ns - started_ns, reply.first_byte_ns - started_ns, reply.relay_ns)
-            self._metrics.record_reply(endpoint, status, reason, *times)
+            first_ns = reply.first_byte_ns - started_ns
+            self._metrics.record_reply(endpoint, status, reason, now_ns - started_ns, first_ns, reply.relay_ns)
             if reply.is_sse:
                 end = StreamEnd.DONE if reason is None else _STREAM_ENDS.get(reason, StreamEnd.ERROR)
                 self._metrics.count_stream_end(end)

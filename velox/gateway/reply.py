@@ -57,7 +57,7 @@ class ReplyListener(Protocol):
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
         """Say whether the error is not passed on, because there is another attempt."""
 
-    def on_first(self) -> None:
+    def on_first(self, now_s: float) -> None:
         """The first bytes are there of a body that is no error.
 
         Not comments of an event stream, nor its head, which some servers send before they have begun to think.
@@ -86,7 +86,6 @@ class Reply:
         loop: asyncio.AbstractEventLoop,
         fields: ReplyFields,
         rates: RateHeaders | None = None,
-        *,
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
     ) -> None:
@@ -167,9 +166,9 @@ class Reply:
             return
         watch = self._watch
         if watch is None or not data or watch.feed(data):
-            self.last_s = self._loop.time()
+            now_s = self.last_s = self._loop.time()
             if self._needs_first and data:
-                self._tell_first()
+                self._tell_first(now_s)
                 self._pass_chunks()
         else:
             self._comment_s = self._loop.time()
@@ -282,7 +281,7 @@ class Reply:
 
     def _on_head(self, head: ReplyHead, data: bytes, end: bool) -> None:
         """Pass the head on, unless it is one that the client must not have, or not yet."""
-        self.last_s = self._loop.time()
+        now_s = self.last_s = self._loop.time()
         shape, listener, rates = head.shape, self._listener, self._rates
         status = shape.status
         if 300 <= status < 400 and status != 304:
@@ -312,11 +311,11 @@ class Reply:
         if watch is not None:
             self._until_close = shape.until_close
         if self._needs_first and data and (watch is None or watch.feed(data)):
-            self._tell_first()
+            self._tell_first(now_s)
         elif watch is not None and data:
             watch.feed(data)
-        is_held = listener is not None and listener.holds_head and translation is None
-        if watch is not None and is_held and status < _ERRORS_FROM:
+        may_hold = watch is not None and status < _ERRORS_FROM and translation is None
+        if may_hold and listener is not None and listener.holds_head:
             filters = (FirstEventGate(), *filters)
         # RFC 9110 §8.6: a 204 has no content-length, though some upstreams send one.
         length = None if status == 204 else head.content_length
@@ -429,10 +428,10 @@ class Reply:
         self._has_begun(status, length, data)
         return True
 
-    def _tell_first(self) -> None:
+    def _tell_first(self, now_s: float) -> None:
         self._needs_first = False
         if self._listener is not None:
-            self._listener.on_first()
+            self._listener.on_first(now_s)
 
     def _pass_chunks(self) -> None:
         """Have lone chunks go straight to the client from now on, if nothing is to be done with them on the way."""

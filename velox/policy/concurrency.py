@@ -59,7 +59,8 @@ _ENOUGH: Final = 0.75  # of a round have replied: those that have not are the sl
 class ConcurrencyLimit:
     """The limit of one upstream in one worker: the base, which counts and never limits.
 
-    All times are monotonic seconds and never decrease. n_begun: how many run, counted or not.
+    All times are monotonic seconds and never decrease. n_begun: how many run, counted or not. All that one without a
+    limit needs to hear of a request is one more in it when it begins, and one less when it has ended.
     """
 
     def __init__(self) -> None:
