@@ -111,7 +111,7 @@ def _limiter(case: Case) -> _Work:
     metrics = WorkerMetrics(memoryview(bytearray(8 * series.CELLS)).cast("Q"))
     table = QuotaTable(QuotaMemory(16384, 2), 0)
     rules = [LimitRule(f"limits[{index}]", scope, case.rates) for index, scope in enumerate(case.scopes)]
-    limiter, estimator = Limiter(rules, table, 1.0, metrics.count_limit), Estimator()
+    limiter, estimator = Limiter(rules, table, 1.0, metrics.limit_counter), Estimator()
 
     def work(n: int) -> None:
         for _ in range(n):

@@ -168,7 +168,7 @@ def _limits_limit() -> _Limit:
 def _limiter(memory: QuotaMemory, block: int, rates: Rates, max_wait_s: float) -> Limiter:
     metrics = WorkerMetrics(memoryview(bytearray(8 * series.CELLS)).cast("Q"))
     rules = [LimitRule("limits[0]", Scope.GATEWAY, rates)]
-    return Limiter(rules, QuotaTable(memory, block), max_wait_s, metrics.count_limit)
+    return Limiter(rules, QuotaTable(memory, block), max_wait_s, metrics.limit_counter)
 
 
 def _velox_alone() -> Timed:

@@ -49,10 +49,10 @@ class House:
     def __init__(self, *rules: LimitRule, max_wait_s: float = 0.0) -> None:
         self.table = LocalTable()
         self.said: Counter[tuple[Scope, Unit, Decision]] = Counter()
-        self.limiter = Limiter(rules, self.table, max_wait_s, self._say)
+        self.limiter = Limiter(rules, self.table, max_wait_s, self._counter)
 
-    def _say(self, scope: Scope, unit: Unit, decision: Decision) -> None:
-        self.said[scope, unit, decision] += 1
+    def _counter(self, *decision: *tuple[Scope, Unit, Decision]) -> Callable[[], object]:
+        return lambda: self.said.update((decision,))
 
     def admit(
         self,
@@ -187,7 +187,7 @@ def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
 
 def test_model_with_a_lone_surrogate_has_a_quota() -> None:
     """JSON lets one through, and UTF-8 can't say it."""
-    limiter = Limiter([rule(Scope.MODEL, rpm=60)], SharedTable(QuotaMemory(64, 1), 0), 0.0, lambda *_: None)
+    limiter = Limiter([rule(Scope.MODEL, rpm=60)], SharedTable(QuotaMemory(64, 1), 0), 0.0, lambda *_: lambda: None)
     assert limiter.limits(ALICE, HEAD, "\ud800").bounds
 
 
@@ -524,6 +524,20 @@ def test_no_grant_can_be_settled_by_all() -> None:
 # -- headers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("n_taken", [0, 1, 99, 100])
+@pytest.mark.parametrize("later_ns", [0, 1, 999_000_000, 1_000_000_000, 59_999_999_999, 61_000_000_001, 10**13])
+def test_lines_of_one_quota_say_what_its_headers_do(n_taken: int, later_ns: int) -> None:
+    """The usual caller has one limit; its lines are put together in a way of their own."""
+    house = House(rule(Scope.KEY, rpm=6, burst=100))
+    for _ in range(n_taken):
+        house.admit()
+
+    headers = house.limiter.limits(ALICE, HEAD, "m").headers
+
+    assert headers is not None
+    assert headers.lines(NOW + later_ns) == field_lines(headers.headers(NOW + later_ns))
+
+
 def test_headers_tell_of_the_tightest_quota_of_each_unit() -> None:
     """Its size, what is left, when it is whole again."""
     house = House(*FOUR)
@@ -601,7 +615,7 @@ def test_estimate_is_bytes_of_the_prompt_and_the_longest_answers(
 def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Callable[[], QuotaTable]) -> None:
     """Granted, waited, refused, settled: told by the headers and the times."""
     now_ns = time.monotonic_ns()  # the gateway's are for this clock
-    limiter = Limiter(FOUR, make(), 0.5, lambda *_: None)
+    limiter = Limiter(FOUR, make(), 0.5, lambda *_: lambda: None)
     limits = limiter.limits(ALICE, HEAD, "m")
     told: list[object] = []
     grants = []

@@ -76,7 +76,7 @@ def count_everything(metrics: WorkerMetrics) -> None:
     for reason in SHED_REASONS:
         metrics.count_shed(reason)
     for scope, unit, decision in product(Scope, Unit, Decision):
-        metrics.count_limit(scope, unit, decision)
+        metrics.limit_counter(scope, unit, decision)()
     for kind in TokenCount:
         metrics.count_tokens(kind, 1)
     for priority in Priority:
@@ -222,7 +222,7 @@ def test_page_sums_counters_gauges_and_histograms_over_workers() -> None:
         metrics.set_pool(ready=1, streams=4)
         metrics.set_upstreams_out(1)
         metrics.loop_lag.observe(worker * 10**9)
-        metrics.count_limit(Scope.KEY, Unit.TOKENS, Decision.GRANTED)
+        metrics.limit_counter(Scope.KEY, Unit.TOKENS, Decision.GRANTED)()
         metrics.count_tokens(TokenCount.INPUT, 64)
 
     samples = scrape(segment)

@@ -210,9 +210,8 @@ class Exchange:
 
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
-        parts, body = self.gateway.parts, self.body
-        n_bytes = 0 if body is None else len(body)
-        self._grant = parts.limiter.enter(self.plan, self.head, self.fields, n_bytes, parts.estimator, now_ns)
+        parts = self.gateway.parts
+        self._grant = parts.limiter.enter(self.plan, self.head, self.fields, self.body, parts.estimator, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""

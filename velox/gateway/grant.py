@@ -12,7 +12,7 @@ when they refuse (limiter.py), or where they are kept (shm/quotas.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from velox.gateway.metering import Usage
@@ -30,15 +30,16 @@ LONGEST_DEBT_NS: Final = 600_000_000_000
 
 
 class Bound:
-    """One quota, and the rule that made it. name: as messages call it."""
+    """One quota, and the rule that made it. name: as messages call it. count_granted: when it lets a request pass."""
 
-    __slots__ = ("_behind_ns", "_looked_ns", "is_tokens", "most", "name", "quota", "scope", "unit")
+    __slots__ = ("_behind_ns", "_looked_ns", "count_granted", "is_tokens", "most", "name", "quota", "scope", "unit")
 
-    def __init__(self, quota: Quota, name: str, scope: Scope, unit: Unit) -> None:
+    def __init__(self, quota: Quota, name: str, scope: Scope, unit: Unit, count_granted: Callable[[], object]) -> None:
         self.quota: Final = quota
         self.name: Final = name
         self.scope: Final = scope
         self.unit: Final = unit
+        self.count_granted: Final = count_granted
         self.is_tokens: Final = unit is Unit.TOKENS
         self.most: Final = quota.rate.burst  # that a full bucket holds
         self._looked_ns = 0
@@ -80,14 +81,15 @@ class Bound:
 
 
 class SlotBound:
-    """Slots, and the rule that made them. name: as messages call it."""
+    """Slots, and the rule that made them. name: as messages call it. count_granted: when they let a request pass."""
 
-    __slots__ = ("name", "scope", "slots")
+    __slots__ = ("count_granted", "name", "scope", "slots")
 
-    def __init__(self, slots: Slots, name: str, scope: Scope) -> None:
+    def __init__(self, slots: Slots, name: str, scope: Scope, count_granted: Callable[[], object]) -> None:
         self.slots: Final = slots
         self.name: Final = name
         self.scope: Final = scope
+        self.count_granted: Final = count_granted
 
 
 class LimitSet:

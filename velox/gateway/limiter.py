@@ -28,7 +28,7 @@ from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
 from velox.types import BodyFields, Caller, RequestHead, Scope
 
-__all__ = ["Limiter", "OnDecision", "QuotaTable"]
+__all__ = ["DecisionCounter", "Limiter", "QuotaTable"]
 
 # Each holds a few hundred bytes. A client can make up models, but no callers.
 _KEPT_SETS: Final = 4096
@@ -49,12 +49,8 @@ _WHOSE: Final = {
     Scope.USER: "this user's",
 }
 
-# Names of ours, because the attribute of an enumeration takes 50 ns.
-_GRANTED: Final = Decision.GRANTED
-_WAITED: Final = Decision.WAITED
-
-# Told what each limit said of a request.
-OnDecision: TypeAlias = Callable[[Scope, Unit, Decision], None]
+# Returns what is called each time that a limit says this of a request.
+DecisionCounter: TypeAlias = Callable[[Scope, Unit, Decision], Callable[[], object]]
 
 
 class QuotaTable(Protocol):
@@ -77,12 +73,12 @@ class Limiter:
     """The limits of all callers, in one worker. rules: as the settings have them. max_wait_s: for a quota's turn."""
 
     def __init__(
-        self, rules: Sequence[LimitRule], table: QuotaTable, max_wait_s: float, on_decision: OnDecision
+        self, rules: Sequence[LimitRule], table: QuotaTable, max_wait_s: float, counter: DecisionCounter
     ) -> None:
         self._rules: tuple[LimitRule, ...] = ()
         self._table: Final = table
         self._max_wait_s: Final = max_wait_s
-        self._on_decision: Final = on_decision
+        self._counter: Final = counter
         self._sets: Final[Memo[tuple[bytes, str | None], LimitSet]] = Memo(_KEPT_SETS)
         # Callers share those of the gateway. Of models each caller has its own: rows that it claims are of its share.
         self._bounds: Final[Memo[tuple[int, BucketRate, int], Bound]] = Memo(_KEPT_BOUNDS)
@@ -118,17 +114,17 @@ class Limiter:
         plan: RequestPlan,
         head: RequestHead,
         fields: BodyFields,
-        n_bytes: int,
+        body: bytes | bytearray | None,
         estimator: Estimator,
         now_ns: int,
     ) -> Grant:
-        """Take what a request needs, of all that count it. n_bytes: of its body. Raises as admit() does."""
+        """Take what a request needs, of all that count it. Raises as admit() does."""
         caller = plan.caller
         found = None if self._names_models else self._sets.get((caller.id, None))
         limits = found if found is not None and found.caller is caller else self.limits(caller, head, fields.model)
         # Also of a form, which is not read: some servers look at no content-type.
-        if limits.counts_tokens and n_bytes and plan.names_model:
-            return self.admit(limits, estimator.estimate(plan.endpoint, n_bytes, fields), now_ns)
+        if limits.counts_tokens and body and plan.names_model:
+            return self.admit(limits, estimator.estimate(plan.endpoint, len(body), fields), now_ns)
         return self.admit(limits, NO_TOKENS, now_ns)
 
     def admit(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> Grant:
@@ -145,16 +141,20 @@ class Limiter:
             answer = only.quota.take(n, now_ns) if n else 0
             if answer < 0:
                 raise self._refused([(only, answer)], estimate, now_ns)
-            self._on_decision(only.scope, only.unit, _WAITED if answer else _GRANTED)
-            if not answer and limits.granted is not None:
-                return limits.granted
-            return Grant(limits, estimate, [answer] if answer else None)
+            if answer:
+                self._counter(only.scope, only.unit, Decision.WAITED)()
+                return Grant(limits, estimate, [answer])
+            only.count_granted()
+            return Grant(limits, estimate) if limits.granted is None else limits.granted
         self._look(limits, estimate, now_ns)
         waits = self._take(limits, estimate, now_ns)
         for bound, wait_ns in zip(limits.bounds, waits, strict=True):
-            self._on_decision(bound.scope, bound.unit, _WAITED if wait_ns else _GRANTED)
+            if wait_ns:
+                self._counter(bound.scope, bound.unit, Decision.WAITED)()
+            else:
+                bound.count_granted()
         for held in limits.slots:
-            self._on_decision(held.scope, Unit.CONCURRENCY, _GRANTED)
+            held.count_granted()
         return Grant(limits, estimate, waits if any(waits) else None)
 
     def _look(self, limits: LimitSet, estimate: Estimate, now_ns: int) -> None:
@@ -205,7 +205,7 @@ class Limiter:
             return NotYetError(wants)
         # A wait that may be waited for is shorter than each that may not: the longest is among the refusals.
         bound, answer = min(answers, key=lambda pair: pair[1])
-        self._on_decision(bound.scope, bound.unit, Decision.REFUSED)
+        self._counter(bound.scope, bound.unit, Decision.REFUSED)()
         n = bound.needed(estimate)
         if answer == NEVER:
             return _never(bound, n)
@@ -220,7 +220,7 @@ class Limiter:
         return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=longest_ns / _NS_PER_S)
 
     def _full(self, held: SlotBound) -> VeloxError:
-        self._on_decision(held.scope, Unit.CONCURRENCY, Decision.REFUSED)
+        self._counter(held.scope, Unit.CONCURRENCY, Decision.REFUSED)()
         message = (
             f"{_WHOSE[held.scope]} limit of {held.slots.limit} requests at a time is reached ({held.name}); "
             "retry when one has ended"
@@ -244,7 +244,8 @@ class Limiter:
                 others = self._others(rule, "concurrency", caller)
                 tag = self._tag(rule, "concurrency", caller, model)
                 held = self._table.slots(tag, rates.concurrency, open_ended=rule.is_open_ended, others=others)
-                slots.append(SlotBound(held, called(rule, "concurrency"), rule.scope))
+                granted = self._counter(rule.scope, Unit.CONCURRENCY, Decision.GRANTED)
+                slots.append(SlotBound(held, called(rule, "concurrency"), rule.scope, granted))
         return LimitSet(caller, bounds, slots)
 
     def _bound(
@@ -258,7 +259,8 @@ class Limiter:
             return known
         quota = self._table.quota(tag, bucket, open_ended=rule.is_open_ended, others=others)
         unit = Unit.TOKENS if rate == "tpm" else Unit.REQUESTS
-        return self._bounds.put((tag, bucket, others), Bound(quota, called(rule, rate), rule.scope, unit))
+        granted = self._counter(rule.scope, unit, Decision.GRANTED)
+        return self._bounds.put((tag, bucket, others), Bound(quota, called(rule, rate), rule.scope, unit, granted))
 
     def _others(self, rule: LimitRule, rate: str, caller: Caller) -> int:
         """Return the name for a caller's models beyond its share of rows; 0 where it can't make up any, or is alone."""

@@ -48,17 +48,21 @@ class RateHeaders:
 class _Unit:
     """The three headers of one unit."""
 
-    __slots__ = ("_first", "_full", "_limit", "_others", "_starts", "names")
+    __slots__ = ("_before", "_between", "_first", "_form", "_full", "_limit", "_others", "names")
 
     def __init__(self, unit: bytes, quotas: Sequence[Quota]) -> None:
         self.names: Final = tuple(b"x-ratelimit-%b-%b" % (what, unit) for what in (b"limit", b"remaining", b"reset"))
         # What never changes is written once.
-        self._starts: Final = tuple(name + b": " for name in self.names)
+        self._form: Final = b"%b: %%b\r\n%b: %%d\r\n%b: %%b\r\n" % self.names
         limits = [b"%d" % quota.rate.burst for quota in quotas]
         self._first: Final = quotas[0]
         self._limit: Final = limits[0]
         self._others: Final = tuple(zip(quotas, limits, strict=True))[1:]
-        self._full: Final = self._written(limits[0], quotas[0].rate.burst, 0)
+        self._full: Final = self._form % (limits[0], quotas[0].rate.burst, duration_text(0))
+        # With one quota all but two numbers is constant. Text is put together in half the time that bytes take.
+        limit, remaining, reset = (name.decode() for name in self.names)
+        self._before: Final = f"{limit}: {limits[0].decode()}\r\n{remaining}: "
+        self._between: Final = f"\r\n{reset}: "
 
     def headers(self, now_ns: int) -> Headers:
         """Return them as they are at this moment, as pairs."""
@@ -73,15 +77,9 @@ class _Unit:
             # A gateway that is cut off from Redis has its share of the limit, be that as full as it may.
             if not full_in_ns and remaining == self._first.rate.burst:
                 return self._full
-            return self._written(self._limit, remaining, full_in_ns)
+            return f"{self._before}{remaining}{self._between}".encode() + duration_text(full_in_ns) + b"\r\n"
         limit, remaining, full_in_ns = self._state(now_ns)
-        return self._written(limit, remaining, full_in_ns)
-
-    def _written(self, limit: bytes, remaining: int, full_in_ns: int) -> bytes:
-        limit_start, remaining_start, reset_start = self._starts
-        reset = duration_text(full_in_ns)
-        left = str(remaining).encode()
-        return b"".join((limit_start, limit, b"\r\n", remaining_start, left, b"\r\n", reset_start, reset, b"\r\n"))
+        return self._form % (limit, remaining, duration_text(full_in_ns))
 
     def _state(self, now_ns: int) -> tuple[bytes, int, int]:
         limit = self._limit

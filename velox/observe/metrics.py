@@ -93,7 +93,7 @@ class WorkerMetrics:
     """
 
     __slots__ = (
-        *("_add", "_cells", "_duration", "_limit_time", "_limits", "_parse", "_queue_wait", "_relay", "_requests"),
+        *("_add", "_cells", "_duration", "_limit_time", "_parse", "_queue_wait", "_relay", "_requests"),
         *("_slab", "_ttft"),
         *("attempt_answered", "duration", "lease_round_trip", "loop_lag", "overhead", "queue_wait", "ttft"),
     )
@@ -105,7 +105,6 @@ class WorkerMetrics:
         # Where they begin, in bytes of the memory.
         self._slab: Final = at
         self._requests: Final = at + _CELL * series.REQUESTS.first
-        self._limits: Final = at + _CELL * series.LIMIT.first
         self._duration: Final = at + _CELL * series.DURATION.first
         self._ttft: Final = at + _CELL * series.TTFT.first
         self._queue_wait: Final = at + _CELL * series.QUEUE_WAIT.first
@@ -185,9 +184,10 @@ class WorkerMetrics:
         """Count one refusal under load. Raises KeyError for a reason that is not in outcomes.SHED_REASONS."""
         self._add(self._slab + _CELL * _SHED_CELL[reason.code], 1)
 
-    def count_limit(self, scope: Scope, unit: outcomes.Unit, decision: outcomes.Decision) -> None:
-        """Count what one limit said of one request."""
-        self._add(self._limits + _CELL * ((scope * _N_UNITS + unit) * _N_DECISIONS + decision), 1)
+    def limit_counter(self, scope: Scope, unit: outcomes.Unit, decision: outcomes.Decision) -> Callable[[], object]:
+        """Return what counts one limit's decision about one request, each time it is called."""
+        cell = series.LIMIT.first + (scope * _N_UNITS + unit) * _N_DECISIONS + decision
+        return partial(self._add, self._slab + _CELL * cell, 1)
 
     def count_tokens(self, kind: outcomes.TokenCount, n: int) -> None:
         """Count `n` tokens of a model."""

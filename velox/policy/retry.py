@@ -89,31 +89,30 @@ class RetryBudget:
         # A second's share of a worker may be below one retry; it is saved up until it is one.
         self._spare = max(1.0, spare_per_s) if spare_per_s else 0.0
         self._spare_s = 0.0  # when _spare was counted last
-        # By second of the window, and their sums.
+        # By second of the window, and their sums. Requests of the second that runs are only in the sum.
         self._requests: Final = [0] * WINDOW_S
         self._retries: Final = [0] * WINDOW_S
         self._n_requests = 0
+        self._n_before = 0  # of them, before this second
         self._n_retries = 0
         self._second = 0
+        self._next_s = 1.0  # when it is over
 
     def __repr__(self) -> str:
         return f"<RetryBudget requests={self._n_requests} retries={self._n_retries} spare={self._spare:.2f}>"
 
     def on_request(self, now_s: float) -> None:
         """Count one request."""
-        second = int(now_s)
-        if second != self._second:
-            self._roll(second)
-        self._requests[second % WINDOW_S] += 1
+        if now_s >= self._next_s:
+            self._roll(int(now_s))
         self._n_requests += 1
 
     def take(self, now_s: float) -> bool:
         """Take one retry; False when none is left, and nothing is taken."""
-        second = int(now_s)
-        if second != self._second:
-            self._roll(second)
+        if now_s >= self._next_s:
+            self._roll(int(now_s))
         if (self._n_retries + 1) * 100 <= self._n_requests * self._percent:
-            self._retries[second % WINDOW_S] += 1
+            self._retries[self._second % WINDOW_S] += 1
             self._n_retries += 1
             return True
         if not self._spare_per_s:
@@ -127,13 +126,16 @@ class RetryBudget:
         return True
 
     def _roll(self, second: int) -> None:
-        """Forget the seconds that have left the window."""
+        """Begin another second, and forget those that have left the window."""
+        self._requests[self._second % WINDOW_S] = self._n_requests - self._n_before
         for passed in range(self._second + 1, min(second, self._second + WINDOW_S) + 1):
             place = passed % WINDOW_S
             self._n_requests -= self._requests[place]
             self._n_retries -= self._retries[place]
             self._requests[place] = self._retries[place] = 0
+        self._n_before = self._n_requests
         self._second = second
+        self._next_s = second + 1.0
 
 
 def retry_after_s(headers: Headers, unix_s: float) -> float | None:

@@ -105,7 +105,7 @@ def gateway_parts(
         auth=auth,
         access=Access(objects, auth, refuses_unknown=settings.unknown_objects == "refuse"),
         reader=BodyReader(),
-        limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.count_limit),
+        limiter=Limiter(settings.limit_rules, quotas, settings.rate_limit_max_wait_s, metrics.limit_counter),
         retry_rules=RetryRules(
             settings.retries, settings.retry_statuses, settings.retry_max_wait_s, settings.retry_before_fallback_s
         ),

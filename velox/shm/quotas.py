@@ -191,6 +191,8 @@ class SharedQuota:
         tat = row.tat.load()
         if row.tag.load() & ~LEAVING != self._tag:  # after the TAT, as in _look()
             tat = self._look()[0]
+        if tat <= now_ns:
+            return rate.burst, 0  # the bucket is full
         return outlook(rate, tat, now_ns)
 
     def _look(self) -> tuple[int, bool]:
