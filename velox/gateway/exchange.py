@@ -234,7 +234,10 @@ class Exchange:
             if self.plan.may_list_models and await self._list_models():
                 pass  # answered here
             else:
-                way = self._find_way()
+                routing = self.gateway.routing
+                way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
+                routing.n_open += 1
+                self._routing = routing
                 if self.gateway.parts.calls is not None and self.plan.is_recorded:
                     self._calls = await self._record_calls(self.gateway.parts.calls, way)
                 attempt: Attempt | None = self._choose(way)
@@ -342,14 +345,6 @@ class Exchange:
         self.reply = self._make_reply()
         self.reply.on_reply(ReplyHead.of(status, headers, len(body)), body, True)
         return True
-
-    def _find_way(self) -> Way:
-        """Find the route."""
-        routing = self.gateway.routing
-        way = self._way = routing.way(self.head, self.fields.model, self.plan.caller)
-        routing.n_open += 1
-        self._routing = routing
-        return way
 
     def _choose(self, way: Way) -> Attempt | None:
         """Find the first attempt, which has begun; None: those that could take it have no room now."""

@@ -607,7 +607,7 @@ class Attempt:
         member.health.begin(now_s)
         if group.learns:
             group.balancer.began(self.n, now_s)
-        member.counts.began(member.row)
+        member.began()
         if self.keys is not None:
             self.keys.begin(self.key, now_s)
 

@@ -58,7 +58,7 @@ class Gateway:
         # Of heads that passed, by shape and credential.
         self._plans: Final[Memo[tuple[HeadShape, bytes | None], RequestPlan]] = Memo(_KEPT_PLANS)
         self._shapes: Final[set[HeadShape]] = set()  # of these plans, at least
-        # Of the last head that is like no other: it is asked for when the head has come, and again with the body.
+        # Of the last head: it is asked for when the head has come, and again with the body, mostly at once.
         self._latest: tuple[RequestHead, RequestPlan] | None = None
         # A client's deadline has a timer of its own if it may come in the queue, or is short; else sweep() sees it.
         self._timed_below_s: Final = max(_SHORT_S, parts.limits.queue_timeout_s)
@@ -98,24 +98,23 @@ class Gateway:
 
     def plan(self, head: RequestHead, caller: Caller | None = None) -> RequestPlan:
         """Return what follows from a head. caller: who sent it, if that was checked already. Raises VeloxError."""
-        shape = head.shape
+        latest, shape = self._latest, head.shape
+        if latest is not None and latest[0] is head:
+            return latest[1]
         key = (shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None)
-        if not shape.is_shared and self._latest is not None and self._latest[0] is head:
-            return self._latest[1]
         plan = (self._plans.get(key) or self._plans.find(key)) if shape.is_shared else None
-        if plan is not None and (plan.has_body or not head.has_body):
-            return plan
-        parts = self.parts
-        if caller is None:
-            caller = parts.auth.check(head)
-            parts.endpoints.check(head)
-        plan = plan_of(head, caller, parts.endpoints, parts.estimator, parts.access, asks_for_keys=parts.auth.asks)
-        if shape.is_shared:
-            return self._keep(key, plan)
+        if plan is None or (head.has_body and not plan.has_body):
+            parts = self.parts
+            if caller is None:
+                caller = parts.auth.check(head)
+                parts.endpoints.check(head)
+            plan = plan_of(head, caller, parts.endpoints, parts.estimator, parts.access, asks_for_keys=parts.auth.asks)
+            if shape.is_shared:
+                self._keep(key, plan)
         self._latest = head, plan
         return plan
 
-    def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> RequestPlan:
+    def _keep(self, key: tuple[HeadShape, bytes | None], plan: RequestPlan) -> None:
         """Keep a plan: of few shapes for many callers, so that clients that change their heads fill no memory."""
         shapes = self._shapes
         shapes.add(key[0])
@@ -123,33 +122,34 @@ class Gateway:
             self._plans.clear()
             shapes.clear()
             shapes.add(key[0])
-        return self._plans.put(key, plan)
+        self._plans.put(key, plan)
 
     def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
         """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
         self.parts.auth.replace(keys)
-        self._plans.clear()
-        self._shapes.clear()
+        self._forget_plans()
 
     def change_keys(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
         """Ask for these digests no longer, and for these keys, too. As replace_keys()."""
         self.parts.auth.change(gone, come)
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
         self._plans.clear()
         self._shapes.clear()
+        self._latest = None
 
     def submit(
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> ClientExchange | None:
         """Queue a whole request; None when it was refused on the spot."""
-        shape = head.shape
         kind: type[Exchange] = Exchange
-        if shape.offer is not None:
+        if head.shape.offer is not None:
             if self._sockets.answers(head):
                 return self._sockets.open(client, head)
             kind = TunnelExchange
-        plan = self._plans.get((shape, head.values[shape.credential_at] if shape.credential_at >= 0 else None))
-        if plan is None or not plan.has_body:
-            plan = self.plan(head, caller)
+        latest = self._latest
+        plan = latest[1] if latest is not None and latest[0] is head else self.plan(head, caller)
         exchange = kind(self, client, head, body, plan)
         if body and plan.forbids_body:
             exchange.refuse(has_content())  # a length that was announced is refused by the head

@@ -7,7 +7,7 @@ gets (group.py), what is sent, or how a reply comes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,8 +31,8 @@ __all__ = ["Counts", "Member"]
 class Counts(Protocol):
     """Where the members' requests are counted, over all workers (shm/upstream_table.py)."""
 
-    def began(self, row: int) -> None:
-        """An attempt begins."""
+    def counts_begun(self, row: int) -> Callable[[], object]:
+        """Return what is called when an attempt begins."""
 
     def ended(self, row: int) -> None:
         """It is over."""
@@ -45,6 +45,9 @@ class Counts(Protocol):
 
     def count_attempt(self, row: int, outcome: AttemptOutcome) -> None:
         """Count an attempt that is over."""
+
+    def counts_attempts(self, row: int, outcome: AttemptOutcome) -> Callable[[], object]:
+        """Return what is called when an attempt is over that ended so."""
 
     def count_ejection(self, row: int) -> None:
         """Count that it was put out."""
@@ -73,7 +76,8 @@ class Member:
     has none. websockets: makes the connections that become tunnels. load: what it tells of its own load, where it is
     asked for that.
 
-    name: the upstream's. first_fields: what tells a client of its first attempt, which went there.
+    name: the upstream's. first_fields: what tells a client of its first attempt, which went there. began: called when
+    an attempt begins. answered: called when one is over whose reply was whole, and no error.
 
     lanes: how requests are put into the APIs of its provider; None: all go up as they came.
 
@@ -95,10 +99,14 @@ class Member:
     lanes: Lanes | None = None
     name: str = field(init=False)
     first_fields: AttemptFields = field(init=False)
+    began: Callable[[], object] = field(init=False)
+    answered: Callable[[], object] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.entry.name)
         object.__setattr__(self, "first_fields", AttemptFields.of(self.entry.name, 1))
+        object.__setattr__(self, "began", self.counts.counts_begun(self.row))
+        object.__setattr__(self, "answered", self.counts.counts_attempts(self.row, AttemptOutcome.OK))
 
     def __repr__(self) -> str:
         return f"<Member {self.name} {self.address} {self.pool!r} {self.health!r}>"

@@ -58,7 +58,6 @@ _STREAM_ENDS: Final = {
     Reason.UPSTREAM_TOTAL_TIMEOUT: StreamEnd.CUT,
     Reason.DRAINING: StreamEnd.DRAINING,
 }
-_OK: Final = AttemptOutcome.OK
 
 
 class RecordedExchange(Protocol):
@@ -120,7 +119,7 @@ class Recorder:
         """Note an attempt whose reply was whole."""
         if status < 400:
             self._metrics.attempt_answered()
-            member.counts.count_attempt(member.row, _OK)
+            member.answered()
             return
         self._count_attempt(member, outcome_of(status))
         if status in (401, 403):

@@ -310,8 +310,9 @@ class Reply:
         watch = self._watch = sse.EventWatch() if has_body and passed.is_sse and passed.is_plain else None
         if watch is not None:
             self._until_close = shape.until_close
-        if self._needs_first and data and (watch is None or watch.feed(data)):
-            self._tell_first(now_s)
+        if listener is not None and self._needs_first and data and (watch is None or watch.feed(data)):
+            self._needs_first = False
+            listener.on_first(now_s)
         elif watch is not None and data:
             watch.feed(data)
         may_hold = watch is not None and status < _ERRORS_FROM and translation is None

@@ -91,7 +91,8 @@ class BodyReader:
             found = _scan_tolerantly(skimmed or Skimmed(body))
         if found is None:
             raise _invalid("body is JSON but not an object")
-        return _fields(*found)
+        values, repeated = found
+        return _fields(values, repeated)
 
     def _check_content(self, data: bytes, offset: int) -> None:
         """Raise INVALID_JSON if `data` may not stand between two quotes. offset: where in the body it begins."""
@@ -207,13 +208,11 @@ def _fields(values: dict[str, object], repeated: str | None) -> BodyFields:
         raise _bad("model", "must be a string")
     fields = BodyFields(model, stream or False)
     if values:
-        _add_limits(fields, values)
-        if values:
-            _add_rare(fields, values)
+        _add_rare(fields, values)
     return fields
 
 
-def _add_limits(fields: BodyFields, values: dict[str, object]) -> None:
+def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
     for name in _MAX_TOKENS:
         if name in values:
             value = values.pop(name)
@@ -222,9 +221,8 @@ def _add_limits(fields: BodyFields, values: dict[str, object]) -> None:
                 raise _bad(name, "must be an integer of 0 or more, or null")
             if fields.max_tokens is None:
                 fields.max_tokens = value
-
-
-def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
+    if not values:
+        return
     user = values.get("user")
     # What else `user` may be is between client and upstream. A long one may be left out of a large body (body_skim).
     if isinstance(user, str) and 1 <= len(user) <= _USER_CHARS:

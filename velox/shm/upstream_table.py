@@ -36,6 +36,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, overload
 
@@ -438,6 +439,14 @@ class UpstreamCells:
     def began(self, row: int) -> None:
         """A request begins there."""
         self._add(self._own + row * self._row_bytes, 1)
+
+    def counts_begun(self, row: int) -> Callable[[], object]:
+        """Return what does as began() for one row, without a Python frame."""
+        return partial(self._add, self._own + row * self._row_bytes, 1)
+
+    def counts_attempts(self, row: int, outcome: int) -> Callable[[], object]:
+        """Return what does as count_attempt() for one row and outcome, without a Python frame."""
+        return partial(self._add, self._slab + row * _ROW_BYTES + CELL_BYTES * (ATTEMPTS + outcome), 1)
 
     def ended(self, row: int) -> None:
         """A request has ended there. Raises ValueError if none had begun. The last word on it: counts come before."""
