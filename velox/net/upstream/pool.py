@@ -197,7 +197,7 @@ class UpstreamPool:
         """Give the connection to the caller that has waited longest, else make it available."""
         if connection not in self._connections:
             return  # its dial has not returned yet, or it takes no more exchanges
-        is_settled_now = bool(self._capacity.unsettled) and self._capacity.settle(connection)
+        is_settled_now = self._capacity.settle(connection) if self._capacity.unsettled else False
         # One caller at a time: it opens its stream when it wakes, then gives the rest back.
         if not (self._waiters.waiting and connection.has_room and self._waiters.serve(connection)):
             self._available.put(connection)
