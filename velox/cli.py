@@ -2,41 +2,39 @@
 
 Knows: arguments, exit codes and what is printed where. Does not know: how any of it is done.
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
+
+What a command does is imported by its function: all processes of a gateway are forked from the one that `serve` runs
+in, and what the other commands need would stay in their memory (tests/unit/test_gateway_imports.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from velox import __version__
-from velox.runtime.account_commands import ACCOUNT_ACTIONS, add_account_commands, run_account_command
-from velox.runtime.check import check_lines
-from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
-from velox.runtime.priced import price_answers, price_lines
 from velox.settings import Problem, Settings, SettingsError, load
-from velox.settings.keys import parse_key
 from velox.settings.problems import unknown
-from velox.sim import options as sim_options
-from velox.sim import server as simulator
 
 __all__ = ["main"]
+
+# Those that need no settings.
+_KEY_ACTIONS: Final = ("new", "hash")
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command and return its exit code. argparse leaves by SystemExit, for --help too."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(frozenset(words)).parse_args(words)
     if arguments.command == "sim":
         return _sim(arguments)
-    if arguments.command == "key" and arguments.action not in ACCOUNT_ACTIONS:
+    if arguments.command == "key" and arguments.action in _KEY_ACTIONS:
         return _key(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, os.environ if environ is None else environ)
@@ -69,7 +67,6 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     if other:
         print(f"velox: --sim and {other} name two upstreams: leave one out", file=sys.stderr)
         return 2
-    # Here, not above: the gateway is loaded by the one command that runs it.
     from velox.runtime import supervisor
     from velox.runtime.reload import ConfigSource
 
@@ -95,7 +92,6 @@ def _other_than_sim(settings: Settings) -> str:
 
 def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
     """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
-    # Here, not above: a gateway needs neither.
     from velox.admin.reload_call import call_reload
     from velox.settings.loading import admin_place
 
@@ -121,7 +117,6 @@ def _missing_redis(settings: Settings) -> str:
     """
     if settings.redis_url is None:
         return ""
-    # Here, not above: the package redis is an extra.
     from velox.runtime.lease_redis import reachable
 
     why = reachable(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s)
@@ -139,6 +134,8 @@ def _missing_database(settings: Settings) -> str:
 
 
 def _check(settings: Settings, *, shows_all: bool) -> int:
+    from velox.runtime.check import check_lines
+
     missing = _missing_redis(settings) or _missing_database(settings)
     if missing:
         print(f"velox: {missing}", file=sys.stderr)
@@ -149,6 +146,10 @@ def _check(settings: Settings, *, shows_all: bool) -> int:
 
 def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what calls to a model cost. Exit code 1: no upstream has a price for it. 2: there is no such upstream."""
+    import json
+
+    from velox.runtime.priced import price_answers, price_lines
+
     names = [entry.name for entry in settings.upstreams]
     if arguments.upstream is not None and arguments.upstream not in names:
         print(f"velox prices: --upstream: {unknown('upstream', arguments.upstream, names)}", file=sys.stderr)
@@ -164,7 +165,6 @@ def _is_question(arguments: argparse.Namespace) -> bool:
 
 def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
     """Print what a route loses of a dialect. Exit code 2: there is no such route, or dialect."""
-    # Here, not above: only this needs all dialects.
     from velox.runtime.translation_losses import DIALECTS, loss_lines
 
     route = next((each for each in settings.routes if each.name == name), None)
@@ -181,6 +181,8 @@ def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
 
 def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print what the gateway would do with a request. Exit code 1: it would refuse it."""
+    from velox.runtime.explain import Question, entry_of_key, entry_of_name, explain, read_headers
+
     try:
         headers = read_headers(arguments.header or ())
     except ValueError as exc:
@@ -210,6 +212,8 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _accounts(settings: Settings, arguments: argparse.Namespace) -> int:
     """Make, change or list managed keys, teams and users."""
+    from velox.runtime.account_commands import run_account_command
+
     told = run_account_command(settings, arguments)
     for line in told.lines:
         print(line)
@@ -220,6 +224,10 @@ def _accounts(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _key(arguments: argparse.Namespace) -> int:
     """Print a new key and its entry, or the entry of the key on standard input: arguments are seen by everyone (ps)."""
+    import secrets
+
+    from velox.settings.keys import parse_key
+
     if arguments.action == "new":
         key = f"vk-{secrets.token_urlsafe(32)}"  # 256 bits: the digest of such a key needs no salt
         print(f"key    {key}")
@@ -236,6 +244,9 @@ def _key(arguments: argparse.Namespace) -> int:
 
 
 def _sim(arguments: argparse.Namespace) -> int:
+    from velox.sim import options as sim_options
+    from velox.sim import server as simulator
+
     try:
         options = sim_options.read_options(arguments)
     except ValueError as exc:
@@ -256,7 +267,6 @@ def _import(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     except OSError as exc:
         print(f"velox import: {arguments.file!r} can't be read ({exc.strerror})", file=sys.stderr)
         return 2
-    # Here, not above: a gateway needs none of it.
     from velox.importing.litellm import import_litellm
     from velox.importing.litellm_prices import import_litellm_prices
 
@@ -291,7 +301,6 @@ def _import_database(settings: Settings, arguments: argparse.Namespace, environ:
     if arguments.output is not None:
         print("velox import: litellm-db writes no file: leave out --output", file=sys.stderr)
         return 2
-    # Here, not above: a gateway needs none of it.
     from velox.runtime.moving import MovingArguments, import_litellm_db
 
     asked = MovingArguments(**{name: getattr(arguments, name) for name in MovingArguments._fields})
@@ -300,7 +309,8 @@ def _import_database(settings: Settings, arguments: argparse.Namespace, environ:
 
 def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print what was recorded, or write it elsewhere. Exit code 1: it can't be done. 2: an argument can't be used."""
-    # Here, not above: a gateway that records nothing loads no database.
+    import datetime
+
     from velox.ledger.store import StoreError
     from velox.runtime.export import ExportError, TargetError, export
     from velox.runtime.stores import record_store
@@ -330,7 +340,8 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
+    """Return a parser for a command line of these words: commands that are none of them have no arguments there."""
     parser = argparse.ArgumentParser(
         prog="velox",
         description="An LLM inference gateway. Its settings come from the environment and a YAML file.",
@@ -372,15 +383,31 @@ def _parser() -> argparse.ArgumentParser:
         "--explain", nargs=2, metavar=("ROUTE", "DIALECT"), help="what requests of a dialect would lose on a route"
     )
     _add_usage(commands)
+    _add_accounts(commands, words)
+    _add_import(commands)
+    sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
+    if "sim" in words:
+        from velox.sim import options as sim_options
+
+        sim_options.add_arguments(sim)
+    return parser
+
+
+def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser], words: frozenset[str]) -> None:
     key = commands.add_parser("key", help="make, change and list client keys", allow_abbrev=False)
+    team, user = (
+        commands.add_parser(name, help=f"make, change and list {name}s of managed keys", allow_abbrev=False)
+        for name in ("team", "user")
+    )
+    audit = commands.add_parser("audit", help="list who changed which key, team or user", allow_abbrev=False)
+    if words.isdisjoint(("key", "team", "user", "audit")):
+        return
+    from velox.runtime.account_arguments import add_account_arguments
+
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("new", help="print a new key, and its entry for VELOX_API_KEYS", allow_abbrev=False)
     actions.add_parser("hash", help="print the entry of the key on standard input", allow_abbrev=False)
-    add_account_commands(commands, actions)
-    _add_import(commands)
-    sim = commands.add_parser("sim", help="run an OpenAI-compatible simulator", allow_abbrev=False)
-    sim_options.add_arguments(sim)
-    return parser
+    add_account_arguments(actions, team, user, audit)
 
 
 def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

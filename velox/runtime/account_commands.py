@@ -1,6 +1,7 @@
 """The commands `velox key|team|user ACTION` and `velox audit`: managed keys, teams and users, as the API has them.
 
-Knows: arguments, and how an account is printed. Does not know: what a field may be (velox.accounts).
+Knows: what an action does, and how an account is printed. Does not know: what a field may be (velox.accounts), or the
+arguments of the commands (account_arguments.py).
 
 A field's value is JSON's: `--models a,b` is a list, `--rpm 60` a number, `--rpm 2k` is 2000. Whoever may write the
 ledger's folder may use these commands.
@@ -13,48 +14,19 @@ import getpass
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from velox.accounts.fields import FIELDS, RATES, time_text, view
-from velox.accounts.model import KINDS, Change, Kind
+from velox.accounts.model import Change, Kind
 from velox.accounts.service import Accounts, AccountsError, Made
 from velox.ledger.report import Row, lines
 from velox.ledger.store import StoreError
 from velox.runtime.stores import account_store
 from velox.settings import Settings
 
-__all__ = ["ACCOUNT_ACTIONS", "add_account_commands", "run_account_command"]
+__all__ = ["run_account_command"]
 
-ACCOUNT_ACTIONS: Final = ("create", "list", "show", "update", "block", "unblock", "rotate", "delete")
-_ABOUT: Final[Mapping[str, str]] = {
-    "create": "make a {}",
-    "list": "list all of them, or some",
-    "show": "print one",
-    "update": "change the fields that are given",
-    "block": "have nothing of it be used",
-    "unblock": "have it be used again",
-    "rotate": "give a key a new secret",
-    "delete": "take it away",
-}
 _LISTS: Final = frozenset({"models", "endpoints", "tags"})
-_HELP: Final[Mapping[str, str]] = {
-    "name": "for people, in logs and records",
-    "team": "id of its team",
-    "user": "id of its user",
-    "role": "team_admin: it manages the keys of its team by the API",
-    "email": "address of mail",
-    "expires": "a day (2027-01-31) or a time (2027-01-31T12:00:00Z) from which on it is no key",
-    "models": "models that may be asked for, `*` for any text, with commas between",
-    "endpoints": "groups of endpoints or patterns of paths, with commas between",
-    "tags": "words that its calls are counted under, with commas between",
-    "priority": "high, normal or low",
-    "metadata": "an object of JSON; yours, Velox reads none of it",
-    "rpm": "requests a minute",
-    "burst": "requests at once",
-    "tpm": "tokens a minute",
-    "tpm_burst": "tokens at once",
-    "concurrency": "requests at a time",
-}
 _TIMES: Final = {"": 1, "k": 1000, "M": 1_000_000}
 _COUNT: Final = re.compile(r"([0-9]{1,15})([kM]?)")
 _BUDGET: Final = re.compile(r"(\S+) (usd|tokens)/(\S+)")
@@ -64,70 +36,6 @@ _SHOWN: Final[Mapping[Kind, Sequence[str]]] = {
     "team": ("id", "name", "models", "blocked", "created"),
     "user": ("id", "name", "email", "blocked", "created"),
 }
-
-_Parsers: TypeAlias = Any  # argparse's special object of parsers, which has no public name
-
-
-def add_account_commands(commands: _Parsers, key_actions: _Parsers) -> None:
-    """Add them to a parser. key_actions: those that `velox key` has."""
-    for kind in KINDS:
-        if kind == "key":
-            _add_actions(key_actions, kind)
-        else:
-            parser = commands.add_parser(
-                kind, help=f"make, change and list {kind}s of managed keys", allow_abbrev=False
-            )
-            _add_actions(parser.add_subparsers(dest="action", required=True, metavar="ACTION"), kind)
-            _add_config(parser)
-    audit = commands.add_parser("audit", help="list who changed which key, team or user", allow_abbrev=False)
-    audit.add_argument("--kind", choices=KINDS, help="only changes of these")
-    audit.add_argument("--id", metavar="ID", help="only of this one")
-    audit.add_argument("--actor", metavar="NAME", help="only by this one")
-    audit.add_argument("--limit", type=int, default=100, metavar="N", help="so many, the last first (100)")
-    audit.add_argument("--json", action="store_true", help="print lines of JSON, with what was before and after")
-    _add_config(audit)
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="read this file; wins over VELOX_CONFIG")
-
-
-def _add_actions(actions: _Parsers, kind: Kind) -> None:
-    for action in ACCOUNT_ACTIONS:
-        if action == "rotate" and kind != "key":
-            continue
-        parser = actions.add_parser(action, help=_ABOUT[action].format(kind), allow_abbrev=False)
-        if action == "create":
-            parser.add_argument("--id", metavar="ID", help="one is made if none is given")
-            if kind == "key":
-                parser.add_argument("--digest", metavar="SHA256", help="of a key that clients have already")
-        elif action != "list":
-            parser.add_argument("id", metavar="ID", help=f"of the {kind}")
-        if action in ("create", "update"):
-            _add_fields(parser, kind, is_new=action == "create")
-        if action == "list":
-            for name in ("name", "team", "user") if kind == "key" else ("name",):
-                parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only those of this {name}")
-        if action == "rotate":
-            parser.add_argument(
-                "--grace", type=int, default=0, metavar="SECONDS", help="accept the former one, too (0)"
-            )
-        parser.add_argument("--json", action="store_true", help="print JSON")
-        if kind == "key":
-            _add_config(parser)
-
-
-def _add_fields(parser: argparse.ArgumentParser, kind: Kind, *, is_new: bool) -> None:
-    for name in FIELDS[kind]:
-        if name == "budgets":
-            example = "a budget such as `20 usd/month` or `2M tokens/day`, or its fields as JSON; may be repeated"
-            parser.add_argument("--budget", action="append", metavar="BUDGET", help=example)
-        else:
-            option = f"--{name.replace('_', '-')}"
-            parser.add_argument(option, dest=name, metavar=name.upper(), help=_HELP[name])
-    if not is_new:
-        names = [*FIELDS[kind]]
-        parser.add_argument("--clear", action="append", choices=names, metavar="FIELD", help="take a field away")
 
 
 class Told(NamedTuple):
