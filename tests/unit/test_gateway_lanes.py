@@ -7,7 +7,8 @@ import pytest
 from velox.dialects.facts import ModelFacts
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
-from velox.gateway.lanes import Asked, Lanes, Sides
+from velox.gateway.lane_request import Asked
+from velox.gateway.lanes import Lanes, Sides
 from velox.policy.routes import NO_RULES
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS

@@ -32,7 +32,7 @@ from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, RetryDecision
 from velox.gateway.hedged import HedgedAttempts, hedged
-from velox.gateway.lanes import COUNTS, AnsweredHereError, Asked
+from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
 from velox.gateway.metering import Meter, Usage, metered

@@ -33,29 +33,21 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.crossing import Dialogue, Invoked, Plain
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.forward import Forwarder
+from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked
 from velox.gateway.several import CalledMember, SeveralCalls
 from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
-from velox.policy.routes import HeaderRules
 from velox.protocol.body_edit import with_model
-from velox.protocol.token_usage import TokenUsage
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
-from velox.types import BodyFields, Headers, ReplyHead, RequestHead, Surface
+from velox.types import Headers, ReplyHead, Surface
 
-__all__ = ["COUNTS", "AnsweredHereError", "Asked", "LaneAttempt", "Lanes", "Sides"]
+__all__ = ["LaneAttempt", "Lanes", "Sides"]
 
 _KEPT_CALLS: Final = 512
 _KEPT_BYTES: Final = 256  # of what a client may choose freely in a call
-# The API whose requests each counts.
-_COUNTED_BY: Final = {
-    Surface.COUNT_MESSAGES: Surface.MESSAGES,
-    Surface.COUNT_RESPONSES: Surface.RESPONSES,
-    Surface.COUNT_GENERATE: Surface.GENERATE,
-}
-COUNTS: Final = frozenset(_COUNTED_BY)
-_COUNTED_AT: Final = {**_COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
+_COUNTED_AT: Final = {**COUNTED_BY, Surface.COUNT_CONVERSE: Surface.CONVERSE}  # an upstream's
 # How long a model's provider is not asked to count, that has said that it can't.
 _UNCOUNTED_S: Final = 600
 _JSON: Final = (b"content-type", b"application/json")
@@ -79,15 +71,6 @@ _ERRORS_OF: Final = {
 _OF_GOOGLE: Final = _EMBEDS_OF_GOOGLE | {Surface.GENERATE, Surface.COUNT_GENERATE}
 _EVENTS: Final = frozenset({b"alt=sse", b"$alt=sse", b"%24alt=sse"})  # in a query
 _IN_PATH: Final = frozenset({Envelope.CLAUDE_VERTEX, Envelope.CLAUDE_BEDROCK})
-
-
-class AnsweredHereError(Exception):
-    """No upstream is asked: this is the answer, of status 200."""
-
-    def __init__(self, headers: Headers, body: bytes) -> None:
-        super().__init__("answered here")
-        self.headers: Final = headers
-        self.body: Final = body
 
 
 class Sides(NamedTuple):
@@ -116,33 +99,6 @@ class LaneAttempt(Protocol):
 
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether a reply is not for the client, because there is another attempt."""
-
-
-class Asked(NamedTuple):
-    """One request, as far as its lane depends on it.
-
-    model: the one to ask for; None: none is named. rules: of its route, for the fields that go up. id, now_s: as in
-    form.Call. strict: a field that would be dropped is refused. has_limits: Velox tells its own limits with the reply.
-    to_be_read: Velox reads the reply, which must not be compressed then. on_bug, on_tokens: as in TranslatedReply.
-    on_translated: called with the client's API, the upstream's, and how many fields were left out. on_lost: called with
-    both for each thing that the answer loses.
-    """
-
-    surface: Surface
-    head: RequestHead
-    fields: BodyFields
-    body: bytes | bytearray | None
-    model: str | None
-    rules: HeaderRules
-    id: str
-    now_s: int
-    strict: bool
-    has_limits: bool
-    to_be_read: bool
-    on_bug: Callable[[Exception], None]
-    on_tokens: Callable[[TokenUsage], None] | None
-    on_translated: Callable[[Surface, Surface, int], None]
-    on_lost: Callable[[Surface, Surface], None]
 
 
 class Lanes:
@@ -302,7 +258,7 @@ class Lanes:
     def estimate(self, asked: Asked) -> AnsweredHereError:
         """Return the estimate for a request to count that no API of the upstream can count. Raises VeloxError."""
         losses = Losses()
-        client, model = self._both(asked, _COUNTED_BY[asked.surface], Surface.CHAT, losses)
+        client, model = self._both(asked, COUNTED_BY[asked.surface], Surface.CHAT, losses)
         try:
             body = Counting(client, asked.surface, model, Surface.CHAT, losses).estimate(asked.body or b"")
         except BadRequestError as exc:
@@ -316,7 +272,7 @@ class Lanes:
         if until_s is not None and asked.now_s < until_s:
             raise self.estimate(asked)
         losses = Losses(strict=asked.strict)
-        client, model = self._both(asked, _COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
+        client, model = self._both(asked, COUNTED_BY[asked.surface], _COUNTED_AT[call.api], losses)
         is_vertex = self._row.name == "vertex"
         counting = Counting(client, asked.surface, model, call.api, losses, is_vertex=is_vertex)
         try:
@@ -376,7 +332,7 @@ class Lanes:
 
     def _crossing(self, call: TargetCall, attempt: LaneAttempt, asked: Asked) -> UpstreamRequest:
         """Put a request into another dialect."""
-        if asked.surface in _COUNTED_BY:
+        if asked.surface in COUNTED_BY:
             return self._count(call, attempt, asked)
         if asked.surface in _EMBEDS:
             return self._embed(call, attempt, asked)

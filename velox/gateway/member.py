@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
-from velox.gateway.lanes import Lanes
 from velox.gateway.reply_fields import AttemptFields
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
@@ -24,6 +23,9 @@ from velox.policy.balance.scraped import ScrapedLoad
 from velox.policy.concurrency import ConcurrencyLimit, Unlimited
 from velox.policy.health.member import MemberHealth
 from velox.policy.routes import Timeouts, UpstreamEntry
+
+if TYPE_CHECKING:  # loads the dialects, which most gateways don't need
+    from velox.gateway.lanes import Lanes
 
 __all__ = ["Counts", "Member"]
 

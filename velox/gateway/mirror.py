@@ -25,7 +25,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.group import Attempt, Group
-from velox.gateway.lanes import AnsweredHereError
+from velox.gateway.lane_request import AnsweredHereError
 from velox.gateway.metering import Meter
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing

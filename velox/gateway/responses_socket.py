@@ -1,10 +1,8 @@
-"""WebSockets of the Responses API that Velox answers itself: each message of a client is a request like any other.
+"""One WebSocket of the Responses API that Velox answers itself: each message of the client is a request like any other.
 
-    ResponsesSockets.answers()  no upstream could take such a WebSocket as a tunnel: some speak another API
-    check(), open()             the handshake: key, origin, a place among the tunnels (VELOX_MAX_TUNNELS); the 101
-    ResponsesSocket             frames in, messages out; one answer at a time in each lane (`stream_id`)
-      Turn                      a `response.create` as POST to the same path: the whole way of a request (exchange.py),
-                                whose events are messages
+    ResponsesSocket   frames in, messages out; one answer at a time in each lane (`stream_id`)
+      Turn            a `response.create` as POST to the same path: the whole way of a request (exchange.py), whose
+                      events are messages
 
 Knows: which requests a connection makes, when it ends, what it keeps. Does not know: what happens to a request, or what
 is in its events (dialects/responses/socket.py).
@@ -15,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from velox.dialects.form import ApiError, Call
@@ -26,7 +24,6 @@ from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason, VeloxError
 from velox.gateway.parts import Parts
 from velox.gateway.routing import Routing
-from velox.gateway.tunnel import check_page
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.tunnel import UNSENT_BYTES
 from velox.protocol.websocket import GOING_AWAY, POLICY, accept_value, close_frame
@@ -42,9 +39,9 @@ from velox.protocol.websocket_frames import (
     frame,
 )
 from velox.providers.rows import OPENAI
-from velox.types import Caller, Endpoint, Header, Headers, RequestHead, Surface
+from velox.types import Caller, Endpoint, Header, Headers, RequestHead
 
-__all__ = ["ResponsesSocket", "ResponsesSockets", "SocketOwner", "forget_oldest"]
+__all__ = ["ResponsesSocket", "SocketOwner"]
 
 _PROTOCOL_ERROR: Final = 1002
 _NORMAL: Final = 1000
@@ -55,8 +52,6 @@ _MOST_ERROR_BYTES: Final = 64 * 1024
 _MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
 _MOST_WAITING: Final = 32
 _MOST_WAITING_BYTES: Final = MOST_BYTES
-# Of the conversations of all connections of a worker.
-_MOST_KEPT_BYTES: Final = 256 * 1024 * 1024
 _MOST_TURNS: Final = 16
 _CLOSE_S: Final = 2.0  # how long a client may take to answer a Close frame
 # Of the handshake alone, or said of each body anew.
@@ -97,67 +92,6 @@ class SocketOwner(Protocol):
 class _TlsTransport(Protocol):
     def set_read_buffer_limits(self, high: int, low: int) -> None:
         """See net/tunnel.py."""
-
-
-class ResponsesSockets:
-    """Those of one worker."""
-
-    def __init__(self, owner: SocketOwner) -> None:
-        self._owner: Final = owner
-        self._open: Final[set[ResponsesSocket]] = set()
-
-    def __repr__(self) -> str:
-        return f"<ResponsesSockets {len(self._open)}>"
-
-    def answers(self, head: RequestHead) -> bool:
-        """Say whether a WebSocket that a head asks for is answered here, and not passed on as a tunnel.
-
-        No upstream can be chosen before the first message names a model: so none may be unable to take it.
-        """
-        owner = self._owner
-        if owner.parts.endpoints.facts(head.path).surface is not Surface.RESPONSES:
-            return False
-        lanes = [member.lanes for member in owner.routing.members]
-        return any(each is not None and not each.takes_sockets for each in lanes)
-
-    def check(self, head: RequestHead) -> Caller:
-        """Return the caller of a handshake. Raises VeloxError."""
-        parts = self._owner.parts
-        caller = parts.auth.check(head)
-        parts.endpoints.check(head)
-        if not parts.auth.asks:
-            check_page(head)
-        return caller
-
-    def open(self, client: Client, head: RequestHead) -> ResponsesSocket | None:
-        """Answer a handshake; None: it was refused."""
-        owner = self._owner
-        socket = ResponsesSocket(owner, client, head, self._closed)
-        try:
-            if owner.draining:
-                raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
-            owner.parts.tunnels.take(socket)
-        except VeloxError as error:
-            owner.refuse(client, head, error)
-            return None
-        self._open.add(socket)
-        owner.loop.call_soon(socket.switch)  # the connection is still in the midst of reading the head
-        return socket
-
-    def sweep(self, now_s: float, *, is_short_of_memory: bool) -> None:
-        """End what takes too long. now_s: the loop's time."""
-        for socket in tuple(self._open):
-            socket.check(now_s, is_short_of_memory=is_short_of_memory)
-        forget_oldest(self._open, _MOST_KEPT_BYTES)
-
-    def close_all(self, text: str) -> None:
-        """End all of them."""
-        for socket in tuple(self._open):
-            socket.close(GOING_AWAY, text)
-
-    def _closed(self, socket: ResponsesSocket) -> None:
-        self._open.discard(socket)
-        self._owner.parts.tunnels.give(socket)
 
 
 class ResponsesSocket(asyncio.BufferedProtocol):
@@ -555,25 +489,6 @@ class Turn(PairsOnly):
                 message = "the upstream answered with no event stream, which was asked for"
             self._fail(ApiError(kind_of(_BAD_GATEWAY), _BAD_GATEWAY, message))
         self._socket.turn_over(self)
-
-
-class Keeping(Protocol):
-    """A connection, as far as it holds memory."""
-
-    messages: SocketMessages
-    moved_s: float
-
-
-def forget_oldest(sockets: Collection[Keeping], most_bytes: int) -> None:
-    """Have those forget their conversations that were silent for longest, until all keep no more than so much."""
-    n_bytes = sum(socket.messages.kept_bytes for socket in sockets)
-    if n_bytes <= most_bytes:
-        return
-    for socket in sorted(sockets, key=lambda each: each.moved_s):
-        n_bytes -= socket.messages.kept_bytes
-        socket.messages.forget()
-        if n_bytes <= most_bytes:
-            return
 
 
 def _turn_fields(head: RequestHead) -> tuple[Header, ...]:

@@ -1,9 +1,12 @@
-"""Which classes read and write which dialect. A part of the composition root.
+"""Which classes read and write which dialect, and the lanes of an upstream. A part of the composition root.
 
-Knows: the classes. Does not know: what any of them does, or which requests need them (gateway/lanes.py).
+Knows: the classes. Does not know: what any of them does, which requests need them (gateway/lanes.py), or which
+upstreams have lanes (on_demand.py).
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from velox.dialects.chat.client import ChatClient
 from velox.dialects.chat.model import ChatModel
@@ -15,10 +18,13 @@ from velox.dialects.messages.client import MessagesClient
 from velox.dialects.messages.model import MessagesModel
 from velox.dialects.responses.client import ResponsesClient
 from velox.dialects.responses.model import ResponsesModel
-from velox.gateway.lanes import Sides
+from velox.gateway.lanes import Lanes, Sides
+from velox.policy.routes import UpstreamEntry
+from velox.providers.model_facts import facts_of
+from velox.providers.rows import PROVIDERS
 from velox.types import Surface
 
-__all__ = ["sides"]
+__all__ = ["lanes_of", "sides"]
 
 
 def sides() -> Sides:
@@ -39,3 +45,9 @@ def sides() -> Sides:
             Surface.GENERATE: lambda facts, losses, _: GenerateModel(facts, losses, schemas),
         },
     )
+
+
+def lanes_of(entry: UpstreamEntry) -> Lanes:
+    """Return how requests are put into the APIs of an upstream's provider."""
+    row = PROVIDERS[entry.provider]
+    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis)

@@ -11,12 +11,10 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from velox.errors import VeloxError
 from velox.gateway.forward import Forwarder
-from velox.gateway.lanes import Lanes
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
 from velox.net.upstream.dialer import Dialer, DialTarget
@@ -34,15 +32,17 @@ from velox.policy.health.member import ActiveRules, MemberHealth, MemberRules, P
 from velox.policy.routes import ProbeEntry, UpstreamEntry
 from velox.protocol.http2_engines import engine_factory
 from velox.providers.authority import Authority
-from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.authorities import Authorities
 from velox.runtime.capacity import share
-from velox.runtime.dialects import sides
+from velox.runtime.on_demand import has_lanes
 from velox.settings import Settings
 from velox.settings.parse import origin as parse_origin
 from velox.shm.upstream_table import Label, UpstreamCells
 from velox.types import Origin
+
+if TYPE_CHECKING:
+    from velox.gateway.lanes import Lanes
 
 __all__ = ["MemberMaker", "dial_targets", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 
@@ -249,10 +249,12 @@ def _forwarder(
 
 def _lanes(entry: UpstreamEntry) -> Lanes | None:
     """Return how requests are put into the APIs of an upstream's provider; None: nothing is known of these."""
-    row = PROVIDERS[entry.provider]
-    if not entry.apis and not any(family.native for family in row.families):
+    if not has_lanes(entry):
         return None
-    return Lanes(sides(), row, dict(entry.parameters), partial(facts_of, row, own=entry.model_facts), entry.apis)
+    # Here, not above: it loads all dialects (on_demand.py).
+    from velox.runtime.dialects import lanes_of
+
+    return lanes_of(entry)
 
 
 def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:

@@ -17,7 +17,8 @@ from velox.policy.routes import UpstreamEntry
 from velox.providers.provider import Keyless
 from velox.providers.renewal import FetchError, Question, Reply
 from velox.providers.rows import PROVIDERS
-from velox.runtime.authorities import Chains
+from velox.runtime.chains import Chains
+from velox.runtime.on_demand import signs_in
 from velox.runtime.outside import NetOutside
 from velox.settings import Settings
 
@@ -43,7 +44,7 @@ class _FilesOnly(NetOutside):
 def sign_in_lines(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each upstream that signs in with credentials of a cloud."""
     for entry in settings.upstreams:
-        if not entry.keys and PROVIDERS[entry.provider].keyless is not Keyless.CLIENT:
+        if signs_in(entry):
             yield _line(entry, environment)
 
 

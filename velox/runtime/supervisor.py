@@ -45,6 +45,7 @@ from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
+from velox.runtime.on_demand import importing
 from velox.runtime.process import end, how_it_ended
 from velox.runtime.reload import ConfigSource, Reload
 from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Watchdog
@@ -206,6 +207,8 @@ class Supervisor:
         if self._with_simulator:
             self._sim_pid, self._sim_origin = children.start_simulator(self._listeners)
         self._enroll(self._settings)
+        for _ in importing(self._settings):
+            pass
         # What is loaded now is never garbage; frozen, the children share its pages for as long as they live.
         gc.collect()
         gc.freeze()

@@ -64,6 +64,7 @@ from velox.runtime.key_follower import KeyFollower
 from velox.runtime.leases import LeaseClient, LeasePipes
 from velox.runtime.listeners import ClientListener
 from velox.runtime.members import MemberMaker, member_upkeep
+from velox.runtime.on_demand import importing
 from velox.runtime.priced import call_prices
 from velox.runtime.process import return_large_blocks, wake
 from velox.settings import Settings
@@ -420,6 +421,7 @@ class Worker:
 
     def _change(self, settings: Settings) -> Generator[None, None, None]:
         """Work with other settings from the last step on: with what of them can change while a worker runs."""
+        yield from importing(settings)
         routing = yield from self._fleet.replacing(settings)
         self._gateway.routing = routing
         self._upkeep.replace(routing.members)

@@ -1,0 +1,68 @@
+"""What only some configurations need, and the modules that it is in: the memory of a gateway has no more than it uses.
+
+    importing()   imports what a configuration needs, a module in a step. The supervisor takes all steps before it
+                  forks, so that the processes share the pages and no request waits for an import; a worker takes them
+                  in turns of its loop when a reload brings what it has not had
+
+Whoever makes such a part imports it where it is made: members.py, authorities.py, engine_factory().
+
+Knows: who needs what. Does not know: what a part does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from velox.policy.routes import UpstreamEntry
+from velox.protocol.http2_engines import engine_factory
+from velox.providers.provider import Keyless
+from velox.providers.rows import PROVIDERS
+from velox.settings import Settings
+
+__all__ = ["has_lanes", "importing", "signs_in"]
+
+# In pieces that take some milliseconds each.
+_LANES: Final = (
+    "velox.dialects.form",
+    "velox.dialects.chat.client",
+    "velox.dialects.chat.model",
+    "velox.dialects.converse.model",
+    "velox.dialects.generate.client",
+    "velox.dialects.generate.model",
+    "velox.dialects.messages.client",
+    "velox.dialects.messages.model",
+    "velox.dialects.responses.client",
+    "velox.dialects.responses.model",
+    "velox.gateway.lanes",
+    "velox.gateway.responses_socket",
+    "velox.runtime.dialects",
+)
+_AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains")
+
+
+def has_lanes(entry: UpstreamEntry) -> bool:
+    """Say whether requests may have to be put into another dialect, envelope or path for an upstream."""
+    return bool(entry.apis) or any(family.native for family in PROVIDERS[entry.provider].families)
+
+
+def signs_in(entry: UpstreamEntry) -> bool:
+    """Say whether credentials of a cloud sign the requests to an upstream in."""
+    return not entry.keys and PROVIDERS[entry.provider].keyless is not Keyless.CLIENT
+
+
+def importing(settings: Settings) -> Iterator[None]:
+    """Import what some settings need; yield after each module."""
+    engine_factory(settings.http2_engine)
+    yield
+    for name in _modules(settings):
+        importlib.import_module(name)
+        yield
+
+
+def _modules(settings: Settings) -> Iterable[str]:
+    if any(map(has_lanes, settings.upstreams)):
+        yield from _LANES
+    if any(map(signs_in, settings.upstreams)):
+        yield from _AUTHORITIES
