@@ -31,7 +31,8 @@ from velox.ledger.record import Flag, Tokens
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Question
 from velox.ledger.writer import CallNames, CallStart, CallWriter
-from velox.runtime.ledger import LedgerFolder, run_ledger
+from velox.runtime.ledger import run_ledger
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import Settings, load
 
 __all__ = ["main"]

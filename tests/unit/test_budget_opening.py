@@ -21,7 +21,7 @@ from velox.ledger.store import Batch, Numbered
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, read_spent
-from velox.runtime.ledger import LedgerFolder
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 from velox.shm.budget_table import BudgetMemory, BudgetTable
 from velox.types import Budget, KeyEntry

@@ -14,14 +14,11 @@ import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 from velox.admin.message import HTML, TEXT, AdminRequest, RefusalError, Reply
-from velox.profiling import flamegraph, pprof
-from velox.profiling.flamegraph import SCRIPT
 from velox.profiling.samples import Profile
 
 __all__ = ["Collect", "ProfilePage", "index_page"]
@@ -32,9 +29,6 @@ Collect: TypeAlias = Callable[[float, int], Awaitable[Profile]]
 _SECONDS: Final = range(1, 61)
 _HZ: Final = range(1, 501)
 
-# The picture runs its own script and loads nothing; a second script, however it got in, is not that one.
-_SCRIPT_DIGEST: Final = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-_SVG_POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT_DIGEST}'"
 # What is between the two comments is shown only where profiles can be taken.
 _PAGE: Final = Path(__file__).with_name("index.html").read_text("utf-8")
 _PROFILES: Final = re.sub("<!-- .* -->\n", "", _PAGE)
@@ -42,17 +36,7 @@ _INDEX: Final = re.sub("(?s)<!-- with profiles -->.*<!-- end -->\n", "", _PAGE)
 _HTML_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    content_type: str
-    headers: tuple[tuple[str, str], ...]
-
-
-_FORMATS: Final = {
-    "svg": _Format("image/svg+xml", (("Content-Security-Policy", _SVG_POLICY),)),
-    "pprof": _Format("application/octet-stream", (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)),
-    "folded": _Format(TEXT, ()),
-}
+_CONTENT_TYPES: Final = {"svg": "image/svg+xml", "pprof": "application/octet-stream", "folded": TEXT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +65,9 @@ class ProfilePage:
     async def reply(self, request: AdminRequest) -> Reply:
         """Take a profile. Raises RefusalError: 400 for a bad query, 429 while another is taken or just was."""
         query = _parse_query(request)
-        chosen = _FORMATS[query.format]
+        content_type = _CONTENT_TYPES[query.format]
         if request.is_head:
-            return Reply(200, None, chosen.content_type, chosen.headers)
+            return Reply(200, None, content_type, await asyncio.to_thread(_headers, query.format))
         if self._taking:
             # How long the other one takes is known here to a second or so only.
             raise RefusalError(429, "another profile is being taken", (("Retry-After", "5"),))
@@ -100,10 +84,26 @@ class ProfilePage:
             self._taking = False
         # Megabytes at worst; on a thread, so that a scrape does not wait for it.
         body = await asyncio.to_thread(_encode, profile, query.format)
-        return Reply(200, body, chosen.content_type, chosen.headers)
+        return Reply(200, body, content_type, await asyncio.to_thread(_headers, query.format))
+
+
+def _headers(wanted: str) -> tuple[tuple[str, str], ...]:
+    if wanted == "pprof":
+        return (("Content-Disposition", 'attachment; filename="velox-cpu.pb.gz"'),)
+    if wanted == "folded":
+        return ()
+    from velox.profiling.flamegraph import SCRIPT
+
+    # The picture runs its own script and loads nothing; a second script, however it got in, is not that one.
+    digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (("Content-Security-Policy", policy),)
 
 
 def _encode(profile: Profile, wanted: str) -> bytes:
+    # Here, not above: a profile takes seconds, but few gateways are ever asked for one.
+    from velox.profiling import flamegraph, pprof
+
     match wanted:
         case "svg":
             return flamegraph.render(profile).encode()
@@ -119,7 +119,7 @@ def _parse_query(request: AdminRequest) -> _Query:
     if len(given) != len(pairs) or not given.keys() <= {"seconds", "hz", "format"}:
         raise RefusalError(400, "the parameters are seconds, hz and format, each once at most")
     wanted = given.get("format", _default_format(request))
-    if wanted not in _FORMATS:
+    if wanted not in _CONTENT_TYPES:
         raise RefusalError(400, "format must be svg, pprof or folded")
     return _Query(
         seconds=_whole_number(given.get("seconds", "10"), _SECONDS, "seconds must be a whole number from 1 to 60"),
@@ -143,8 +143,19 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
 
 def index_page(request: AdminRequest, *, with_profiles: bool, problems: Sequence[str] = ()) -> Reply:
     """Return the page that says what there is, and what is wrong. The Host header in it passed the server's check."""
-    host = escape(request.host or "127.0.0.1:6060")
+    host = _escaped(request.host or "127.0.0.1:6060")
     page = (_PROFILES if with_profiles else _INDEX).replace("{host}", host)
-    lines = "".join(f"<li>{escape(problem)}" for problem in problems)
+    lines = "".join(f"<li>{_escaped(problem)}" for problem in problems)
     page = page.replace("{problems}", f"<h2>Not as it should be</h2>\n<ul>{lines}</ul>" if lines else "")
     return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))
+
+
+def _escaped(text: str) -> str:
+    """Return a text as HTML. The library `html` does the same, and takes half a megabyte for names of characters."""
+    return (
+        text.replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+        .replace('"', "&quot;")
+        .replace("'", "&#x27;")
+    )

@@ -19,26 +19,45 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 import uvloop
 
 from velox.admin import metrics_page
-from velox.admin.api.service import Api
 from velox.admin.connection import HEAD_BYTES, Incoming, PlainStream, Stream, TlsStream, has_private_peer
 from velox.admin.health import Readiness
 from velox.admin.message import AdminRequest, RefusalError, Reply, parse_request, write_reply
 from velox.admin.pprof import ProfilePage, index_page
 from velox.admin.reload import ReloadPage
-from velox.admin.roles import TokenCheck
+from velox.admin.roles import Role, TokenCheck
 
-__all__ = ["AdminApp", "run", "serve"]
+__all__ = ["PAGES", "AdminApp", "Api", "run", "serve"]
 
+# What AdminApp serves itself.
+PAGES: Final = frozenset(
+    {
+        *("/", "/metrics", "/healthz", "/livez", "/readyz", "/reload"),
+        *("/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"),
+    }
+)
 MAX_CONNECTIONS: Final = 64
 BEAT_S: Final = 0.25
 
 _log: Final = logging.getLogger(__name__)
+
+
+class Api(Protocol):
+    """What is served at paths that are no pages (api/service.py)."""
+
+    def takes(self, path: str) -> bool:
+        """Tell whether a path is the API's."""
+
+    def admit(self, request: AdminRequest, role: Role | None) -> None:
+        """Refuse what is refused whatever its body is. Raises RefusalError."""
+
+    async def reply(self, request: AdminRequest, role: Role | None) -> Reply:
+        """Answer a request. Raises RefusalError."""
 
 
 class AdminApp:

@@ -33,7 +33,7 @@ from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Tot
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
 from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_budgets, rules_of, subjects
-from velox.runtime.ledger import LedgerFolder
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory, BudgetTable

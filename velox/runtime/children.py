@@ -19,13 +19,13 @@ from velox import __version__
 from velox.admin import metrics_page
 from velox.admin import server as admin_server
 from velox.admin.health import Readiness, WorkerHealth, readiness
+from velox.admin.late_api import LateApi
 from velox.admin.pprof import ProfilePage
 from velox.admin.reload import ReloadAnswers, ReloadPage
 from velox.profiling.remote import collect
-from velox.runtime.admin_api import admin_api
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases import LeasePipes
-from velox.runtime.ledger import LedgerFolder, run_ledger
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, spawn, wake
 from velox.runtime.worker import WorkerContext, run_worker
@@ -36,8 +36,6 @@ from velox.shm.record_ring import RecordRing
 from velox.shm.segment import Segment
 from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
-from velox.sim import server as simulator
-from velox.sim.options import SimOptions
 from velox.types import Address
 
 __all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "admin", "start_simulator", "worker"]
@@ -105,6 +103,9 @@ class LedgerProcess:
     def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
         """Keep records, in a process of its own, until SIGTERM."""
         listeners.close_others(None)
+        # Here, not above: no other process needs it.
+        from velox.runtime.ledger import run_ledger
+
         return run_ledger(self._settings, self.folder, budgets)
 
     def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
@@ -163,7 +164,7 @@ class LeaseProcess:
     def run(self, listeners: Listeners) -> int:
         """Be the keeper, in a process of its own, until SIGTERM."""
         listeners.close_others(None)
-        # Here, not above: the package redis is an extra.
+        # Here, not above: no other process needs it, and the package redis is an extra.
         from velox.runtime.lease_keeper import run_keeper
 
         return run_keeper(self._settings, self._segment, self._quotas, self.pipes, self._budgets)
@@ -243,10 +244,20 @@ def admin(
         viewer_token=None if settings.admin_viewer_token is None else settings.admin_viewer_token.reveal(),
         host_names=settings.admin_hosts,
         tls=None if certificate is None else lambda: certificate.context,
-        api=admin_api(settings, __version__, budgets),
+        api=_api(settings, budgets),
     )
     admin_server.run(sock, app, beat)
     return 0
+
+
+def _api(settings: Settings, budgets: BudgetMemory | None) -> admin_server.Api:
+    def make() -> admin_server.Api:
+        # Here, not above: what records nothing loads no database (on_demand.py).
+        from velox.runtime.admin_api import admin_api
+
+        return admin_api(settings, __version__, budgets)
+
+    return LateApi(make) if settings.ledger is None else make()
 
 
 def start_simulator(listeners: Listeners) -> tuple[int, str]:
@@ -260,6 +271,10 @@ def start_simulator(listeners: Listeners) -> tuple[int, str]:
 
 def _simulate(listeners: Listeners, sock: socket, port: int) -> int:
     listeners.close_others(None)
+    # Here, not above: no other process needs it.
+    from velox.sim import server as simulator
+    from velox.sim.options import SimOptions
+
     simulator.run(SimOptions(port=port), lambda _line: None, sock=sock)
     return 0
 

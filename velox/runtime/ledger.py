@@ -1,7 +1,7 @@
-"""The ledger's process, and the folder that it shares with the workers.
+"""The ledger's process.
 
-Knows: which files there are, who opens them when, and what is done when the store can't be used. Does not know: what a
-record is (velox.ledger), or when a process is started (supervisor.py).
+Knows: what is kept when, and what is done when the store can't be used. Does not know: what a record is (velox.ledger),
+or when a process is started (supervisor.py).
 
     supervisor    makes the rings before it forks; puts what a dead worker had open among its records
     workers       each writes into the ring of its block
@@ -14,7 +14,6 @@ never wait for any of it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import select
@@ -23,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.store import AccountStore
@@ -31,61 +30,17 @@ from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.store import Store, StoreError
 from velox.observe.oplog import operations_logger
 from velox.runtime.budget_alerts import AlertWatch
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
-from velox.shm.record_ring import RECORD_BYTES, RecordRing, RingError
 
-__all__ = ["LedgerFolder", "run_ledger"]
+__all__ = ["run_ledger"]
 
 _TURN_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 3600.0
 _KEYS_S: Final = 0.1  # in each turn
-
-
-class LedgerFolder:
-    """The rings of one gateway, in its folder. Raises RingError where they can't be had."""
-
-    def __init__(self, path: Path, blocks: int, n_records: int) -> None:
-        self.path: Final = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise RingError(f"{path}: {exc.strerror}") from exc
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            raise RingError(f"{path}: another gateway uses it; each needs a folder of its own") from exc
-        self._rings: Final = [RecordRing(path / f"{block}.ring", n_records) for block in range(blocks)]
-        # Of a time with more workers: what is in them is not lost.
-        names = {f"{block}.ring" for block in range(blocks)}
-        self._others: Final = [RecordRing(each, 1) for each in sorted(path.glob("*.ring")) if each.name not in names]
-        for ring in self.all:
-            ring.recover()
-
-    def __repr__(self) -> str:
-        return f"<LedgerFolder {self.path}, {len(self.all)} rings>"
-
-    @classmethod
-    def of(cls, settings: Settings, blocks: int) -> Self | None:
-        """Return the folder of a gateway; None: it records nothing."""
-        if settings.ledger is None:
-            return None
-        return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES)
-
-    @property
-    def all(self) -> list[RecordRing]:
-        """Return all rings, those that nobody writes any more among them."""
-        return [*self._rings, *self._others]
-
-    def __getitem__(self, block: int) -> RecordRing:
-        return self._rings[block]
-
-    def release(self) -> None:
-        """Let another gateway have the folder, as soon as all processes that were forked are gone, too."""
-        os.close(self._lock)
 
 
 def run_ledger(

@@ -39,6 +39,9 @@ _LANES: Final = (
     "velox.gateway.responses_socket",
     "velox.runtime.dialects",
 )
+# asyncpg is left to the processes that ask the database: no worker does.
+_FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")
+_LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores")
 _AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains")
 
 
@@ -66,3 +69,7 @@ def _modules(settings: Settings) -> Iterable[str]:
         yield from _LANES
     if any(map(signs_in, settings.upstreams)):
         yield from _AUTHORITIES
+    if settings.ledger is not None:
+        yield from _LEDGER
+        if settings.ledger_database is None:
+            yield from _FILES

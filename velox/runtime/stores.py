@@ -1,15 +1,16 @@
 """Where a gateway keeps records and accounts: files in its folder, or a database that it shares with others.
 
 Knows: which settings decide that. Does not know: what is kept (velox.ledger, velox.accounts).
+
+Each store is imported where it is opened: only one of them is needed, and PostgreSQL's needs a package that not every
+installation has.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from velox.accounts.sqlite import SqliteAccounts
 from velox.accounts.store import AccountStore
-from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Store, StoreError
 from velox.runtime.gateway_name import gateway_name
 from velox.settings import Settings
@@ -21,8 +22,9 @@ def record_store(settings: Settings, *, is_reader: bool = False, is_own: bool = 
     """Open the records of a gateway, and of those with the same database unless is_own. Raises StoreError."""
     folder = _folder(settings)
     if settings.ledger_database is None:
+        from velox.ledger.sqlite import SqliteStore
+
         return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader)
-    # Here: it needs a package that not every installation has.
     from velox.ledger.postgres import PostgresStore
 
     gateway = "" if is_reader and not is_own else _gateway(folder)
@@ -34,6 +36,8 @@ def account_store(settings: Settings, *, is_reader: bool = False) -> AccountStor
     """Open the accounts of a gateway. Raises StoreError."""
     folder = _folder(settings)
     if settings.ledger_database is None:
+        from velox.accounts.sqlite import SqliteAccounts
+
         return SqliteAccounts(folder, is_reader=is_reader)
     from velox.accounts.postgres import PostgresAccounts
 

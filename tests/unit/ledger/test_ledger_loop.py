@@ -10,7 +10,8 @@ from tests.unit.ledger.made import made_call, write
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch
 from velox.ledger.writer import CallWriter
-from velox.runtime.ledger import LedgerFolder, LedgerLoop
+from velox.runtime.ledger import LedgerLoop
+from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 
 
