@@ -17,7 +17,7 @@ from velox.policy.routes import KeyRef, ProbeEntry, Target, Timeouts
 from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
 from velox.settings.header_rules import NEVER_SET
-from velox.settings.tree import tree_of
+from velox.settings.yaml_nodes import tree_of
 from velox.types import Secret
 
 KEY = "sk-proj-very-secret-0123456789"

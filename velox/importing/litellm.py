@@ -27,7 +27,8 @@ from velox.outcomes import Refusal
 from velox.policy.patterns import covers
 from velox.policy.routes import Balance
 from velox.settings.problems import Problem
-from velox.settings.tree import Entry, Tree, compose, place, tree_of
+from velox.settings.tree import Entry, Tree
+from velox.settings.yaml_nodes import compose, place, tree_of
 
 __all__ = ["Imported", "import_litellm"]
 

@@ -21,7 +21,8 @@ from velox.policy.budget_rules import BUDGET_SCOPES, BudgetRule, BudgetScope
 from velox.settings import parse
 from velox.settings.limits import parse_names
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, Tree, compose, fields_of, list_items
+from velox.settings.tree import Entry, Tree, fields_of
+from velox.settings.yaml_file import compose, list_items
 
 __all__ = ["parse_budget_list", "parse_budgets", "parse_scopes"]
 

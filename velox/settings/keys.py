@@ -29,7 +29,8 @@ from velox.settings import parse
 from velox.settings.limits import RATE_FIELDS, parse_names, parse_rates
 from velox.settings.plain_items import PlainItem, field_pattern, plain_items, scalar_of
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, FileEnd, Tree, compose, fields_of, list_items, read_regular_file
+from velox.settings.tree import Entry, FileEnd, Tree, fields_of, read_regular_file
+from velox.settings.yaml_file import compose, list_items
 from velox.types import Budget, KeyEntry, Priority
 
 __all__ = [

@@ -20,7 +20,8 @@ from velox.policy.limit_rules import SCOPES, LimitRule
 from velox.policy.spellings import MOST_BURST, MOST_CONCURRENCY, MOST_RPM, MOST_TPM, filled
 from velox.settings import parse
 from velox.settings.problems import Problem, quoted
-from velox.settings.tree import Entry, Tree, compose, fields_of, list_items
+from velox.settings.tree import Entry, Tree, fields_of
+from velox.settings.yaml_file import compose, list_items
 from velox.types import Rates, Scope
 
 __all__ = [

@@ -18,8 +18,9 @@ from velox.settings.model import VARIABLES, Settings
 from velox.settings.prices import add_prices
 from velox.settings.problems import Problem, SettingsError, quoted, unknown
 from velox.settings.routing import NESTED, add_routing
-from velox.settings.tree import Tree, read_file
+from velox.settings.tree import Tree
 from velox.settings.variable import CORES, MEMORY_HARD, MEMORY_SOFT, Variable
+from velox.settings.yaml_file import read_file
 from velox.types import Address, Secret
 
 __all__ = ["AdminPlace", "admin_place", "load"]

@@ -5,7 +5,6 @@ Knows: how a problem is written, and that a value may contain a secret. Does not
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -73,14 +72,21 @@ _CLOSE: Final = 0.65
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return what a problem says of a name that is none of `known`, with the nearest one."""
     by_rest = {_compared(other): other for other in known}
-    close = difflib.get_close_matches(_compared(name), by_rest, n=1)
+    close = _close_matches(_compared(name), by_rest)
     return f"there is no such {kind}" + (f"; did you mean {by_rest[close[0]]}?" if close else "")
 
 
 def is_close(name: str, known: Iterable[str]) -> bool:
     """Say whether a name is surely meant to be one of `known`: nearer than unknown() asks for."""
     others = [_compared(other) for other in known]
-    return bool(difflib.get_close_matches(_compared(name), others, n=1, cutoff=_CLOSE))
+    return bool(_close_matches(_compared(name), others, _CLOSE))
+
+
+def _close_matches(name: str, others: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    # Here, not above: only what is wrong needs it.
+    import difflib
+
+    return difflib.get_close_matches(name, list(others), n=1, cutoff=cutoff)
 
 
 def _compared(name: str) -> str:

@@ -29,7 +29,8 @@ from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.provider_fields import FIELDS as PROVIDER_FIELDS
 from velox.settings.provider_fields import Chosen, base_problem, choose, first_set
-from velox.settings.tree import ListForm, Section, Tree, read_file
+from velox.settings.tree import ListForm, Section, Tree
+from velox.settings.yaml_file import read_file
 from velox.types import Origin, Secret
 
 __all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "key_files", "key_files_of_bad", "parse_upstreams"]
