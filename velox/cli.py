@@ -4,7 +4,7 @@ Knows: arguments, exit codes and what is printed where. Does not know: how any o
 Exit codes: 0 done, 1 failed while running, 2 not started because of arguments or settings.
 
 What a command does is imported by its function: all processes of a gateway are forked from the one that `serve` runs
-in, and what the other commands need would stay in their memory (tests/unit/test_gateway_imports.py).
+in, and what the other commands need would stay in their memory (tests/e2e/test_gateway_imports.py).
 """
 
 from __future__ import annotations

@@ -21,10 +21,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Final, Literal, NamedTuple, TypeAlias
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from velox.types import Budget, BudgetPeriod
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 __all__ = [
     "BUDGET_FIELDS",
@@ -110,7 +112,7 @@ def window_at(budget: Budget, now_s: float) -> BudgetWindow:
     if isinstance(period, int):
         begin = budget.start_s + (now - budget.start_s) // period * period
         return BudgetWindow(max(begin, 0), begin + period)
-    zone = ZoneInfo(budget.zone)
+    zone = _zone_info(budget.zone)
     local = datetime.datetime.fromtimestamp(now, zone)
     if period in ("minute", "hour"):
         # By the zone's distance from UTC at this moment: the hour that comes twice is two hours.
@@ -135,6 +137,14 @@ def _days(day: datetime.date, period: CalendarPeriod) -> tuple[datetime.date, da
         return first, (first + datetime.timedelta(days=32)).replace(day=1)
     first = day.replace(month=1, day=1)
     return first, first.replace(year=first.year + 1)
+
+
+def _zone_info(name: str) -> ZoneInfo:
+    """Return a time zone. Raises what ZoneInfo does."""
+    # Here, not above: most gateways have no budgets, and need no time zones.
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
 
 
 def _midnight_s(day: datetime.date, zone: ZoneInfo) -> int:
@@ -268,7 +278,7 @@ def _zone(value: object, period: BudgetPeriod) -> str:
     if not isinstance(value, str) or not value or len(value) > _MOST_CHARS:
         raise BudgetError("zone", expected)
     try:
-        ZoneInfo(value)
+        _zone_info(value)
     except (KeyError, OSError, ValueError):  # there is none, or the name leads out of the database's folder
         raise BudgetError("zone", f"{expected}; this system has no such zone") from None
     if isinstance(period, int) or period == "total":

@@ -41,7 +41,7 @@ _LANES: Final = (
 )
 # asyncpg is left to the processes that ask the database: no worker does.
 _FILES: Final = ("velox.ledger.sqlite", "velox.accounts.sqlite")
-_LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores")
+_LEDGER: Final = ("velox.runtime.admin_api", "velox.runtime.stores", "zoneinfo")
 _AUTHORITIES: Final = ("velox.providers.aws", "velox.runtime.chains")
 
 
@@ -58,6 +58,8 @@ def signs_in(entry: UpstreamEntry) -> bool:
 def importing(settings: Settings) -> Iterator[None]:
     """Import what some settings need; yield after each module."""
     engine_factory(settings.http2_engine)
+    yield
+    importlib.import_module("encodings.idna")  # getaddrinfo() has every name encoded by it
     yield
     for name in _modules(settings):
         importlib.import_module(name)

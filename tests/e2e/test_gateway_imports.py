@@ -1,0 +1,146 @@
+"""What the processes of a gateway import: what their configuration needs, before they are forked, and no more.
+
+What one imports by itself is memory of its own, and a pause of its loop. What none of them needs would be resident in
+all. Python tells of each import (the audit event "import"), and a module that it runs at its start writes them down.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, RecordingUpstream
+from tests.e2e.routed import MESSAGES
+from tests.e2e.test_reload import reload
+from tests.e2e.tools import CHAT, CHAT_STREAM
+
+_WATCH: Final = """
+import os, sys
+
+_log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+
+
+def _note(event, values):
+    if event == "import":
+        os.write(_log, f"{{os.getpid()}} {{values[0]}}\\n".encode())
+
+
+sys.addaudithook(_note)
+"""
+# What a gateway with one upstream, and settings from variables, has no use for: with all that is below it.
+_NEEDLESS: Final = re.compile(
+    r"velox\.(?:sim|importing|admin\.(?:api|litellm|reload_call)|providers\.(?:aws|google|entra|oauth|s3|snapshot)"
+    r"|dialects\.(?:chat|converse|messages|responses|claude_envelope|counting|embeddings|embedding_models)"
+    r"|dialects\.generate\.(?!json_items)|gateway\.(?:lanes|crossing|translation|several|responses_socket)"
+    r"|profiling\.(?:flamegraph|pprof)|accounts\.(?:service|sqlite|postgres|litellm)|ledger\.(?:sqlite|postgres|totals)"
+    r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|ledger|lease_keeper"
+    r"|lease_redis|moving|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
+    r"|(?:aiolimiter|asyncpg|botocore|configparser|csv|difflib|email\.message|google|h2|hpack|html|http\.client"
+    r"|http\.server|importlib\.metadata|importlib\.resources|multiprocessing|prometheus_client|redis|sqlite3"
+    r"|tempfile|urllib\.request|xml|yaml|zipfile|zoneinfo)\b"
+)
+_ANSWER: Final = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-x",
+    "content": [{"type": "text", "text": "Here."}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}
+
+
+async def claude(call: Call) -> None:
+    """As Anthropic does."""
+    await call.reply(200, JSON, json.dumps(_ANSWER).encode())
+
+
+class Watch:
+    """Notes what the processes of one gateway import. env: what its variables have besides."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log: Final = folder / "imports"
+        (folder / "sitecustomize.py").write_text(_WATCH.format(log=str(self._log)))
+        self.env: Final = {"PYTHONPATH": str(folder)}
+
+    def imports(self) -> dict[int, list[str]]:
+        """Return the modules by process."""
+        found = defaultdict(list)
+        for line in self._log.read_text().splitlines():
+            pid, name = line.split(" ", 1)
+            found[int(pid)].append(name)
+        return found
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    """Note the imports of a gateway."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return Watch(folder)
+
+
+def test_plain_gateway_imports_what_it_needs_before_it_forks(watch: Watch) -> None:
+    with RecordingUpstream() as upstream, VeloxProcess({**upstream.env(), "VELOX_WORKERS": "1", **watch.env}) as velox:
+        assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+        assert velox.request("POST", "/v1/chat/completions", CHAT_STREAM).status == 200
+        for path in ("/", "/metrics", "/readyz"):
+            assert velox.admin(path).status == 200
+
+        found = watch.imports()
+
+        assert not [name for name in found[velox.pid] if _NEEDLESS.match(name)]
+        assert found.keys() == {velox.pid}, "no process imports anything once it is forked"
+
+
+def test_translation_is_imported_before_the_fork_where_an_upstream_needs_it(watch: Watch, tmp_path: Path) -> None:
+    with RecordingUpstream(script=claude) as upstream:
+        file = tmp_path / "velox.yaml"
+        file.write_text(_claude(upstream))
+        env = {"VELOX_CONFIG": str(file), "VELOX_WORKERS": "1", "CLAUDE_KEY": "sk-ant-0123456789", **watch.env}
+        with VeloxProcess(env) as velox:
+            reply = velox.openai().chat.completions.create(model="claude-x", messages=MESSAGES)
+
+            assert reply.choices[0].message.content == "Here."
+            assert set(velox.worker_pids()).isdisjoint(watch.imports())
+
+
+def test_reload_brings_what_it_needs(watch: Watch, tmp_path: Path) -> None:
+    with RecordingUpstream(script=claude) as upstream:
+        file = tmp_path / "velox.yaml"
+        file.write_text(f"upstreams:\n  - {{name: plain, origin: {upstream.upstream.url}}}\n")
+        env = {"VELOX_CONFIG": str(file), "VELOX_WORKERS": "1", "CLAUDE_KEY": "sk-ant-0123456789", **watch.env}
+        with VeloxProcess(env) as velox:
+            (worker,) = velox.worker_pids()
+            file.write_text(_claude(upstream))
+            done = reload(velox, "--force")
+            assert done.returncode == 0, done.stderr
+            velox.wait_metric('velox_worker_configuration{worker="0"}', lambda number: number > 1)
+            imported = list(watch.imports()[worker])
+
+            reply = velox.openai().chat.completions.create(model="claude-x", messages=MESSAGES)
+
+            assert reply.choices[0].message.content == "Here."
+            assert "velox.dialects.messages.wire" in imported
+            assert watch.imports()[worker] == imported, "all of it before the first request"
+
+
+def test_records_are_made_without_an_import(watch: Watch, tmp_path: Path) -> None:
+    env = {"VELOX_LEDGER": str(tmp_path / "ledger"), "VELOX_WORKERS": "1", **watch.env}
+    with RecordingUpstream() as upstream, VeloxProcess({**upstream.env(), **env}) as velox:
+        assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+        until(lambda: velox.admin("/api/v1/usage").status == 200, "the ledger has made its database")
+
+        assert set(velox.worker_pids()).isdisjoint(watch.imports())
+
+
+def _claude(upstream: RecordingUpstream) -> str:
+    fields = f"name: claude, provider: anthropic, origin: {upstream.upstream.url}, key: env:CLAUDE_KEY"
+    return f"upstreams:\n  - {{{fields}}}\n"
