@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trustme
 
 from velox.gateway import limiter, mirror
 from velox.net import tunnel
@@ -126,6 +127,20 @@ def test_copies_for_a_mirror_count(tmp_path: Path) -> None:
         bounds.append(memory_of(settings, PLENTY).n_bytes)
 
     assert bounds[1] - bounds[0] == 2 * 64 * MIB + 256 * capacity._EXCHANGE
+
+
+def test_authorities_of_the_system_count_for_each_origin_that_is_checked_by_them(tmp_path: Path) -> None:
+    """Two contexts each; a file of one's own takes next to nothing."""
+    file, own = tmp_path / "velox.yaml", tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(own)
+    rows = []
+    for upstream in ("origin: [https://a, https://b]", f"origin: [https://a, https://b], ca_file: {own}"):
+        file.write_text(f"upstreams: [{{name: a, {upstream}}}]")
+        environ = {name: value for name, value in SMALL.items() if name != "VELOX_UPSTREAM_ORIGIN"}
+        settings = load({**environ, "VELOX_CONFIG": str(file)}, cores=1, memory_bytes=0)
+        rows += [row for row in memory_of(settings, PLENTY).rows if row.what.startswith("authorities")]
+
+    assert [row.n_bytes for row in rows] == [4 * MIB, 0]
 
 
 def test_bound_counts_only_connections_that_there_are_descriptors_for() -> None:

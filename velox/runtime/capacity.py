@@ -109,8 +109,11 @@ def memory_of(settings: Settings, limit: int) -> MemoryBound:
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
-# Interpreter, modules, shared memory: 33 MiB measured, and what the allocator keeps for later.
+# Interpreter, modules, shared memory: 33 MiB measured, 45 with dialects, clouds, TLS and a ledger; and what the
+# allocator keeps for later.
 _PROCESS: Final = 48 * _MIB
+# A TLS context with the system's authorities: 0.8 MiB measured, of 144 of them. A member has two (runtime/members.py).
+_AUTHORITIES: Final = 1 * _MIB
 # Heads that were remembered, with their plans and templates (protocol/head_memory.py, gateway/intake.py,
 # gateway/forward.py): 27 MiB measured, of 9,000 callers that each send 60 fields of their own to eight upstreams.
 _REMEMBERED: Final = 40 * _MIB
@@ -241,6 +244,12 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         n_warm = sum(entry.connections * len(entry.origins) for entry in settings.upstreams)
         n_connections = min(upstream, n_warm + -(-exchanges // _STREAMS_UPSTREAM))
         rows.append(MemoryRow("connections to the upstream", _UPSTREAM_HTTP2, n_connections))
+    n_trusting = sum(
+        2 * (origin.scheme == "https" and entry.ca_file is None)
+        for entry in settings.upstreams
+        for origin in entry.origins
+    )
+    rows.append(MemoryRow("authorities that upstreams are checked by", _AUTHORITIES, n_trusting))
     rows.append(MemoryRow("keys of clients", _KEY, len(settings.api_keys)))
     if len({key.caller_name for key in settings.api_keys}) > 1:
         # Two blocks a worker: a process that replaces another one writes its own.
