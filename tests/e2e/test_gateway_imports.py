@@ -42,9 +42,8 @@ _NEEDLESS: Final = re.compile(
     r"|profiling\.(?:flamegraph|pprof)|accounts\.(?:service|sqlite|postgres|litellm)|ledger\.(?:sqlite|postgres|totals)"
     r"|runtime\.(?:account_\w+|admin_api|budget_alerts|chains|check|dialects|explain|export|ledger|lease_keeper"
     r"|lease_redis|moving|sign_in|translation_losses|usage)|settings\.(?:yaml_nodes|show)|protocol\.http2_h2)\b"
-    r"|(?:aiolimiter|asyncpg|botocore|configparser|csv|difflib|email\.message|google|h2|hpack|html|http\.client"
-    r"|http\.server|importlib\.metadata|importlib\.resources|multiprocessing|prometheus_client|redis|sqlite3"
-    r"|tempfile|urllib\.request|xml|yaml|zipfile|zoneinfo)\b"
+    r"|(?:asyncpg|botocore|configparser|difflib|google|h2|hpack|multiprocessing|redis|sqlite3"
+    r"|xml|yaml|zoneinfo)\b"
 )
 _ANSWER: Final = {
     "id": "msg_1",
