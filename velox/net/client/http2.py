@@ -57,6 +57,14 @@ class _StreamState(enum.IntEnum):
     GONE = 4
 
 
+# A name of a module is found in a tenth of the steps that an attribute of an enumeration takes.
+_WAITING: Final = _StreamState.WAITING
+_BODY: Final = _StreamState.BODY
+_ANSWERING: Final = _StreamState.ANSWERING
+_ENDED: Final = _StreamState.ENDED
+_GONE: Final = _StreamState.GONE
+
+
 class ClientHttp2Stream(PairsOnly):
     """One request and its reply: the Client of one exchange.
 
@@ -100,7 +108,7 @@ class ClientHttp2Stream(PairsOnly):
         self.is_write_paused = False
         self.may_run_ahead = False
         self._connection: Final = connection
-        self._state = _StreamState.BODY
+        self._state = _BODY
         self._head: RequestHead | None = None
         self._caller = ANYONE
         self._body: bytes | bytearray | None = None
@@ -144,7 +152,7 @@ class ClientHttp2Stream(PairsOnly):
             self._submit()
             return
         if head.content_length and not ingress.budget.take(self, head.content_length):
-            self._state = _StreamState.WAITING  # the budget has a deadline of its own
+            self._state = _WAITING  # the budget has a deadline of its own
             return
         self._held_bytes = head.content_length or 0
         self._await_body()
@@ -154,7 +162,7 @@ class ClientHttp2Stream(PairsOnly):
         n_bytes = len(data)
         self._n_received += n_bytes
         self._has_whole_request = self._has_whole_request or end_stream
-        if self._state >= _StreamState.ANSWERING:
+        if self._state >= _ANSWERING:
             return  # it was refused; not acknowledged, so that the client gets no window to send more of it
         head = self._head
         assert head is not None, "a stream without a head has been answered"
@@ -167,7 +175,7 @@ class ClientHttp2Stream(PairsOnly):
             self._refuse(error)
             return
         self._keep(data, end_stream)
-        if self._state is _StreamState.WAITING:
+        if self._state is _WAITING:
             return  # no more than the stream's window
         self._connection.engine.acknowledge(self.id, n_bytes)
         if end_stream:
@@ -195,7 +203,7 @@ class ClientHttp2Stream(PairsOnly):
 
     def _await_body(self) -> None:
         """Let the body come, and ask for it if the client waits for that (R-H1-9)."""
-        self._state = _StreamState.BODY
+        self._state = _BODY
         self._pace = Pace(self._connection.ingress.pace)
         self._set_deadline(self._pace.begin(self._connection.ingress.loop.time()))
         head = self._head
@@ -210,7 +218,7 @@ class ClientHttp2Stream(PairsOnly):
         self._connection.ingress.loop.call_soon(self._after_grant)
 
     def _after_grant(self) -> None:
-        if self._state is _StreamState.BODY:
+        if self._state is _BODY:
             try:
                 self._connection.engine.acknowledge(self.id, self._n_received)
                 self._connection.flush_soon()
@@ -221,13 +229,13 @@ class ClientHttp2Stream(PairsOnly):
 
     def budget_refused(self) -> None:
         """The body waited as long as a request may."""
-        self._state = _StreamState.BODY  # no longer in the line
+        self._state = _BODY  # no longer in the line
         self._refuse(no_room_in_time())
 
     def _submit(self) -> None:
         head = self._head
         assert head is not None, "a request is submitted after its head was read"
-        self._state = _StreamState.ANSWERING
+        self._state = _ANSWERING
         self.deadline_s = 0.0
         body, self._body = self._body, None
         self.may_run_ahead = self._connection.reply_budget.take_ahead()
@@ -239,7 +247,7 @@ class ClientHttp2Stream(PairsOnly):
     def _refuse(self, error: VeloxError) -> None:
         """Answer an error before there is an exchange."""
         self._leave_line()
-        self._state = _StreamState.ANSWERING
+        self._state = _ANSWERING
         self.deadline_s = 0.0
         self._body = None
         self._connection.ingress.app.refuse(self, self._head, error)
@@ -250,7 +258,7 @@ class ClientHttp2Stream(PairsOnly):
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool
     ) -> None:
         """See Client."""
-        if self._state is _StreamState.GONE:
+        if self._state is _GONE:
             return
         fields = [(b":status", str(status).encode()), *headers]
         _check(fields)
@@ -263,13 +271,13 @@ class ClientHttp2Stream(PairsOnly):
 
     def body(self, data: bytes, end: bool) -> None:
         """See Client."""
-        if self._state is not _StreamState.GONE and (data or end):
+        if self._state is not _GONE and (data or end):
             self._give(data, end)
             self._connection.touch(self)
 
     def cut(self, last: bytes) -> None:
         """See Client: RST_STREAM after `last`, and never END_STREAM."""
-        if self._state is not _StreamState.GONE:
+        if self._state is not _GONE:
             if last:
                 self._give(last, False)
             self._end(http2.INTERNAL_ERROR)
@@ -280,7 +288,7 @@ class ClientHttp2Stream(PairsOnly):
 
     def answer(self, status: int, headers: Headers, body: bytes, *, with_body: bool, close: bool) -> None:
         """See Client. close is not looked at: what makes an HTTP/1.1 connection unusable harms no other stream here."""
-        if self._state is _StreamState.GONE:
+        if self._state is _GONE:
             return
         if self._is_malformed:
             # RFC 9113 §8.1.1: not a request, so there is no answer to it.
@@ -296,7 +304,7 @@ class ClientHttp2Stream(PairsOnly):
 
     def finish(self) -> None:
         """See Client."""
-        if self._state is not _StreamState.GONE:
+        if self._state is not _GONE:
             self._end(None if self._has_whole_request else http2.NO_ERROR)
 
     def release_body(self) -> None:
@@ -319,7 +327,7 @@ class ClientHttp2Stream(PairsOnly):
     def _end(self, error_code: int | None) -> None:
         self._exchange = None
         self._error_code = error_code
-        self._state = _StreamState.ENDED
+        self._state = _ENDED
         self.release_body()
         self._connection.touch(self)
 
@@ -345,33 +353,45 @@ class ClientHttp2Stream(PairsOnly):
         self._n_settled = self._n_given
         if not n_queued:
             self._n_empty = self._n_given
+            return self._settle_empty(has_said_all=has_said_all)
         self._hold(held_bytes(n_queued, self._n_given - self._n_empty))
-        if self._state is _StreamState.ENDED and not n_queued and (self._error_code is None or has_said_all):
-            if self._error_code is not None:
-                connection.engine.reset(self.id, self._error_code)
-                connection.flush_soon()
-            self.drop()
-            return False
-        if not n_queued:
-            if self._state >= _StreamState.ANSWERING:
-                self.deadline_s = 0.0
-        elif has_said_all and not self.deadline_s:
+        if has_said_all and not self.deadline_s:
             self._n_mark = self._n_given - n_queued
             self._set_deadline(connection.ingress.loop.time() + connection.ingress.timeouts.write_s)
         most = connection.reply_budget.share(is_stalled=has_said_all)
         if n_queued > most:
             self.pause()
         elif self.is_write_paused and n_queued <= most // 4 and not connection.reply_budget.is_full:
-            self.is_write_paused = False
-            if self._exchange is not None:
-                self._exchange.client_resumed()
-        return n_queued > 0 or self._error_code is not None
+            self._go_on()
+        return True
+
+    def _settle_empty(self, *, has_said_all: bool) -> bool:
+        """Go on, now that the connection has written all that came of the reply; False as settle()."""
+        connection = self._connection
+        error_code = self._error_code
+        if self._state is _ENDED and (error_code is None or has_said_all):
+            if error_code is not None:
+                connection.engine.reset(self.id, error_code)
+                connection.flush_soon()
+            self.drop()
+            return False
+        self._hold(0)
+        if self._state >= _ANSWERING:
+            self.deadline_s = 0.0
+        if self.is_write_paused and not connection.reply_budget.is_full:
+            self._go_on()
+        return error_code is not None
+
+    def _go_on(self) -> None:
+        self.is_write_paused = False
+        if self._exchange is not None:
+            self._exchange.client_resumed()
 
     def on_deadline(self, now_s: float) -> None:
         """Something took too long."""
         ingress = self._connection.ingress
         self.deadline_s = 0.0
-        if self._state is _StreamState.BODY:
+        if self._state is _BODY:
             is_trickle = self._pace is not None and self._pace.is_trickle(now_s)
             self._refuse(body_too_slow(ingress.pace.rate) if is_trickle else body_too_late(ingress.timeouts.body_s))
             return
@@ -406,7 +426,7 @@ class ClientHttp2Stream(PairsOnly):
 
     def drop(self) -> None:
         """The stream is over: hold nothing for it any more."""
-        self._state = _StreamState.GONE
+        self._state = _GONE
         self.deadline_s = 0.0
         self._body = None
         self.release_body()
@@ -422,8 +442,8 @@ class ClientHttp2Stream(PairsOnly):
             self._connection.held_more(n_more)
 
     def _leave_line(self) -> None:
-        if self._state is _StreamState.WAITING:
-            self._state = _StreamState.BODY
+        if self._state is _WAITING:
+            self._state = _BODY
             self._connection.ingress.budget.forget(self)
 
     def _set_deadline(self, deadline_s: float) -> None:
