@@ -27,6 +27,7 @@ __all__ = ["Forwarder"]
 # R-SEC-1: never passed from client to upstream. Host, framing and hop-by-hop headers are gone before (protocol/http1).
 _NEVER: Final = frozenset(
     {b"cookie", b"proxy-authorization", b"forwarded", b"via", b"x-real-ip", b"content-encoding", b"expect"}
+    | {b"x-request-timeout-ms"}  # the client's, for Velox; the upstream's time is part of it
 )
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
 # RFC 9110 §8.6: a request of these methods states its length though it is 0; without it some servers answer 411.
@@ -37,7 +38,8 @@ _OF_ANY_DIALECT: Final = frozenset({b"traceparent", b"tracestate", b"baggage", b
 _JSON: Final = (b"content-type", b"application/json")
 _IDENTITY: Final = (b"accept-encoding", b"identity")
 _FRAMED: Final = frozenset({_JSON[0], _IDENTITY[0]})
-_DEADLINE: Final = b"x-request-timeout-ms"  # the client's, for Velox; the upstream's time is part of it
+# Forwarding claims and what is for Velox are not taken from a client (B-26).
+_NEVER_STARTS: Final = (b"x-forwarded-", b"x-velox-")
 
 
 _Key: TypeAlias = tuple[HeadShape, bool, HeaderRules | None]
@@ -95,6 +97,7 @@ class Forwarder:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
+        self._dropped_if_plain: Final = dropped | {_IDENTITY[0]}
         self._dropped_protocols: Final = dropped_protocols
         ours = (*usual, *added, *self._credential, _IDENTITY)
         self._not_beside: Final = dropped | {name for name, _ in ours}
@@ -186,7 +189,7 @@ class Forwarder:
             if field[0] in _OF_ANY_DIALECT
             and field[0] not in rules.names
             and field[0] not in ours
-            and _passes_x(*field)
+            and (field[0] != REQUEST_ID or _is_id(field[1]))
         ]
         chosen += [_JSON, _IDENTITY, *((name, value) for name, value in ours.items() if name not in _FRAMED)]
         chosen += self._credential
@@ -218,14 +221,16 @@ class Forwarder:
         """Choose what goes up of the client's fields, and add our own. is_plain: no compressed reply may come."""
         chosen: list[ShapeField] = []
         replaced = rules.names
-        ours = [*rules.set, *(field for field in self._added if field[0] not in replaced)]
+        ours = [*rules.set, *[field for field in self._added if field[0] not in replaced]]
+        dropped = self._dropped_if_plain if is_plain else self._dropped
+        if replaced:
+            dropped |= replaced
         for field in fields:
-            name = field[0]
-            if name in self._dropped or (name == b"accept-encoding" and is_plain) or name in replaced:
+            name, value = field
+            if name in dropped or name.startswith(_NEVER_STARTS):
                 continue
-            if name.startswith(b"x-") and not _passes_x(*field):
-                continue
-            chosen.append(field)
+            if name != REQUEST_ID or _is_id(value):
+                chosen.append(field)
         if is_plain:
             # R-BODY-3: a compressed stream could not be watched for its end, and would be held up by its compressor.
             chosen.append((b"accept-encoding", b"identity"))
@@ -259,11 +264,6 @@ def _built(target: bytes, chosen: list[ShapeField], shape: HeadShape) -> _Built:
     return _Built(target, template, id_at, without_id)
 
 
-def _passes_x(name: bytes, value: bytes | None) -> bool:
-    """Look at an `x-` header: forwarding claims and what is for Velox are not taken from a client (B-26).
-
-    value: None where each head has another one, which is looked at when it comes.
-    """
-    if name == _DEADLINE or name.startswith((b"x-forwarded-", b"x-velox-")):
-        return False
-    return name != REQUEST_ID or value is None or is_id(value)
+def _is_id(value: bytes | None) -> bool:
+    """Say of an x-request-id whether it may pass. value: None where each head has another one, looked at then."""
+    return value is None or is_id(value)
