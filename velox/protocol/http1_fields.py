@@ -90,11 +90,15 @@ _LOOKED_FOR: Final = (
 _SUSPECT: Final = re.compile(
     rb"velox|stainless|websocket|forwarded|model|deployment|engine|override|rewrite|original|method"
 )
+# Each of these words has one of these letters: to look for letters takes a third of the time.
+_SUSPECT_LETTERS: Final = b"glmvw"
 
 
 def only_pass(names: Collection[bytes], text: bytes) -> bool:
     """Say whether nobody looks for a field of any of these names (lower-case). text: all of them."""
-    return _LOOKED_FOR.isdisjoint(names) and _SUSPECT.search(text) is None
+    if not _LOOKED_FOR.isdisjoint(names):
+        return False
+    return len(text.translate(None, _SUSPECT_LETTERS)) == len(text) or _SUSPECT.search(text) is None
 
 
 class FieldCollector:
@@ -131,8 +135,10 @@ def connection_members(value: bytes) -> frozenset[bytes]:
 def line_start(line: bytes, field: Header) -> bytes | None:
     """Return `Name: ` of the line of a field, as it is spelled; None where its value is not all that follows."""
     name, value = field
-    start = line[: len(name) + 2]
-    return start if start.endswith(b": ") and len(line) == len(start) + len(value) and value else None
+    n_name, n_value = len(name), len(value)
+    if not n_value or len(line) != n_name + 2 + n_value or line[n_name : n_name + 2] != b": ":
+        return None
+    return line[: n_name + 2]
 
 
 def length_line(lines: Sequence[bytes], fields: Headers) -> tuple[int, bytes]:
