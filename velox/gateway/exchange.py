@@ -398,7 +398,8 @@ class Exchange:
         if way is not None and way.parts.entry.response_headers is not NO_RULES:
             filters = (*filters, HeaderRuleFilter(way.parts.entry.response_headers))
         fields, rates = self.gateway.parts.reply_fields, self._grant.limits.headers
-        return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters, self.plan.dialect)
+        dialect = self.plan.dialect
+        return Reply(self.client, self.head, self.id, self.loop, fields, rates, filters=filters, dialect=dialect)
 
     def _make_cursor(self, way: Way) -> RouteCursor:
         return way.cursor(self.head, self.fields, self.plan.caller, self.body)

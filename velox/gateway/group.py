@@ -438,13 +438,7 @@ class Attempt:
             failure.__traceback__ = None  # as in Exchange._run()
             return retry
         except BaseException:
-            host.recorder.attempt_given_up(member)
-            self.gave_up(loop.time())
-            host.was_sent |= self.is_sent
-            host.may_have_begun |= self.is_sent
-            self.may_have_worked = self.is_sent
-            if self._retry is not None:
-                self._retry.give_up(loop.time())
+            self._given_up(host)
             raise
         finally:
             now_s = loop.time()
@@ -458,6 +452,17 @@ class Attempt:
         host.recorder.attempt_answered(member, status)
         self.answered(status, now_s)
         return None
+
+    def _given_up(self, host: AttemptHost) -> None:
+        """Account for an attempt that was ended from outside."""
+        now_s = host.loop.time()
+        host.recorder.attempt_given_up(self.member)
+        self.gave_up(now_s)
+        host.was_sent |= self.is_sent
+        host.may_have_begun |= self.is_sent
+        self.may_have_worked = self.is_sent
+        if self._retry is not None:
+            self._retry.give_up(now_s)
 
     def _failed(self, host: AttemptHost, failure: UpstreamFailure, reply: AttemptReply) -> RetryDecision | None:
         """Account for an attempt that failed. Return what follows."""

@@ -86,6 +86,7 @@ class Reply:
         loop: asyncio.AbstractEventLoop,
         fields: ReplyFields,
         rates: RateHeaders | None = None,
+        *,
         filters: Sequence[ReplyFilter] = (),
         dialect: Dialect = Dialect.OPENAI,
     ) -> None:
