@@ -127,8 +127,10 @@ class Ngh2Engine:
 
     @property
     def has_output(self) -> bool:
+        if self._early:
+            return True
         try:
-            return bool(self._early) or self._connection.want_write
+            return self._connection.want_write
         except NGH2Error:
             return False  # over, see Engine
 
@@ -146,28 +148,20 @@ class Ngh2Engine:
         self._connection.set_local_window_size(ours.connection_window)
 
     def receive(self, data: bytes | memoryview, now: float = 0.0) -> None:
-        if self._guard is None:
-            self._receive(data)
+        guard = self._guard
+        if guard is not None and len(data) > _PIECE:
+            # Piece by piece: what a flood makes us send is counted after each.
+            pieces = memoryview(data)
+            for at in range(0, len(data), _PIECE):
+                self.receive(pieces[at : at + _PIECE], now)
             return
-        # Piece by piece: what a flood makes us send is counted after each.
-        if len(data) <= _PIECE:
-            self._receive_guarded(self._guard, data, now)
-            return
-        pieces = memoryview(data)
-        for at in range(0, len(data), _PIECE):
-            self._receive_guarded(self._guard, pieces[at : at + _PIECE], now)
-
-    def _receive_guarded(self, guard: FrameGuard, data: bytes | memoryview, now: float) -> None:
-        if not self._is_dead:
-            fault = guard.read(data, now)
-            if fault is None:
-                self._receive(data)
-            else:
-                self._end(*fault)
-
-    def _receive(self, data: bytes | memoryview) -> None:
         if self._is_dead:
             return
+        if guard is not None:
+            fault = guard.read(data, now)
+            if fault is not None:
+                self._end(*fault)
+                return
         connection = self._connection
         failure = ""  # not the error: its traceback would keep all of this alive
         is_flood = False
@@ -178,8 +172,8 @@ class Ngh2Engine:
         except NGH2Error as error:
             failure = f"{type(error).__name__}: {error}"
             is_flood = isinstance(error, DenialOfServiceError)
-        if self._guard is not None and self._guard.fault is not None:
-            self._end(*self._guard.fault)
+        if guard is not None and guard.fault is not None:
+            self._end(*guard.fault)
             return
         self._tell()
         if failure:
@@ -202,7 +196,10 @@ class Ngh2Engine:
                 stream_id = event.stream_id
                 held = streams.get(stream_id)
                 body = event.data
-                n_idle = 0 if body else n_idle + 1
+                if body:
+                    n_idle = 0
+                else:
+                    n_idle += 1
                 if held is not None:
                     streams[stream_id] = held + len(body)
                     end_stream = event.end_stream

@@ -225,8 +225,12 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         self._liveness.n_reads += 1
         self._engine.receive(self._view[:nbytes])
-        if self._updated:
-            self._deliver_updated()
+        updated = self._updated
+        if updated:
+            self._updated = []
+            for stream in updated:
+                if self._streams.get(stream.id) is stream:
+                    self._deliver(stream)
         # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends. Most reads of a
         # reply leave nothing to send: an engine opens a window when half of it was taken.
         if not self._flush_queued and self._transport is not None and self._engine.has_output:
@@ -329,12 +333,6 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _deliver_updated(self) -> None:
-        touched, self._updated = self._updated, []
-        for stream in touched:
-            if self._streams.get(stream.id) is stream:
-                self._deliver(stream)
-
     def _deliver(self, stream: Http2Stream) -> None:
         ended = stream.ended
         if ended:
@@ -429,7 +427,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._drop_engine)  # not at once: it may be in the middle of a read
         self._take_no_more(cause)
         # Also what the last read brought: a reply that came whole is whole.
-        self._deliver_updated()
+        touched, self._updated = self._updated, []
+        for stream in touched:
+            if self._streams.get(stream.id) is stream:
+                self._deliver(stream)
         # A first request can't meet a connection that idled for too long.
         has_served = self.n_begun > len(self._streams)
         is_stale = cause is ConnectionEnd.LOST and has_served and self._liveness.was_stale(self._loop.time())
