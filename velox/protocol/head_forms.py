@@ -30,7 +30,7 @@ _MOST_FORMS: Final = 8
 _LINE: Final = rb".*+\n"
 # Of extra fields: names without the characters that servers read in different ways.
 _EXTRA_LINE: Final = rb"[A-Za-z0-9.-]++: " + VALUE + rb"\r\n"
-EXTRA_LINES: Final = rb"(?:" + _EXTRA_LINE + rb")++"
+EXTRA_LINES: Final = rb"(?:" + _EXTRA_LINE + rb")+"
 
 # A head that is known: its plan, the values of its volatile fields as the plan has them, and where it ends. The run of
 # extra fields is one more value, the last one.
@@ -62,9 +62,10 @@ class Layout(NamedTuple):
         if self.has_length:
             pieces[self.places[-1]] = re.escape(self.starts[-1]) + rb"(" + LENGTH + rb")\r\n"
         if self.run_at >= 0:
-            # Each line is tried once, so that it takes no more time where the rest does not match.
+            # Not possessive: CPython before 3.11.5 matches possessive groups wrongly (gh-106052). A line fits in one way,
+            # so that giving lines back takes no more tries than there are lines.
             line = rb"(?!" + re.escape(self.behind) + rb")" + _EXTRA_LINE if self.behind else _EXTRA_LINE
-            pieces[self.run_at] = rb"((?:" + line + rb")++)"
+            pieces[self.run_at] = rb"((?:" + line + rb")+)"
         return pieces
 
 
