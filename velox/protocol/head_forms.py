@@ -62,8 +62,8 @@ class Layout(NamedTuple):
         if self.has_length:
             pieces[self.places[-1]] = re.escape(self.starts[-1]) + rb"(" + LENGTH + rb")\r\n"
         if self.run_at >= 0:
-            # Not possessive: CPython before 3.11.5 matches possessive groups wrongly (gh-106052). A line fits in one way,
-            # so that giving lines back takes no more tries than there are lines.
+            # Not possessive: CPython before 3.11.5 matches possessive groups wrongly (gh-106052). A line fits in one
+            # way, so that giving lines back takes no more tries than there are lines.
             line = rb"(?!" + re.escape(self.behind) + rb")" + _EXTRA_LINE if self.behind else _EXTRA_LINE
             pieces[self.run_at] = rb"((?:" + line + rb")+)"
         return pieces
