@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from velox import __version__
+from velox.build import VERSION
 from velox.settings import Problem, Settings, SettingsError, load
 from velox.settings.problems import unknown
 
@@ -347,7 +347,7 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
         description="An LLM inference gateway. Its settings come from the environment and a YAML file.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"velox {__version__}")
+    parser.add_argument("--version", action="version", version=f"velox {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")

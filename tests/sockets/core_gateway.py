@@ -12,7 +12,7 @@ from typing import Final
 from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable
-from velox.net.application import ChunkWriter
+from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies
 from velox.net.upstream.interface import (
     ConnectionOwner,
@@ -73,6 +73,8 @@ class FakeClient(Http1Replies):
     def close_if_idle(self) -> None: ...
 
     def release_body(self) -> None: ...
+
+    def hand_over(self, successor: Successor) -> None: ...
 
 
 JSON_BODY: Final = (b"content-type", b"application/json")

@@ -7,7 +7,7 @@ import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import uvloop
 from h2.config import H2Configuration
@@ -34,7 +34,7 @@ from velox.protocol.http2_engines import engine_factory
 from velox.protocol.http2_h2 import WireConnection
 from velox.types import Header
 
-__all__ = ["ENGINES", "GET", "NOTICE", "POST", "Name", "PeerClient", "Server", "asked", "run", "serve"]
+__all__ = ["ENGINES", "GET", "NOTICE", "POST", "LaterLoop", "Name", "PeerClient", "Server", "asked", "run", "serve"]
 
 Name = Literal["ngh2", "h2"]
 ENGINES: Final[tuple[Name, ...]] = ("ngh2", "h2")
@@ -185,6 +185,19 @@ class Server:
         return client
 
 
+class LaterLoop:
+    """The loop, at another time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Final = loop
+        self.later_s = 0.0
+        self.call_soon: Final = loop.call_soon
+        self.call_later: Final = loop.call_later
+
+    def time(self) -> float:
+        return self._loop.time() + self.later_s
+
+
 @asynccontextmanager
 async def serve(
     app: App,
@@ -198,8 +211,12 @@ async def serve(
     body_s: float = NEVER_S,
     keepalive_s: float = NEVER_S,
     write_s: float = NEVER_S,
+    ingress_loop: LaterLoop | None = None,
 ) -> AsyncIterator[Server]:
-    """Serve; afterwards no connection, no body and no exception is left. engine: None for a gateway without HTTP/2."""
+    """Serve; afterwards no connection, no body and no exception is left. engine: None for a gateway without HTTP/2.
+
+    ingress_loop: what the ingress takes for the loop.
+    """
     loop = asyncio.get_running_loop()
     timeouts = ClientTimeouts(header_s=header_s, body_s=body_s, keepalive_s=keepalive_s, write_s=write_s)
     ingress = Ingress(
@@ -207,7 +224,7 @@ async def serve(
         Http1Limits(body_bytes=body_bytes),
         timeouts,
         BodyBudget(budget, 0.5, loop.time),
-        loop,
+        cast(asyncio.AbstractEventLoop, ingress_loop or loop),
         max_connections=max_connections,
         http2=None if engine is None else engine_factory(engine),
     )

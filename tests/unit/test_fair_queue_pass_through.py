@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.state import state_of
 from velox.policy.fair_queue import ADMITTED, FairQueue
 from velox.types import Priority
 
@@ -32,12 +33,12 @@ def pass_through(queue: FairQueue[int], _: int, now_ns: int, what: dict[str, Any
 
 def seen(queue: FairQueue[int]) -> tuple[Any, ...]:
     """All that decides on what comes next: what waits, counters, levels, rates."""
-    state = {name: value for name, value in vars(queue).items() if isinstance(value, int | tuple)}
+    state = {name: value for name, value in state_of(queue).items() if isinstance(value, int | tuple)}
     lines = [
         (each._level, each._top, each.n, {line.caller: (line.counter, line.cost) for line in each._lines.values()})
         for each in queue._classes
     ]
-    parts = [{name: getattr(part, name) for name in part.__slots__} for part in (queue._drain, queue._standing)]
+    parts = [state_of(part) for part in (queue._drain, queue._standing)]
     return {**state, "_now_ns": None, "_classes": None}, lines, parts, queue.depth_by_class, queue.next_deadline_ns
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.state import state_of
 from velox.errors import Reason
 from velox.policy.breaker import PROBE_EVERY_S, PROBE_PENDING_S, Breaker, BreakerRules
 from velox.policy.health.member import (
@@ -370,6 +371,7 @@ def test_succeeded_leaves_a_member_as_ended_does(ends: list[tuple[Verdict, float
             members[1].ended(verdict, began_s, now_s, answered=answered)
 
         first, second = (
-            {**vars(member), "_breaker": vars(member._breaker), "changes": member.changes.n} for member in members
+            {**state_of(member), "_breaker": state_of(member._breaker), "changes": member.changes.n}
+            for member in members
         )
         assert first == second

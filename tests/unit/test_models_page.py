@@ -11,15 +11,14 @@ from typing import Any, Final, TypeAlias
 import orjson
 import pytest
 
+from tests.sockets.composed import member_of
 from tests.unit.virtual_time import run
 from velox.errors import Reason, VeloxError
 from velox.gateway.member import Member
 from velox.gateway.model_sources import FetchError, ModelSources
 from velox.gateway.models import ModelsPage
 from velox.gateway.routing import Routing
-from velox.policy.concurrency import Unlimited
 from velox.policy.route_match import RouteTable
-from velox.policy.routes import UpstreamEntry
 from velox.settings import load
 from velox.types import Caller, Header, RequestHead
 
@@ -30,18 +29,6 @@ upstreams:
 api_keys: [{name: a, key: 1234567890123456}, {name: b, key: 2234567890123456}]
 """
 A: Final = Caller("a")
-
-
-@dataclass(eq=False)
-class FakeMember:
-    """All that is looked at of one where nothing is sent."""
-
-    entry: UpstreamEntry
-    concurrency: Unlimited = field(default_factory=Unlimited)
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
 
 
 @dataclass
@@ -92,14 +79,14 @@ def a_list(*names: str) -> bytes:
     return orjson.dumps({"object": "list", "data": [{"id": name, "object": "model", "from": "it"} for name in names]})
 
 
-def routing_of(file: Path, text: str = UPSTREAMS, known: Sequence[FakeMember] = ()) -> Routing:
+def routing_of(file: Path, text: str = UPSTREAMS, known: Sequence[Member] = ()) -> Routing:
     """Return the routing of a configuration. known: members of another one; those of equal settings stay."""
     file.write_text(text)
     settings = load({"VELOX_CONFIG": str(file)}, cores=2)
     members: list[Any] = []
     for entry in settings.upstreams:
         old = [member for member in known if member.entry == entry]
-        members += old or [FakeMember(entry) for _ in entry.origins]
+        members += old or [member_of(entry) for _ in entry.origins]
     return Routing(RouteTable(settings.routes), members, lambda entry: pytest.fail("no request goes up"))
 
 
@@ -518,7 +505,7 @@ def test_gateway_of_the_variables_answers_nothing_here() -> None:
     """Its one upstream says what there is, as it ever did."""
 
     async def main() -> None:
-        members: Any = [FakeMember(load({}, cores=2).upstreams[0])]
+        members: Any = [member_of(load({}, cores=2).upstreams[0])]
         sources = ModelSources(
             asyncio.get_running_loop(),
             Upstreams({}).fetch,

@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from velox import __version__
+from velox.build import BUILD
 from velox.observe import series
 from velox.observe.series import Family
 from velox.outcomes import AttemptOutcome
@@ -437,7 +438,9 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("velox_draining", "1 once the gateway takes no new work.", status.draining)
     restarts: list[_Sample] = [([], status.admin_restarts)]
     yield _counter("velox_admin_restarts", "How often the admin process was replaced.", [], restarts)
-    yield _gauge("velox_build_info", "The version, as a label.", ["version"], [([__version__], 1)])
+    yield _gauge(
+        "velox_build_info", "The version, and how it was built.", ["version", "build"], [([__version__, BUILD], 1)]
+    )
     yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is required.", status.n_keys)
     yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)
     changes = results(status.key_file_changes, "taken", "refused")

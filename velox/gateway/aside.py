@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
-from velox.net.upstream.pool import PoolStatistics
+from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
+from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
 from velox.types import Headers, ReplyHead
 
@@ -29,25 +29,6 @@ __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
 # How often one request is sent: an upstream that drops all its idle connections is met by three of them at most.
 _TRIES: Final = 3
 _ELSEWHERE: Final = frozenset({Retry.STALE, Retry.REFUSED, Retry.GOAWAY})
-
-
-class Pool(Protocol):
-    """What is asked of a pool (net/upstream/pool.py)."""
-
-    def lease_nowait(self) -> UpstreamConnection | None:
-        """Return a connection with room, or None."""
-
-    async def lease(self) -> UpstreamConnection:
-        """Wait for a connection with room."""
-
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """Pass on the room that is left."""
-
-    def retire_stale_idle(self, now_s: float) -> None:
-        """An idle connection was closed as it was used."""
-
-    def statistics(self) -> PoolStatistics:
-        """Count what is there."""
 
 
 class Askable(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
@@ -37,7 +37,7 @@ class Authenticator:
     asks: a key is asked for though there is none now.
     """
 
-    def __init__(self, keys: tuple[KeyEntry, ...], *, asks: bool = False) -> None:
+    def __init__(self, keys: Sequence[KeyEntry], *, asks: bool = False) -> None:
         self._asks: Final = asks or bool(keys)
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: dict[bytes, tuple[bytes, Caller]] = {}

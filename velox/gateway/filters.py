@@ -101,8 +101,7 @@ class FilterChain:
                 if each.released is None:
                     return b""
                 self._is_sse, self._is_plain = _form_of(each.released)
-                self.begin(each.released, place + 1)
-                if self.head is None and self._held_at == place:
+                if self.begin(each.released, place + 1) is None and self._held_at == place:
                     return b""
         return data if self.head is not None else b""
 

@@ -16,7 +16,7 @@ from velox.gateway.forward import Forwarder
 from velox.gateway.reply_fields import AttemptFields
 from velox.net.upstream.dialer import Dialer
 from velox.net.upstream.interface import UpstreamConnection
-from velox.net.upstream.pool import UpstreamPool
+from velox.net.upstream.pool import Pool
 from velox.outcomes import AttemptOutcome
 from velox.policy.balance.peak_ewma import PeakLatency
 from velox.policy.balance.scraped import ScrapedLoad
@@ -70,6 +70,23 @@ class Counts(Protocol):
         """Tell that this worker is done with it: the row may be somebody else's from now on."""
 
 
+class MemberPool(Pool, Protocol):
+    """What is asked of a member's pool: by requests, and by who keeps the members."""
+
+    @property
+    def is_warm(self) -> bool:
+        """True while it can serve: see UpstreamPool."""
+
+    def start(self) -> None:
+        """Begin to connect."""
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due."""
+
+    def close(self) -> None:
+        """Close what is idle, and the rest as it becomes so."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """One origin of an upstream.
@@ -91,7 +108,7 @@ class Member:
     address: str
     row: int
     forwarders: tuple[Forwarder, ...]
-    pool: UpstreamPool
+    pool: MemberPool
     health: MemberHealth
     counts: Counts
     websockets: Dialer | None = None

@@ -42,7 +42,8 @@ _CUT: Final = 0.93  # a tenth costs 1 % of the throughput, and is no fairer
 _DEEPEST_CUT: Final = 0.7
 _SHORT_STEP: Final = 0.08  # times the square root of the limit
 _LONG_STEP: Final = 0.4
-_NEAR: Final = (0.95, 1.15)  # of the limit at the last sign
+_NEAR_FROM: Final = 0.95  # of the limit at the last sign
+_NEAR_TO: Final = 1.15
 _FOLLOWED: Final = 0.75  # of the limit before a run of signs: by then the median has to have followed,
 _FOLLOWED_BY: Final = 0.85  # to this part of what it was then; in a queue it falls further than the limit
 _BASE_GAIN: Final = 0.25
@@ -251,7 +252,7 @@ class AdaptiveLimit(ConcurrencyLimit):
         if self._is_start:
             grown = self._limit * 2
         else:
-            near = self._sign * _NEAR[0] <= self._limit <= self._sign * _NEAR[1]
+            near = self._sign * _NEAR_FROM <= self._limit <= self._sign * _NEAR_TO
             grown = self._limit + math.sqrt(self._limit) * (_SHORT_STEP if near else _LONG_STEP)
         self._limit = min(grown, float(self._most))
 

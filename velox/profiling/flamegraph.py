@@ -181,6 +181,7 @@ def _svg_header(profile: Profile) -> str:
         f"{n_workers} worker{'' if n_workers == 1 else 's'} for {seconds:g} s",
         f"{_seconds(profile.cpu_ns)} CPU ({busy:.0%} of one core)",
         f"{profile.n_samples:,} samples, at most {profile.hz} a second per worker",
+        *filter(None, [profile.unseen]),
     ]
     warning = f"No answer from {', '.join(profile.missing)}" if profile.missing else ""
     parts = [

@@ -62,7 +62,8 @@ class _Encoder:
         return bytes(out)
 
     def _about(self, profile: Profile) -> bytes:
-        comments = (self._string(f"{name} did not answer and is not in this profile") for name in profile.missing)
+        texts = [f"{name} did not answer and is not in this profile" for name in profile.missing]
+        comments = [self._string(text) for text in (*texts, profile.unseen) if text]
         return (
             _number(_TIME, profile.started_ns)
             + _number(_DURATION, profile.duration_ns)

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from velox.build import UNSEEN_BY_PROFILES
 from velox.profiling.sampler import Sampler
 from velox.profiling.samples import Profile, Samples, pack, unpack
 
@@ -139,6 +140,7 @@ async def collect(socks: Sequence[socket.socket], seconds: float, hz: int) -> Pr
         started_ns=started_ns,
         duration_ns=round(seconds * 1e9),
         hz=hz,
+        unseen=UNSEEN_BY_PROFILES,
     )
 
 

@@ -61,6 +61,7 @@ class Profile:
     """One profile over all workers that answered.
 
     workers: the samples of each, by its name. missing: the names of those that did not answer.
+    unseen: what it can't show, for people; empty: nothing.
     started_ns: wall clock (Unix time); duration_ns: how long each worker was watched.
     """
 
@@ -69,6 +70,7 @@ class Profile:
     started_ns: int
     duration_ns: int
     hz: int
+    unseen: str = ""
 
     @property
     def cpu_ns(self) -> int:

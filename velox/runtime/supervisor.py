@@ -30,8 +30,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from velox import __version__
 from velox.admin.health import STUCK_AFTER_S
+from velox.build import VERSION
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
@@ -497,7 +497,7 @@ class Supervisor:
         took_ms = (time.monotonic_ns() - self._gateway.started_ns) / 1e6
         self._logger.info(
             "velox %s ready in %.0f ms: listening on %s, admin on %s, %d workers, upstream %s",
-            *(__version__, took_ms, self._listeners.url, admin, self._settings.workers, upstream),
+            *(VERSION, took_ms, self._listeners.url, admin, self._settings.workers, upstream),
         )
         for entry in self._settings.found_upstreams:
             self._logger.info("found %s: models %s/... go to %s", entry.where, entry.name, entry.origins[0])

@@ -9,9 +9,10 @@ the answer (R-H1-10, R-MEM-1).
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import enum
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from velox.errors import VeloxError
 from velox.net import resets
@@ -26,7 +27,7 @@ from velox.protocol import http1_write
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.types import ANYONE, Headers, RequestHead
 
-__all__ = ["ClientHttp1Connection", "Http1Replies", "ReplyCarrier"]
+__all__ = ["ClientHttp1Connection", "Http1Replies"]
 
 # What a client may send ahead while its request is being answered; more stays in the kernel (R-H1-10).
 _PIPELINE_BYTES: Final = 64 * 1024
@@ -100,35 +101,7 @@ class RequestReader(RequestDecoder):
             self._budget.give(n_bytes)
 
 
-class ReplyCarrier(Protocol):
-    """What the framing asks of its connection."""
-
-    @property
-    def is_http_1_0(self) -> bool:
-        """True when the request came as HTTP/1.0, which knows no chunks."""
-
-    @property
-    def will_close(self) -> bool:
-        """True when this reply is the connection's last."""
-
-    @property
-    def direct_write(self) -> ChunkWriter | None:
-        """What does as write() does in fewer steps, until the client is paused. None while it is, or has left."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes. Nothing happens when the client has left."""
-
-    def finish(self, *, close: bool = False) -> None:
-        """See Client. close: nothing can follow on this connection."""
-
-    def cut_off(self, last: bytes, *, reset: bool) -> None:
-        """Close after `last`, with the reply unfinished. reset: where only a reset tells."""
-
-    def hand_over(self, successor: Successor) -> None:
-        """Give the connection away, with what has come on it. Nothing happens when the client has left."""
-
-
-class Http1Replies(ClientConnection, ReplyCarrier):
+class Http1Replies(ClientConnection):
     """How replies leave: with a length, in chunks, or up to the connection's close.
 
     The framing half of a Client (application.py). A base class and not a part of the connection: another call for each
@@ -142,6 +115,41 @@ class Http1Replies(ClientConnection, ReplyCarrier):
         super().__init__(ingress)
         self._chunked = False
         self.ends_at_close = False  # HTTP/1.0, no length: only the connection's close ends the reply
+
+    # -- what the framing asks of its connection ---------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def is_http_1_0(self) -> bool:
+        """True when the request came as HTTP/1.0, which knows no chunks."""
+
+    @property
+    @abc.abstractmethod
+    def will_close(self) -> bool:
+        """True when this reply is the connection's last."""
+
+    @property
+    @abc.abstractmethod
+    def direct_write(self) -> ChunkWriter | None:
+        """What does as write() does in fewer steps, until the client is paused. None while it is, or has left."""
+
+    @abc.abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send bytes. Nothing happens when the client has left."""
+
+    @abc.abstractmethod
+    def finish(self, *, close: bool = False) -> None:
+        """See Client. close: nothing can follow on this connection."""
+
+    @abc.abstractmethod
+    def cut_off(self, last: bytes, *, reset: bool) -> None:
+        """Close after `last`, with the reply unfinished. reset: where only a reset tells."""
+
+    @abc.abstractmethod
+    def hand_over(self, successor: Successor) -> None:
+        """Give the connection away, with what has come on it. Nothing happens when the client has left."""
+
+    # -- framing ----------------------------------------------------------------------------------------
 
     def begin_reply(
         self, status: int, headers: Headers, length: int | None, data: bytes, end: bool, *, has_body: bool

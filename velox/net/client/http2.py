@@ -448,6 +448,8 @@ class _State(enum.IntEnum):
 class ClientHttp2Connection(ClientConnection):
     """The connection; also the handler of its engine's events."""
 
+    __deletable__ = ("engine",)
+
     def __init__(self, ingress: IngressState, make_engine: EngineFactory) -> None:
         super().__init__(ingress)
         self.engine: Engine = make_engine(self, http2.INGRESS_SETTINGS, False)

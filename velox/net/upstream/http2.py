@@ -67,6 +67,8 @@ _STALE_WINDOW_S: Final = 0.1
 class Http2Connection(asyncio.BufferedProtocol):
     """The connection; also the handler of its engine's events."""
 
+    __deletable__ = ("_engine",)
+
     def __init__(
         self,
         owner: ConnectionOwner,

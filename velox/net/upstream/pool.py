@@ -20,14 +20,14 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.connecting import BackOff, Dial, PacedDial, Warmup
 from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 
-__all__ = ["AvailableConnections", "PoolStatistics", "Upkeep", "UpstreamPool"]
+__all__ = ["AvailableConnections", "Pool", "PoolStatistics", "Upkeep", "UpstreamPool"]
 
 # Dials under way at a time: a handshake costs this worker about 1 ms, and its requests should not wait for many.
 _MAX_DIALS: Final = 32
@@ -76,6 +76,25 @@ class Upkeep:
 
 
 _DEFAULT_UPKEEP: Final = Upkeep()
+
+
+class Pool(Protocol):
+    """What is asked of a pool by who sends a request."""
+
+    def lease_nowait(self) -> UpstreamConnection | None:
+        """Return a connection with room, or None."""
+
+    async def lease(self) -> UpstreamConnection:
+        """Wait for a connection with room."""
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Pass on the room that is left."""
+
+    def retire_stale_idle(self, now_s: float) -> None:
+        """An idle connection was closed as it was used."""
+
+    def statistics(self) -> PoolStatistics:
+        """Count what is there."""
 
 
 class UpstreamPool:

@@ -1,0 +1,275 @@
+"""Compile the modules of the usual request with mypyc, for this version of Python and this kind of processor.
+
+    python deploy/compile.py wheel FOLDER      a wheel: the same sources, and beside those of _MODULES what mypyc made
+    python deploy/compile.py checkout FOLDER   this checkout, compiled, with its .venv: `make -C FOLDER test` tests it
+
+It needs gcc, the headers of Python, and the tools of `make`'s .venv. Nothing is changed but FOLDER.
+docs/decisions/0026-compiled-beside-plain.md says why, what mypyc gets wrong, and what is therefore left plain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from mypyc.build import mypycify
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+__all__ = ["main"]
+
+_ROOT: Final = Path(__file__).resolve().parents[1]
+# What a usual request passes on its way: JSON or server-sent events, HTTP/1.1 or HTTP/2 on both sides.
+# Plain stay: what is pickled or read by msgspec (types, policy/routes), enums with __init__ (errors, outcomes), TLS.
+_MODULES: Final = (
+    # Bytes in, values out: heads, bodies, events, both sides.
+    "memo",
+    "protocol/body",
+    "protocol/head_extras",
+    "protocol/head_forms",
+    "protocol/head_memory",
+    "protocol/head_template",
+    "protocol/http1",
+    "protocol/http1_fields",
+    "protocol/http1_head",
+    "protocol/http1_response",
+    "protocol/http1_response_head",
+    "protocol/http1_write",
+    "protocol/http2",
+    "protocol/http2_guard",
+    "protocol/http2_head",
+    "protocol/http2_heads",
+    "protocol/http2_ngh2",
+    "protocol/http2_response_head",
+    "protocol/sse",
+    # What each request asks before it is forwarded: queue, limits, health.
+    "policy/breaker",
+    "policy/concurrency",
+    "policy/estimate",
+    "policy/fair_queue",
+    "policy/health/group",
+    "policy/health/keys",
+    "policy/health/member",
+    "policy/pace",
+    "policy/queue_wait",
+    "policy/quota",
+    "policy/retry",
+    "policy/token_bucket",
+    "policy/virtual_tokens",
+    # Counters that the workers share; without them each count is a call from compiled code into Python.
+    "shm/quota_table",
+    "shm/upstream_table",
+    "observe/metrics",
+    # From admission to account. The tunnel is no usual request, but inherits from Exchange and Reply.
+    "gateway/auth",
+    "gateway/endpoints",
+    "gateway/exchange",
+    "gateway/filters",
+    "gateway/forward",
+    "gateway/grant",
+    "gateway/group",
+    "gateway/intake",
+    "gateway/limiter",
+    "gateway/member",
+    "gateway/metering",
+    "gateway/plan",
+    "gateway/rate_headers",
+    "gateway/recorder",
+    "gateway/reply",
+    "gateway/reply_fields",
+    "gateway/request_ids",
+    "gateway/routing",
+    "gateway/tunnel",
+    # Connections. ingress.py makes them, and inherits from ingress_state.py.
+    "net/client/backlog",
+    "net/client/body_budget",
+    "net/client/connection",
+    "net/client/http1",
+    "net/client/http2",
+    "net/client/ingress",
+    "net/client/ingress_state",
+    "net/client/plain_socket",
+    "net/upstream/http1",
+    "net/upstream/http2",
+    "net/upstream/interface",
+    "net/upstream/pool",
+)
+# Compiled classes that plain ones inherit from, here or in tests: mypyc has to be told.
+_INHERITED: Final = (
+    "gateway/exchange:Exchange",
+    "gateway/filters:ReplyFilter",
+    "gateway/group:AttemptHost",
+    "gateway/intake:Gateway",
+    "gateway/recorder:Recorder",
+    "gateway/reply:Reply",
+    "net/client/connection:ClientConnection",
+    "net/client/http1:Http1Replies",
+    "net/client/ingress_state:IngressState",
+    "policy/concurrency:ConcurrencyLimit",
+    "policy/concurrency:FixedLimit",
+    "policy/estimate:Estimator",
+    "policy/health/keys:Keys",
+    "policy/health/member:MemberHealth",
+    "protocol/http1_response:ResponseDecoder",
+    "shm/quota_table:QuotaMemory",
+    "shm/upstream_table:UpstreamCells",
+)
+# mypyc can leave a register of a generator unset: gcc sees it, and such a module does not belong into the list.
+_FLAGS: Final = ("-Wno-error", "-Wall", "-Werror=maybe-uninitialized", "-Wno-unused-function", "-Wno-unused-label")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0, or 2 with a reason."""
+    parser = argparse.ArgumentParser(prog="python deploy/compile.py", description=__doc__)
+    parser.add_argument("what", choices=["wheel", "checkout"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--opt-level", default="3", help="of gcc; 1 takes half the time and makes slower code")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the C files there")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder.resolve()
+    if options.what == "checkout" and folder.exists():
+        print(f"{folder} is there already: remove it, or name another folder", file=sys.stderr)  # noqa: T201
+        return 2
+    with tempfile.TemporaryDirectory(prefix="velox-compiled-") as temporary:
+        build = Path(temporary)
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(_ROOT / name, build)
+        shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        os.chdir(build)
+        extensions = _translated(build, options.opt_level)
+        if options.keep:
+            shutil.copytree(build / "build", options.keep, dirs_exist_ok=True)
+        if options.what == "wheel":
+            _build(extensions, "bdist_wheel", "--dist-dir", str(folder))
+        else:
+            _build(extensions, "build_ext", "--inplace")
+            _copy_checkout(folder)
+            for each in build.glob("velox/**/*.so"):
+                shutil.copy(each, folder / each.relative_to(build))
+    return 0
+
+
+def _translated(build: Path, opt_level: str) -> list[Extension]:
+    """Return what is to be compiled; its C files are below build/. The sources are as before."""
+    originals = {name: (build / name).read_text() for name in {f"velox/{each.split(':')[0]}.py" for each in _INHERITED}}
+    _allow_subclasses(build)
+    extensions = mypycify(
+        ["--config-file", str(_ROOT / "pyproject.toml"), *(f"velox/{each}.py" for each in _MODULES)],
+        opt_level=opt_level,
+        debug_level="0",
+        multi_file=True,
+        group_name="velox.compiled",
+        target_dir="build",
+    )
+    for each in build.glob("build/**/*.c"):
+        each.write_text(_with_weak_references(each.read_text()))
+    for name, text in originals.items():
+        (build / name).write_text(text)
+    for extension in extensions:
+        extension.extra_compile_args = [*(a for a in extension.extra_compile_args if a != "-Werror"), *_FLAGS]
+    return extensions
+
+
+def _allow_subclasses(build: Path) -> None:
+    """Decorate the classes, where there is an empty line: the numbers of lines stay, which tracebacks show.
+
+    mypyc alone sees the decorator: nothing is imported when the module runs.
+    """
+    for each in _INHERITED:
+        name, _, class_name = each.partition(":")
+        source = build / "velox" / f"{name}.py"
+        lines = source.read_text().splitlines()
+        (at,) = (number for number, line in enumerate(lines) if re.match(rf"class {class_name}\b", line))
+        while lines[at - 1]:
+            at -= 1
+        lines[at - 1] = "@mypyc_attr(allow_interpreted_subclasses=True)"
+        first = "from __future__ import annotations"
+        if first in lines:
+            at = lines.index(first)
+            lines[at] += "; from typing import TYPE_CHECKING as _IS_CHECKED"
+            lines[at + 1] = "if _IS_CHECKED: from mypy_extensions import mypyc_attr"
+        source.write_text("\n".join(lines) + "\n")
+
+
+def _with_weak_references(text: str) -> str:
+    """Mend what mypyc 2.4 does with weak references to objects that have a `__dict__`, that is, an interpreted base.
+
+    It takes the list of them for an owned reference: the collector counts it, and the end of the object lets it go
+    instead of clearing the weak references, which then point to freed memory.
+    """
+    place = r"\(\*\(\(PyObject \*\*\)\(\(char \*\)self \+ sizeof\(PyObject \*\) \+ sizeof\(\w+\)\)\)\);"
+    text = re.sub(rf"Py_VISIT{place}", "", text)
+    return re.sub(rf"Py_CLEAR{place}", "if (Py_REFCNT(self) == 0) PyObject_ClearWeakRefs((PyObject *)self);", text)
+
+
+def _build(extensions: Sequence[Extension], *command: str) -> None:
+    setup(ext_modules=extensions, cmdclass={"build_ext": _BuildInParallel}, script_args=["--quiet", *command])
+
+
+class _BuildInParallel(build_ext):
+    """setuptools compiles one file after the other; there are as many as modules."""
+
+    def build_extensions(self) -> None:
+        self.compiler.compile = types.MethodType(_compile_in_parallel, self.compiler)
+        super().build_extensions()
+
+
+def _compile_in_parallel(
+    compiler: Any,
+    sources: Sequence[str],
+    output_dir: str | None = None,
+    macros: Any = None,
+    include_dirs: Any = None,
+    debug: bool = False,
+    extra_preargs: Any = None,
+    extra_postargs: Any = None,
+    depends: Any = None,
+) -> list[str]:
+    macros, objects, extra_postargs, options, build = compiler._setup_compile(
+        output_dir, macros, include_dirs, sources, depends, extra_postargs
+    )
+    arguments = compiler._get_cc_args(options, debug, extra_preargs)
+    largest_first = sorted(objects, key=lambda each: -Path(build[each][0]).stat().st_size)
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        jobs = [
+            executor.submit(compiler._compile, each, *build[each], arguments, extra_postargs, options)
+            for each in largest_first
+        ]
+        for number, job in enumerate(jobs):
+            job.result()
+            print(f"\r{number + 1} of {len(jobs)} files compiled", end="", file=sys.stderr, flush=True)  # noqa: T201
+    print(file=sys.stderr)  # noqa: T201
+    return objects  # type: ignore[no-any-return]
+
+
+def _copy_checkout(folder: Path) -> None:
+    """Copy what git knows or would take, and .venv, whose files are shared: only those that hold its path are other."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=_ROOT, text=True)  # noqa: S607
+    for name in filter(None, listed.split("\0")):
+        if (_ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(_ROOT / name, folder / name)
+    shutil.copytree(_ROOT / ".venv", folder / ".venv", symlinks=True, copy_function=os.link)
+    here = str(_ROOT).encode()
+    scripts = [*(folder / ".venv/bin").iterdir(), folder / ".venv/pyvenv.cfg"]
+    installed = (folder / ".venv/lib").glob("python*/site-packages/__editable__*")
+    for each in [*scripts, *installed]:
+        if each.is_file() and not each.is_symlink() and here in (text := each.read_bytes()):
+            mode = each.stat().st_mode
+            each.unlink()
+            each.write_bytes(text.replace(here, str(folder).encode()))
+            each.chmod(mode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
