@@ -15,7 +15,7 @@ SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH:/usr/sbin" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: run check test test-more test-all engine-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
+.PHONY: run check test test-core test-more test-all compiled wheel engine-tools fuzz fuzz-tools bench bench-full lint ruff format-check mypy imports lock clean
 
 run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it running (on a terminal)
 	@$(BIN)/python deploy/demo.py
@@ -27,11 +27,32 @@ test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against rea
 	@tests/install-tools.sh
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
+# What may be other when it is compiled, and starts no gateway.
+CORE = --ignore-glob='tests/unit/*/*' $(foreach each,bench docs import settings sim,--ignore-glob='tests/unit/test_$(each)*')
+
+test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: three minutes
+	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
+
 test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
-test-all: test test-more  ## All tests
+# A copy of this checkout whose modules of the usual request are compiled. `make -C .compiled test`, and any other target.
+COMPILED := .compiled/.venv/installed
+
+compiled: $(COMPILED)  ## Compile with mypyc into .compiled, a copy of this checkout: about three minutes; needs gcc
+
+$(COMPILED): $(INSTALLED) deploy/compile.py $(shell find velox -name '*.py')
+	@tests/install-tools.sh
+	@rm -rf .compiled
+	$(BIN)/python deploy/compile.py checkout .compiled
+	@touch $@
+
+wheel: $(INSTALLED)  ## The same as a wheel in dist/, for this Python and this kind of processor
+	$(BIN)/python deploy/compile.py wheel dist
+
+test-all: test test-more compiled  ## All tests, plain and compiled
+	$(MAKE) -C .compiled test test-more
 	$(MAKE) bench ARGS=--smoke
 
 fuzz: $(INSTALLED) fuzz-tools  ## Fuzz each target for a minute, or as ARGS says
@@ -82,4 +103,4 @@ lock:  ## Write both lock files anew from pyproject.toml; needs `uv`
 	deploy/lock.sh
 
 clean:
-	rm -rf .venv .engine build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engine .compiled build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,8 +15,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import types
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,23 +142,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what == "checkout" and folder.exists():
         print(f"{folder} is there already: remove it, or name another folder", file=sys.stderr)  # noqa: T201
         return 2
+    if missing := _missing():
+        print(f"missing: {missing}. On Debian: apt-get install gcc libc6-dev python3.11-dev", file=sys.stderr)  # noqa: T201
+        return 2
     with tempfile.TemporaryDirectory(prefix="velox-compiled-") as temporary:
         build = Path(temporary)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in ("pyproject.toml", "README.md"):
             shutil.copy(_ROOT / name, build)
         shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         os.chdir(build)
         extensions = _translated(build, options.opt_level)
         if options.keep:
             shutil.copytree(build / "build", options.keep, dirs_exist_ok=True)
+        _build(extensions, "bdist_wheel", "--dist-dir", str(build / "dist"))
+        (wheel,) = build.glob("dist/*.whl")
         if options.what == "wheel":
-            _build(extensions, "bdist_wheel", "--dist-dir", str(folder))
+            folder.mkdir(parents=True, exist_ok=True)
+            print(shutil.copy(wheel, folder))  # noqa: T201
         else:
-            _build(extensions, "build_ext", "--inplace")
             _copy_checkout(folder)
-            for each in build.glob("velox/**/*.so"):
-                shutil.copy(each, folder / each.relative_to(build))
+            with zipfile.ZipFile(wheel) as packed:
+                packed.extractall(folder, [name for name in packed.namelist() if name.endswith(".so")])
     return 0
+
+
+def _missing() -> str:
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return "gcc" if shutil.which("gcc") is None else "" if headers.exists() else str(headers)
 
 
 def _translated(build: Path, opt_level: str) -> list[Extension]:
@@ -175,7 +187,9 @@ def _translated(build: Path, opt_level: str) -> list[Extension]:
         each.write_text(_with_weak_references(each.read_text()))
     for name, text in originals.items():
         (build / name).write_text(text)
+    headers = sorted({str(each.parent) for each in (build / "build").glob("**/*.h")})
     for extension in extensions:
+        extension.include_dirs = [*extension.include_dirs, *headers]
         extension.extra_compile_args = [*(a for a in extension.extra_compile_args if a != "-Werror"), *_FLAGS]
     return extensions
 
@@ -253,13 +267,15 @@ def _compile_in_parallel(
 
 
 def _copy_checkout(folder: Path) -> None:
-    """Copy what git knows or would take, and .venv, whose files are shared: only those that hold its path are other."""
+    """Copy what git knows or would take, and what is installed: its files are shared, but for those with a path."""
     listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=_ROOT, text=True)  # noqa: S607
     for name in filter(None, listed.split("\0")):
         if (_ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(_ROOT / name, folder / name)
-    shutil.copytree(_ROOT / ".venv", folder / ".venv", symlinks=True, copy_function=os.link)
+    for name in (".venv", ".engine", "tests/e2e/node/node_modules"):
+        if (_ROOT / name).exists():
+            shutil.copytree(_ROOT / name, folder / name, symlinks=True, copy_function=os.link)
     here = str(_ROOT).encode()
     scripts = [*(folder / ".venv/bin").iterdir(), folder / ".venv/pyvenv.cfg"]
     installed = (folder / ".venv/lib").glob("python*/site-packages/__editable__*")
