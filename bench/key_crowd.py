@@ -37,11 +37,12 @@ from velox.accounts.service import Accounts
 from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.sqlite import SqliteAccounts
 from velox.gateway.auth import Authenticator
+from velox.heads import RequestHead
 from velox.policy.token_bucket import BucketRate
 from velox.settings.keys import merged, parse_key_file
 from velox.shm.quota_table import QuotaMemory, TableSize
 from velox.shm.quotas import QuotaTable
-from velox.types import Rates, RequestHead
+from velox.types import Rates
 
 _BODY: Final = b'{"model":"1","messages":[{"role":"user","content":"hi"}]}'
 _READY: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")

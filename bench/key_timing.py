@@ -27,8 +27,8 @@ from typing import Final
 
 from velox.errors import VeloxError
 from velox.gateway.auth import Authenticator
+from velox.heads import RequestHead
 from velox.settings.keys import parse_entries, parse_key
-from velox.types import RequestHead
 
 _RIGHT: Final = "vk-" + "a" * 40
 _OTHERS: Final = "bcdefghijlmnopqrstuwxyz0123456789"

@@ -33,6 +33,7 @@ from bench.wrk_requests import write_requests
 from docs.tables import fill
 from velox.gateway.limiter import Limiter
 from velox.gateway.metering import metered
+from velox.heads import ReplyHead, RequestHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS, Estimator
@@ -40,7 +41,7 @@ from velox.policy.fair_queue import FairQueue, Outcome
 from velox.policy.limit_rules import LimitRule
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
-from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, ReplyHead, RequestHead, Scope
+from velox.types import BodyFields, Caller, Endpoint, Priority, Rates, Scope
 
 __all__ = ["main"]
 

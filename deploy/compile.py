@@ -35,6 +35,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 # Plain stay: what is pickled or read by msgspec (types, policy/routes), enums with __init__ (errors, outcomes), TLS.
 _MODULES: Final = (
     # Bytes in, values out: heads, bodies, events, both sides.
+    "heads",
     "memo",
     "protocol/body",
     "protocol/head_extras",
@@ -70,6 +71,7 @@ _MODULES: Final = (
     "policy/virtual_tokens",
     # Counters that the workers share; without them each count is a call from compiled code into Python.
     "shm/quota_table",
+    "shm/quotas",
     "shm/upstream_table",
     "observe/metrics",
     # From admission to account. The tunnel is no usual request, but inherits from Exchange and Reply.

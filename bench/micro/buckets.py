@@ -20,6 +20,7 @@ from bench.micro.candidates import Answers, Candidate, Case, Timed, calls
 from bench.payloads import CHAT_PATH
 from velox.errors import VeloxError
 from velox.gateway.limiter import Limiter
+from velox.heads import RequestHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS
@@ -27,7 +28,7 @@ from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate, ask
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable, SharedQuota
-from velox.types import Caller, Rates, RequestHead, Scope
+from velox.types import Caller, Rates, Scope
 
 __all__ = ["BATCH", "CASES", "LockedBucket", "shared_quota"]
 

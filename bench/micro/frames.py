@@ -15,9 +15,9 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from bench.micro.candidates import Answers, Candidate, Case, Subject, Timed
 from bench.payloads import API_KEY, CHAT_PATH, CHAT_REPLY, SSE_CHUNK, SSE_LAST, chat_body
+from velox.heads import Header, Headers
 from velox.protocol.http2 import INGRESS_SETTINGS, Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import Header, Headers
 
 __all__ = ["N_CHUNKS", "SUBJECT"]
 

@@ -30,6 +30,7 @@ from velox.errors import VeloxError
 from velox.gateway.auth import Authenticator
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
+from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
@@ -45,7 +46,7 @@ from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.upstream_table import UpstreamCells, UpstreamTable
-from velox.types import Caller, RequestHead
+from velox.types import Caller
 
 __all__ = ["SUBJECT", "request"]
 

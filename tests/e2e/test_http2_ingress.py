@@ -22,8 +22,8 @@ from tests.e2e.recording import JSON, SSE, Call, RecordingUpstream
 from tests.e2e.tools import CHAT, CHAT_STREAM, covers, settled
 from tests.e2e.upstreams import CHAT_SSE, Certificates, chat_chunk, find_tool
 from tests.sockets.core_http2 import NOTICE, PeerClient
+from velox.heads import Header
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR
-from velox.types import Header
 
 # How the gateway speaks with its upstream; the engine is the one of both sides.
 KINDS: Final = ("http1-ngh2", "http1-h2", "http2-ngh2", "http2-h2")

@@ -12,8 +12,8 @@ from typing import Final
 from hpack import Encoder, NeverIndexedHeaderTuple
 
 from tests.h2spec.talker import END_HEADERS, END_STREAM, frame, uint32
+from velox.heads import Header
 from velox.protocol.http2 import PREFACE
-from velox.types import Header
 
 __all__ = ["ATTACKS", "Attack", "Ends"]
 

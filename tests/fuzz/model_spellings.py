@@ -27,11 +27,12 @@ from velox.gateway.endpoints import Routes
 from velox.gateway.plan import plan_of
 from velox.gateway.steps import finished
 from velox.gateway.tunnel import model_of
+from velox.heads import RequestHead, WebSocketOffer
 from velox.policy.estimate import Estimator
 from velox.protocol.body import BodyReader
 from velox.protocol.http1_target import split_target
 from velox.protocol.websocket_messages import MessageError
-from velox.types import Caller, RequestHead, WebSocketOffer
+from velox.types import Caller
 
 __all__ = ["Result", "run"]
 

@@ -17,12 +17,13 @@ from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import Reason, VeloxError
 from velox.gateway.endpoints import Routes
 from velox.gateway.forward import Forwarder
+from velox.heads import RequestHead
 from velox.policy.deadline import client_terms
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
 from velox.protocol.http1_fields import HOP_BY_HOP
 from velox.protocol.http1_write import request_head, request_start
 from velox.providers.rows import OPENAI
-from velox.types import BodyFields, RequestHead
+from velox.types import BodyFields
 
 __all__ = ["check_forwarded", "run"]
 

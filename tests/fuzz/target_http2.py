@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from tests.fuzz.target_head import check_forwarded
 from tests.fuzz.wires import Pieces, cuttings
 from velox.errors import VeloxError
+from velox.heads import Header, RequestHead
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import CANCEL, Engine, EngineSettings
 from velox.protocol.http2_h2 import H2Engine
 from velox.protocol.http2_head import MalformedError, read_head
 from velox.protocol.http2_ngh2 import Ngh2Engine
-from velox.types import Header, RequestHead
 
 __all__ = ["run"]
 

@@ -16,11 +16,12 @@ from tests.fuzz.target_head import check_forwarded
 from velox.errors import VeloxError
 from velox.gateway.forward import Forwarder
 from velox.gateway.reply_fields import DROPPED, ReplyFields
+from velox.heads import Headers, ReplyHead, RequestHead
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError
 from velox.protocol.http2_response_head import Http2ReplyHeads
 from velox.providers.rows import OPENAI
-from velox.types import BodyFields, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields
 
 __all__ = ["run"]
 

@@ -14,9 +14,9 @@ import os
 
 from tests.fuzz.wires import Pieces, cuttings
 from velox.gateway.error_body import ErrorRedaction
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.observe.access_log import AccessLog, AccessRecord
-from velox.types import ReplyHead
 
 __all__ = ["run_access_log", "run_error_body"]
 

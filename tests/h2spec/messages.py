@@ -19,7 +19,7 @@ from tests.h2spec.talker import (
     stream_error,
     uint32,
 )
-from velox.types import Header
+from velox.heads import Header
 
 __all__ = ["BEYOND", "MESSAGES"]
 

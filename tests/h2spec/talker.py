@@ -13,8 +13,8 @@ from hpack import Encoder
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 
+from velox.heads import Header
 from velox.protocol.http2 import PREFACE
-from velox.types import Header
 
 __all__ = [
     "ACK",

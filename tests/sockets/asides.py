@@ -11,9 +11,9 @@ from typing import Final
 from tests.e2e.recording import RecordingUpstream
 from tests.patience import PATIENCE_S
 from tests.sockets.dialing import dialer_to, local
+from velox.heads import Headers
 from velox.net.upstream.interface import UpstreamRequest
 from velox.net.upstream.pool import UpstreamPool
-from velox.types import Headers
 
 __all__ = ["GET", "Place", "eventually", "place", "request"]
 

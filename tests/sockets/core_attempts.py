@@ -14,11 +14,12 @@ from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, reque
 from velox.errors import Reason
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.health.member import EJECTION, MemberHealth, State, Verdict
 from velox.policy.retry import RetryRules
-from velox.types import ANYONE, Header, ReplyHead
+from velox.types import ANYONE
 
 __all__ = [
     "BODY",

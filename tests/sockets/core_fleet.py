@@ -18,9 +18,10 @@ from tests.sockets.core_attempts import BODY
 from tests.sockets.core_gateway import FakeClient, request_head
 from velox.gateway.exchange import Exchange
 from velox.gateway.member import Member
+from velox.heads import Header, WebSocketOffer
 from velox.runtime.members import MemberMaker
 from velox.settings import Settings, load
-from velox.types import ANYONE, Header, WebSocketOffer
+from velox.types import ANYONE
 
 __all__ = ["Bed", "bed", "lines_of", "settings_of", "upstream"]
 

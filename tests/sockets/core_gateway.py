@@ -12,6 +12,7 @@ from typing import Final
 from tests.sockets.composed import TIMEOUTS, Dial, Stand, composed, in_order, settings_with, upstream_of
 from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable
+from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies
 from velox.net.upstream.interface import (
@@ -26,7 +27,7 @@ from velox.policy.estimate import Estimator
 from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryBudget, RetryRules
 from velox.policy.routes import Timeouts
-from velox.types import ANYONE, Caller, Header, KeyEntry, Rates, ReplyHead, RequestHead, Scope, WebSocketOffer
+from velox.types import ANYONE, Caller, KeyEntry, Rates, Scope
 
 __all__ = [
     "LIMITS",

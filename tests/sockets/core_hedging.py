@@ -24,6 +24,7 @@ from tests.sockets.core_gateway import (
 from velox.errors import Reason
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.observe.series import HEDGES
 from velox.outcomes import Hedged, Retry
@@ -33,7 +34,7 @@ from velox.policy.health.group import GroupRules
 from velox.policy.hedge import Hedging
 from velox.policy.retry import RetryRules
 from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target, Timeouts
-from velox.types import ANYONE, Header, ReplyHead
+from velox.types import ANYONE
 
 __all__ = ["AT_ONCE", "COMMENT", "EVENT", "NEVER", "Puppet", "Race", "event_head", "race"]
 

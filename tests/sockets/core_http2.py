@@ -26,13 +26,13 @@ from h2.settings import SettingCodes
 
 from tests.patience import NEVER_S, PATIENCE_S
 from tests.sockets.core_ingress import App, eventually, sweep
+from velox.heads import Header
 from velox.net.application import ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_engines import engine_factory
 from velox.protocol.http2_h2 import WireConnection
-from velox.types import Header
 
 __all__ = ["ENGINES", "GET", "NOTICE", "POST", "LaterLoop", "Name", "PeerClient", "Server", "asked", "run", "serve"]
 

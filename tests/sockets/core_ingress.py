@@ -10,12 +10,13 @@ from typing import Final
 
 from tests.patience import NEVER_S, PATIENCE_S
 from velox.errors import VeloxError
+from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import EngineFactory
-from velox.types import ANYONE, Caller, RequestHead
+from velox.types import ANYONE, Caller
 
 __all__ = ["App", "Exchange", "Server", "eventually", "listening", "serve"]
 

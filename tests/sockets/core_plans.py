@@ -11,13 +11,14 @@ from tests.sockets.core_gateway import request_head
 from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteCursor, Routing
+from velox.heads import Headers
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import MemberHealth, MemberRules, Verdict
 from velox.policy.routes import ANYTHING, Canary, HashOn, Match, RouteEntry, Target
-from velox.types import ANYONE, BodyFields, Caller, Headers
+from velox.types import ANYONE, BodyFields, Caller
 
 __all__ = [
     "Asked",

@@ -16,11 +16,12 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.intake import Gateway
 from velox.gateway.member import Member
 from velox.gateway.routing import Routing
+from velox.heads import Header, ReplyHead
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.retry import RetryRules
 from velox.policy.routes import ANYTHING, Canary, Delay, Hedge, RouteEntry, Target
-from velox.types import ANYONE, Header, ReplyHead
+from velox.types import ANYONE
 
 EVENTS: Final = [(b"content-type", b"text/event-stream")]
 N_REQUESTS: Final = 400

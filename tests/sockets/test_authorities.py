@@ -9,10 +9,11 @@ import logging
 import pytest
 
 from tests.patience import PATIENCE_S
+from velox.heads import Headers
 from velox.policy.routes import KeyRef, Timeouts, UpstreamEntry
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.runtime.authorities import Authorities
-from velox.types import Headers, Secret
+from velox.types import Secret
 
 _TOKEN = json.dumps({"access_token": "tok", "expires_in": 3600}).encode()
 

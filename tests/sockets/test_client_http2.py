@@ -13,9 +13,10 @@ from tests.patience import PATIENCE_S
 from tests.sockets.core_http2 import ENGINES, GET, POST, Name, run, serve
 from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason, VeloxError
+from velox.heads import Header, RequestHead
 from velox.net.application import Client
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
-from velox.types import Caller, Header, RequestHead
+from velox.types import Caller
 
 KIB = 1024
 each_engine = pytest.mark.parametrize("engine", ENGINES)

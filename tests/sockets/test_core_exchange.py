@@ -16,11 +16,12 @@ from tests.sockets.core_gateway import FakeClient, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import lone_chunk
-from velox.types import ANYONE, Header, ReplyHead
+from velox.types import ANYONE
 
 
 class Body(bytearray):

@@ -34,7 +34,8 @@ from tests.sockets.core_gateway import (
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
-from velox.types import ANYONE, ReplyHead
+from velox.heads import ReplyHead
+from velox.types import ANYONE
 
 # -- ends in the middle of it ---------------------------------------------------------------------------
 

@@ -33,11 +33,12 @@ from tests.sockets.core_gateway import (
 )
 from velox.errors import Reason, VeloxError
 from velox.gateway.intake import Gateway
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.breaker import PROBE_EVERY_S
 from velox.policy.health.member import MemberHealth, State
-from velox.types import ANYONE, ReplyHead
+from velox.types import ANYONE
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)
 TOOK_S: Final = 0.02

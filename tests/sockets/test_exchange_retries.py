@@ -28,13 +28,14 @@ from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
 from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, RouteParts, Routing
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.deadline import ClientTerms
 from velox.policy.health.member import EJECTION
 from velox.policy.retry import RetryBudget, RetryRules
-from velox.types import ANYONE, BodyFields, Header, ReplyHead
+from velox.types import ANYONE, BodyFields
 
 
 def retry_policy(made: Gateway, cursor: RouteCursor) -> RetryPolicy:

@@ -13,10 +13,10 @@ from tests.e2e.recording import SSE, Call, RecordingUpstream
 from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import bed, settings_of, upstream
 from tests.sockets.core_plans import fail, refuse_key
+from velox.heads import WebSocketOffer
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker
 from velox.settings import Settings
-from velox.types import WebSocketOffer
 
 TO_A: Final = ["name: r, to: a"]
 TO_B: Final = ["name: r, to: b"]

@@ -10,13 +10,13 @@ from tests.sockets.core_attempts import RULES, broken, put_out, run, status_of, 
 from tests.sockets.core_gateway import FakeClient
 from tests.sockets.core_hedging import COMMENT, EVENT, NEVER, event_head, race, turns
 from velox.errors import Reason
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import State, Verdict
 from velox.policy.routes import Delay
-from velox.types import ReplyHead
 
 
 def test_second_attempt_that_speaks_first_wins() -> None:

@@ -19,8 +19,8 @@ from tests.sockets.core_gateway import FakeClient, Step
 from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, Race, event_head, race, turns
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
+from velox.heads import ReplyHead
 from velox.policy.routes import Delay
-from velox.types import ReplyHead
 
 DRAINING: Final = VeloxError(Reason.DRAINING, "leaving", close=True)
 

@@ -29,12 +29,13 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.gateway.tunnel import TunnelExchange
+from velox.heads import Header, ReplyHead, WebSocketOffer
 from velox.net.upstream.interface import ReplySink, UpstreamRequest
 from velox.outcomes import Retry
 from velox.policy.estimate import Estimator
 from velox.policy.limit_rules import LimitRule
 from velox.policy.token_bucket import BucketRate
-from velox.types import ANYONE, BodyFields, Caller, Header, KeyEntry, Priority, Rates, ReplyHead, Scope, WebSocketOffer
+from velox.types import ANYONE, BodyFields, Caller, KeyEntry, Priority, Rates, Scope
 
 # So slow that nothing fills up while a test runs; 10,000 tokens, of which a request of BODY is taken to need 107.
 TOKENS, PROMPT, ANSWER = 10_000, 7, 100

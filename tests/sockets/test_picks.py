@@ -14,11 +14,11 @@ from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import NotedBalancer, NotedHealth, NotedKeys, fail, member
 from velox.errors import Reason
 from velox.gateway.group import Attempt
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.peak_ewma import PeakEwma, PeakLatency
 from velox.policy.health.member import SILENT_S
-from velox.types import ReplyHead
 
 Way = Callable[[Attempt, float], None]
 

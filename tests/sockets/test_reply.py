@@ -19,8 +19,9 @@ from velox.gateway.endpoints import Routes
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Dialect, Header, ReplyHead
+from velox.types import Dialect
 
 KEY: Final = b"sk-ours-0123456789"
 SSE: Final[Header] = (b"content-type", b"text/event-stream")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from tests.sockets.composed import Composed, Stand, composed, settings_with
-from velox.types import HeadShape, RequestHead
+from velox.heads import HeadShape, RequestHead
 
 N_MOST = 1000
 

@@ -13,8 +13,8 @@ from tests.sockets.core_attempts import RULES, SILENT, Step, ask, broken, run, w
 from tests.sockets.core_fleet import Bed, bed, lines_of, settings_of, upstream
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, gateway
 from velox.errors import Reason
+from velox.heads import ReplyHead
 from velox.outcomes import Retry
-from velox.types import ReplyHead
 
 
 def told(written: bytes) -> dict[str, str]:

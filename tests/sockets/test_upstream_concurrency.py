@@ -11,10 +11,11 @@ from tests.sockets.core_attempts import RULES, SILENT, ask, attempts, broken, ru
 from tests.sockets.core_gateway import FakeClient, ScriptedUpstream, Step, gateway, request_head
 from velox.errors import Reason
 from velox.gateway.intake import Gateway
+from velox.heads import ReplyHead
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.limit_rules import LimitRule
-from velox.types import ANYONE, Rates, ReplyHead, Scope
+from velox.types import ANYONE, Rates, Scope
 
 EVENTS = [(b"content-type", b"text/event-stream")]
 

@@ -18,9 +18,9 @@ from typing import Final
 
 from tests.storm.frames import Blame, Server, Stage, frame
 from tests.unit.http2_peers import REQUEST, Name
+from velox.heads import Header
 from velox.protocol.http2 import Engine, EngineError, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import Header
 
 __all__ = ["KNOWN", "Duel", "duel"]
 

@@ -15,9 +15,9 @@ from typing import Final, cast
 from hyperframe.frame import GoAwayFrame
 
 from tests.storm.upstream import Book, Entry, Outlet
+from velox.heads import Header
 from velox.protocol.http2 import Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import Header
 
 __all__ = ["Http1Link", "Http2Link"]
 

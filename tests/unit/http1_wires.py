@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import VeloxError
+from velox.heads import RequestHead
 from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.types import RequestHead
 
 LIMITS = Http1Limits(body_bytes=1000)
 HOST = b"Host: a\r\n"

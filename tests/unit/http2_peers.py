@@ -8,9 +8,9 @@ from typing import Literal
 from hpack import Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
 
+from velox.heads import Header
 from velox.protocol.http2 import Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import Header
 
 __all__ = ["OK", "PREFACE", "REQUEST", "Name", "Pair", "RawServer", "Recorder", "make"]
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import ConnectionOwner, PlainFields, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.outcomes import ConnectionEnd, Retry
-from velox.types import ReplyHead
 
 __all__ = [
     "WARMUP",

@@ -6,9 +6,9 @@ import asyncio
 from typing import Final, cast
 
 from velox.errors import Reason
+from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import PoolStatistics
-from velox.types import Headers, ReplyHead
 
 __all__ = ["Server"]
 

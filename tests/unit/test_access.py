@@ -11,9 +11,10 @@ from tests.fuzz.model_spellings import run
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access, check_model
 from velox.gateway.steps import finished
+from velox.heads import Header, ReplyHead, RequestHead, WebSocketOffer
 from velox.protocol.websocket_messages import MessageError
 from velox.shm.object_table import ObjectMemory, ObjectTable
-from velox.types import ANYONE, Caller, Header, ReplyHead, RequestHead, WebSocketOffer
+from velox.types import ANYONE, Caller
 
 LIMITED = Caller("team-a", ("gpt-4o*", "o1"), b"12345678")
 FREE = Caller("free", id=b"23456789")

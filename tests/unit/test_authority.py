@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from velox.heads import Headers
 from velox.providers.authority import (
     NO_PROOF,
     Authority,
@@ -16,7 +17,6 @@ from velox.providers.authority import (
     StaticHeader,
 )
 from velox.providers.sigv4 import AwsCredentials, Signer
-from velox.types import Headers
 
 T = TypeVar("T")
 _SENT: Headers = [(b"content-type", b"application/json")]

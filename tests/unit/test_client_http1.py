@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from tests.unit.upstream_wire import Loop, Transport
 from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
-from velox.types import ANYONE, Caller, RequestHead
+from velox.types import ANYONE, Caller
 
 BUDGET: Final = 100
 LINES: Final = b"Host: a\r\nAuthorization: Bearer k\r\n"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.http2_peers import Name, make
 from tests.unit.upstream_wire import KIB, Loop, Transport
 from velox.errors import VeloxError
+from velox.heads import Header, RequestHead
 from velox.net.application import Client, ClientTimeouts
 from velox.net.client.body_budget import BodyBudget
 from velox.net.client.http2 import ClientHttp2Connection
@@ -22,7 +23,7 @@ from velox.net.client.reply_buffer_budget import MAX_AHEAD
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import ANYONE, Caller, Header, RequestHead
+from velox.types import ANYONE, Caller
 
 ENGINES: Final[tuple[Name, ...]] = ("ngh2", "h2")
 BUDGET: Final = 100 * KIB

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velox.gateway.error_body import ErrorRedaction
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Header, ReplyHead
 
 KEY = b"sk-ours-0123456789"
 JSON: Header = (b"content-type", b"application/json")

@@ -6,7 +6,7 @@ import pytest
 
 from velox.gateway.filters import FilterChain
 from velox.gateway.first_event import FirstEventGate
-from velox.types import ReplyHead
+from velox.heads import ReplyHead
 
 HEAD = ReplyHead.of(200, [], None)
 EVENT = b'data: {"id":"x"}\n\n'

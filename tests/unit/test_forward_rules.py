@@ -8,9 +8,10 @@ import pytest
 
 from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
+from velox.heads import ExtraFields, Headers, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.providers.rows import OPENAI
-from velox.types import BodyFields, ExtraFields, Headers, RequestHead
+from velox.types import BodyFields
 
 KEY: Headers = [(b"authorization", b"Bearer sk-ours")]
 

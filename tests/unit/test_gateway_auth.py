@@ -9,8 +9,9 @@ import pytest
 from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.auth import Authenticator
+from velox.heads import Headers
 from velox.policy.patterns import matches
-from velox.types import ANYONE, Caller, Headers, KeyEntry, Priority, Rates
+from velox.types import ANYONE, Caller, KeyEntry, Priority, Rates
 
 
 def entry(key: bytes, name: str = "", models: tuple[str, ...] = ()) -> KeyEntry:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.unit.test_gateway_routes import head
 from velox.gateway.forward import Forwarder
+from velox.heads import Headers
 from velox.net.upstream.interface import PlainFields
 from velox.protocol.head_template import HeadTemplate
 from velox.providers.rows import OPENAI
-from velox.types import BodyFields, Headers
+from velox.types import BodyFields
 
 
 def forwarder(*, base_path: str = "", key: str | None = None, ours: bool = False) -> Forwarder:

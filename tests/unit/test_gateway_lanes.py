@@ -9,11 +9,12 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import Asked
 from velox.gateway.lanes import Lanes, Sides
+from velox.heads import RequestHead
 from velox.policy.routes import NO_RULES
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import BodyFields, RequestHead, Surface
+from velox.types import BodyFields, Surface
 
 
 def lanes(provider: str) -> Lanes:

@@ -6,7 +6,8 @@ import pytest
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.endpoints import Routes, dialect_of, reads_body
-from velox.types import Dialect, Endpoint, Headers, RequestHead, Surface
+from velox.heads import Headers, RequestHead
+from velox.types import Dialect, Endpoint, Surface
 
 
 def head(method: bytes, path: bytes, headers: Headers | None = None, length: int | None = None) -> RequestHead:

@@ -12,10 +12,11 @@ from velox.gateway.endpoints import Routes
 from velox.gateway.forward import Forwarder
 from velox.gateway.tunnel import model_of
 from velox.gateway.tunnels import Tunnels
+from velox.heads import Header, RequestHead, WebSocketOffer
 from velox.net.tunnel import Tunnel
 from velox.providers.rows import OPENAI
 from velox.settings.keys import parse_key
-from velox.types import Endpoint, Header, RequestHead, WebSocketOffer
+from velox.types import Endpoint
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 PROTOCOLS = (b"realtime", b"openai-insecure-api-key.sk-page", b"openai-organization.org-1", b"openai-project.p1", b"v1")

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from velox.heads import Headers
 from velox.policy.health.keys import Keys, quota_of, rest_s_of
-from velox.types import Headers
 
 DAY_S = 86_400.0
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
 from velox.protocol.http1 import Http1Limits, RequestDecoder
-from velox.types import RequestHead
 
 LIMITS = Http1Limits(body_bytes=64)
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from velox.errors import VeloxError
 from velox.gateway.forward import Forwarder
+from velox.heads import ExtraFields, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_memory import Bounds
 from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.http1 import HeadReader, Http1Limits
 from velox.protocol.http1_fields import only_pass
 from velox.providers.rows import OPENAI
-from velox.types import BodyFields, ExtraFields, RequestHead
+from velox.types import BodyFields
 
 LIMITS = Http1Limits(body_bytes=1000)
 # A head of an SDK with what is new in each request.

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.gateway.reply_fields import DROPPED, ReplyFields
+from velox.heads import ReplyHead
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
 from velox.protocol.http1_response_head import ReplyHeads
-from velox.types import ReplyHead
 
 LENGTHS = (
     *(b"Content-Length: 2", b"content-length: 2", b"Content-length: 2", b"Content-Length: 3", b"Content-Length:2"),

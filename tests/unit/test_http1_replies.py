@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sockets.core_gateway import FakeClient
-from velox.types import Header
+from velox.heads import Header
 
 HEADERS: list[Header] = [(b"x", b"y")]
 

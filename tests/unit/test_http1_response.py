@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from velox.heads import ReplyHead
 from velox.protocol.http1_response import ResponseDecoder, ResponseError
 from velox.protocol.http1_response_head import ReplyHeads
-from velox.types import ReplyHead
 
 OK = b"HTTP/1.1 200 OK\r\n"
 Seen = tuple[ReplyHead | None, bytes, bool, bool]

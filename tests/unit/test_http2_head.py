@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Header, RequestHead
 from velox.protocol.http1_head import HeadReader, Http1Limits
 from velox.protocol.http2_head import MalformedError, read_head
-from velox.types import Header, RequestHead
 
 LIMITS = Http1Limits()
 POST: list[Header] = [

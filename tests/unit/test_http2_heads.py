@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from velox.errors import VeloxError
+from velox.heads import Header
 from velox.protocol.head_memory import Bounds
 from velox.protocol.http1 import Http1Limits
 from velox.protocol.http2_head import MalformedError, read_head
 from velox.protocol.http2_heads import Http2HeadReader
-from velox.types import Header
 
 LIMITS = Http1Limits(body_bytes=1000)
 BASE: list[Header] = [

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velox.gateway.reply_fields import DROPPED, ReplyFields
+from velox.heads import Header, Headers, ReplyHead
 from velox.protocol.http2_response_head import Http2ReplyHeads
-from velox.types import Header, Headers, ReplyHead
 
 # Each value that reading looks at, and its neighbours.
 ODD = (

@@ -19,6 +19,7 @@ from tests.unit.http2_peers import REQUEST, Name
 from tests.unit.upstream_wire import KIB, OK, Sink, Wire, asked
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.heads import ReplyHead
 from velox.net.upstream.http2 import Http2Stream
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import ConnectionEnd
@@ -26,7 +27,6 @@ from velox.protocol.http1_response import ResponseDecoder
 from velox.protocol.http1_response_head import ReplyHeads
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.sse import EventWatch
-from velox.types import ReplyHead
 
 ENGINES: tuple[Name, ...] = ("ngh2", "h2")
 STREAM_WINDOW = 24 * KIB

@@ -18,13 +18,14 @@ from velox.gateway.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
 from velox.gateway.limiter import Limiter, QuotaTable
 from velox.gateway.metering import Usage
 from velox.gateway.rate_headers import duration_text
+from velox.heads import RequestHead
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule
 from velox.protocol.http1_write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
-from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, RequestHead, Scope
+from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, Scope
 
 NOW = 10**12
 MINUTE_NS = 60 * 10**9

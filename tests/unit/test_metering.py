@@ -15,11 +15,12 @@ from velox.gateway.filters import FilterChain, ReplyFilter
 from velox.gateway.metering import Meter, Usage, UsageFilter, metered
 from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
+from velox.heads import Header, Headers, ReplyHead, RequestHead
 from velox.net.application import Successor
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.body import BodyReader
 from velox.protocol.usage import TokenUsage
-from velox.types import BodyFields, Endpoint, Header, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields, Endpoint
 
 SSE: Final[Header] = (b"content-type", b"text/event-stream")
 JSON: Final[Header] = (b"content-type", b"application/json")

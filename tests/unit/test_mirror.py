@@ -18,6 +18,7 @@ from tests.unit.pool_server import Server
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
 from velox.gateway.routing import Routing
+from velox.heads import ReplyHead, WebSocketOffer
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
@@ -25,7 +26,7 @@ from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import State
 from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.types import ANYONE, BodyFields, ReplyHead, WebSocketOffer
+from velox.types import ANYONE, BodyFields
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
 PEEK: Final = BodyFields(model="m")

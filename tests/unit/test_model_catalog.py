@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from velox.gateway.steps import finished
+from velox.heads import Header
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.route_match import RouteTable, usable
 from velox.policy.routes import Match, RouteEntry, Target
 from velox.settings import load
-from velox.types import Header
 
 UPSTREAMS = """
 upstreams:

@@ -18,9 +18,10 @@ from velox.gateway.member import Member
 from velox.gateway.model_sources import FetchError, ModelSources
 from velox.gateway.models import ModelsPage
 from velox.gateway.routing import Routing
+from velox.heads import Header, RequestHead
 from velox.policy.route_match import RouteTable
 from velox.settings import load
-from velox.types import Caller, Header, RequestHead
+from velox.types import Caller
 
 UPSTREAMS: Final = """
 upstreams:

@@ -14,10 +14,11 @@ from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.steps import finished
+from velox.heads import Header, ReplyHead, RequestHead
 from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_objects import mentions_objects, named_ids
 from velox.shm.object_table import ObjectMemory, ObjectTable
-from velox.types import BodyFields, Caller, Header, KeyEntry, ReplyHead, RequestHead
+from velox.types import BodyFields, Caller, KeyEntry
 
 A, B = Caller("a", id=b"12345678"), Caller("b", id=b"23456789")
 LIMITED = Caller("c", ("m",), b"34567890", endpoints=("all",))

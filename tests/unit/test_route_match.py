@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from velox.heads import Header, Headers
 from velox.policy.patterns import covers, matches, overlap
 from velox.policy.route_index import indexing
 from velox.policy.route_match import RouteTable, usable
 from velox.policy.routes import ANYTHING, Match, RouteEntry, Target, UpstreamEntry
 from velox.settings import load
-from velox.types import Header, Headers
 
 CHAT = b"/v1/chat/completions"
 USUAL: Headers = [(b"content-type", b"application/json"), (b"accept", b"*/*")]

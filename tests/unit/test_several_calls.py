@@ -13,8 +13,8 @@ from tests.unit.virtual_time import run
 from velox.dialects.losses import BrokenReplyError
 from velox.errors import Reason
 from velox.gateway.several import SeveralCalls
+from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
-from velox.types import Headers, ReplyHead
 
 
 @dataclass

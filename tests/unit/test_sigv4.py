@@ -13,8 +13,8 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
+from velox.heads import Headers
 from velox.providers.sigv4 import AwsCredentials, Signer
-from velox.types import Headers
 
 _NOW_S = 1_790_000_000.7
 _PLAIN = AwsCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")

@@ -9,8 +9,8 @@ from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import FilterChain
 from velox.gateway.translation import CrossingStream, TranslatedHeads, TranslatedReply
+from velox.heads import Headers, ReplyHead, ReplyShape
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import Headers, ReplyHead, ReplyShape
 
 SSE = (b"content-type", b"text/event-stream")
 JSON = (b"content-type", b"application/json")

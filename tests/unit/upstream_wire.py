@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from tests.unit.http2_peers import Name, Recorder
+from velox.heads import Header, ReplyHead
 from velox.net.upstream.http2 import Http2Connection, Http2Stream
 from velox.net.upstream.interface import PlainFields, ReadBuffer, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 from velox.protocol import http1_write
 from velox.protocol.http2 import EngineSettings
 from velox.protocol.http2_engines import engine_factory
-from velox.types import Header, ReplyHead
 
 __all__ = ["KIB", "MIB", "OK", "Loop", "Owner", "Sink", "Transport", "Wire", "asked"]
 

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple, Self
 import httptools
 
 from velox.errors import VeloxError
+from velox.heads import Header
 from velox.protocol.http1_fields import connection_members, field_values
 from velox.protocol.http1_head import METHODS, Http1Limits, body_framing, check_single, expects_continue
-from velox.types import Header
 
 __all__ = [
     "BODY_BYTES",

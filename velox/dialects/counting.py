@@ -43,8 +43,9 @@ from velox.dialects.form import (
 )
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import quoted
+from velox.heads import Header, Headers
 from velox.protocol.error_meaning import is_too_long
-from velox.types import Header, Headers, Surface
+from velox.types import Surface
 
 __all__ = [
     "ESTIMATED",

@@ -31,8 +31,8 @@ from velox.dialects.embeddings import GoogleEmbeddings
 from velox.dialects.form import ApiError, ClientSide, JsonText, ModelSide
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import quoted
+from velox.heads import Headers
 from velox.protocol.token_usage import TokenUsage
-from velox.types import Headers
 
 __all__ = ["EmbeddingForm", "ModelEmbeddings"]
 

@@ -21,8 +21,8 @@ from velox.dialects.decoding import checked_text, decoded_reply, decoded_request
 from velox.dialects.form import ApiError, ClientSide, JsonText, ModelSide
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses
 from velox.dialects.text import joined, quoted, raw_text
+from velox.heads import Headers
 from velox.protocol.token_usage import TokenUsage
-from velox.types import Headers
 
 __all__ = ["GoogleEmbeddings", "with_embedding_model"]
 

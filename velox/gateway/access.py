@@ -19,6 +19,7 @@ from velox.gateway.batch_files import BatchFiles
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.ownership import IdWatch, OwnedCall, owned_call
 from velox.gateway.permission import may_use
+from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import (
     ALL_ENDPOINTS,
@@ -49,7 +50,7 @@ from velox.protocol.named_models import (
 )
 from velox.protocol.websocket_messages import MessageGate
 from velox.shm.object_table import ObjectTable
-from velox.types import BodyFields, Caller, RequestHead
+from velox.types import BodyFields, Caller
 
 __all__ = ["Access", "Guard", "check_model"]
 

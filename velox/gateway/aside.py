@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.net.upstream.pool import Pool
 from velox.outcomes import Retry
-from velox.types import Headers, ReplyHead
 
 __all__ = ["Answer", "Askable", "Listener", "ask", "ask_status"]
 

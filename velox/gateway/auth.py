@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
 from velox.providers.rows import OPENAI
-from velox.types import ANYONE, Caller, KeyEntry, RequestHead
+from velox.types import ANYONE, Caller, KeyEntry
 
 __all__ = ["Authenticator", "caller_of"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from velox.gateway.filters import ReplyFilter
-from velox.types import ReplyHead
+from velox.heads import ReplyHead
 
 __all__ = ["CostFilter"]
 

@@ -39,9 +39,9 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.heads import Headers
 from velox.protocol.error_meaning import REFUSING, is_too_long
 from velox.protocol.token_usage import TokenUsage
-from velox.types import Headers
 
 __all__ = ["Dialogue", "Invoked", "Plain", "PlainCrossing"]
 

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.policy.api_table import google_call
-from velox.types import BodyFields, Dialect, Endpoint, RequestHead, Surface
+from velox.types import BodyFields, Dialect, Endpoint, Surface
 
 __all__ = ["WITHOUT_CONTENT", "PathFacts", "Routes", "dialect_of", "has_content"]
 

@@ -12,8 +12,8 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.respond import error_body
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import ReplyHead
 
 __all__ = ["ErrorRedaction"]
 

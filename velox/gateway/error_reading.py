@@ -10,9 +10,9 @@ from typing import Final
 
 from velox.errors import Reason
 from velox.gateway.filters import ReplyFilter
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import ERROR_BYTES
-from velox.types import ReplyHead
 
 __all__ = ["ErrorReading"]
 

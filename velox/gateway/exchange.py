@@ -46,6 +46,7 @@ from velox.gateway.respond import crash
 from velox.gateway.retries import RetryPolicy
 from velox.gateway.routing import RouteCursor, Routing, Way
 from velox.gateway.steps import finished, in_steps
+from velox.heads import ReplyHead, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
@@ -54,7 +55,7 @@ from velox.policy.fair_queue import FairQueue
 from velox.policy.retry import RetryRules
 from velox.policy.routes import NO_RULES
 from velox.policy.split import MirrorGate
-from velox.types import BodyFields, ReplyHead, RequestHead, Surface
+from velox.types import BodyFields, Surface
 
 __all__ = ["Exchange", "ExchangeOwner"]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from velox.errors import VeloxError
-from velox.types import ReplyHead
+from velox.heads import ReplyHead
 
 __all__ = ["FilterChain", "ReplyFilter"]
 

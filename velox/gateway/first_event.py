@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from velox.gateway.filters import ReplyFilter
-from velox.types import ReplyHead
+from velox.heads import ReplyHead
 
 __all__ = ["FirstEventGate"]
 

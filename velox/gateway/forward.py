@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
 from velox.gateway.request_ids import REQUEST_ID, is_id
+from velox.heads import Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
 from velox.net.upstream.interface import PlainFields, RequestFields, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Retry
@@ -20,7 +21,7 @@ from velox.protocol.head_template import HeadTemplate, TemplateBeside
 from velox.protocol.websocket import offer_fields
 from velox.providers.authority import Authority, NoCredentialsError
 from velox.providers.provider import Provider
-from velox.types import BodyFields, Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
+from velox.types import BodyFields
 
 __all__ = ["Forwarder"]
 

@@ -29,6 +29,7 @@ from velox.gateway.member import Member
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply import ReplyListener
 from velox.gateway.reply_fields import AttemptFields
+from velox.heads import Headers, ReplyHead, RequestHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamConnection, UpstreamFailure, UpstreamRequest, UpstreamStream
 from velox.outcomes import Retry
@@ -39,7 +40,7 @@ from velox.policy.retry import retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.providers.authority import NO_PROOF
-from velox.types import BodyFields, Headers, ReplyHead, RequestHead
+from velox.types import BodyFields
 
 __all__ = ["Attempt", "AttemptHost", "AttemptObserver", "AttemptReply", "Group", "RetryDecision", "Stage", "stage_of"]
 

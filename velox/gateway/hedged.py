@@ -28,11 +28,12 @@ from velox.gateway.racer import Racer
 from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
 from velox.gateway.routing import RouteCursor
+from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Hedged
 from velox.policy.hedge import ProbeRelief, SecondTries
 from velox.policy.retry import RetryRules
-from velox.types import BodyFields, Endpoint, RequestHead
+from velox.types import BodyFields, Endpoint
 
 __all__ = ["HedgedAttempts", "HedgingHost", "hedged"]
 

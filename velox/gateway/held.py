@@ -19,10 +19,10 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import AttemptFields
+from velox.heads import ReplyHead
 from velox.net.application import Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
-from velox.types import ReplyHead
 
 __all__ = ["HeldReply"]
 

@@ -24,12 +24,13 @@ from velox.gateway.respond import crash, error_reply
 from velox.gateway.routing import Routing
 from velox.gateway.sockets import ResponsesSockets
 from velox.gateway.tunnel import TunnelExchange
+from velox.heads import Headers, HeadShape, RequestHead
 from velox.memo import Memo
 from velox.net.application import Client, ClientExchange
 from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.fair_queue import ADMITTED, FairQueue, Outcome, Verdict
 from velox.protocol.body import LARGE_BYTES
-from velox.types import Caller, Dialect, Endpoint, Headers, HeadShape, KeyEntry, RequestHead
+from velox.types import Caller, Dialect, Endpoint, KeyEntry
 
 __all__ = ["Gateway"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from velox.heads import Headers, RequestHead
 from velox.policy.routes import HeaderRules
 from velox.protocol.token_usage import TokenUsage
-from velox.types import BodyFields, Headers, RequestHead, Surface
+from velox.types import BodyFields, Surface
 
 __all__ = ["COUNTED_BY", "COUNTS", "AnsweredHereError", "Asked"]
 

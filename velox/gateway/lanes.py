@@ -36,12 +36,13 @@ from velox.gateway.forward import Forwarder
 from velox.gateway.lane_request import COUNTED_BY, AnsweredHereError, Asked
 from velox.gateway.several import CalledMember, SeveralCalls
 from velox.gateway.translation import Crossing, Instead, TranslatedHeads, TranslatedReply
+from velox.heads import Headers, ReplyHead
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
 from velox.protocol.body_edit import with_model
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
-from velox.types import Headers, ReplyHead, Surface
+from velox.types import Surface
 
 __all__ = ["LaneAttempt", "Lanes", "Sides"]
 

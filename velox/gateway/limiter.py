@@ -19,6 +19,7 @@ from velox.gateway.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.lease_wait import NotYetError, unavailable
 from velox.gateway.permission import limited_model
 from velox.gateway.plan import RequestPlan
+from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
@@ -26,7 +27,7 @@ from velox.policy.limit_rules import LimitRule, called, rules_of
 from velox.policy.patterns import matches
 from velox.policy.quota import NEVER, NOT_YET, UNAVAILABLE, Quota, Slots
 from velox.policy.token_bucket import BucketRate
-from velox.types import BodyFields, Caller, RequestHead, Scope
+from velox.types import BodyFields, Caller, Scope
 
 __all__ = ["DecisionCounter", "Limiter", "QuotaTable"]
 

@@ -11,10 +11,11 @@ from typing import Final
 from velox.dialects.generate.json_items import JsonItems
 from velox.dialects.losses import BrokenReplyError
 from velox.gateway.filters import ReplyFilter
+from velox.heads import ReplyHead
 from velox.protocol.body_edit import ask_for_usage
 from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, TokenUsage, Usage
 from velox.protocol.usage_strip import UsageStrip
-from velox.types import BodyFields, Endpoint, ReplyHead
+from velox.types import BodyFields, Endpoint
 
 __all__ = ["Meter", "Usage", "UsageFilter", "metered"]
 

@@ -29,11 +29,12 @@ from velox.gateway.lane_request import AnsweredHereError
 from velox.gateway.metering import Meter
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
+from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
-from velox.types import BodyFields, ReplyHead, RequestHead
+from velox.types import BodyFields
 
 __all__ = ["Mirrors"]
 

@@ -21,11 +21,12 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.model_sources import ModelSources, Told
 from velox.gateway.routing import Routing
 from velox.gateway.steps import in_steps
+from velox.heads import Header, Headers, RequestHead
 from velox.memo import Memo
 from velox.policy.model_catalog import ModelCatalog, Offer
 from velox.policy.routes import UpstreamEntry
 from velox.protocol.model_list import list_of, model_object, object_for, page_for
-from velox.types import Caller, Dialect, Header, Headers, RequestHead
+from velox.types import Caller, Dialect
 
 __all__ = ["ModelsPage"]
 

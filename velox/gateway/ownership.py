@@ -18,6 +18,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.steps import finished
+from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.policy.api_table import ApiCall
 from velox.protocol.body import LARGE_BYTES
@@ -25,7 +26,6 @@ from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, named_ids
 from velox.shm.object_table import UNKNOWN, ObjectTable
-from velox.types import ReplyHead, RequestHead
 
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
 

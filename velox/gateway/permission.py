@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from velox.heads import RequestHead
 from velox.policy.patterns import matches
-from velox.types import Caller, RequestHead
+from velox.types import Caller
 
 __all__ = ["limited_model", "may_use"]
 

@@ -11,9 +11,10 @@ from typing import Final
 
 from velox.gateway.access import Access, Guard
 from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, dialect_of, reads_body
+from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
-from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, RequestHead, Surface
+from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
 __all__ = ["RequestPlan", "plan_of"]
 

@@ -13,8 +13,8 @@ from velox.errors import VeloxError
 from velox.gateway.group import Attempt, AttemptHost, RetryDecision
 from velox.gateway.held import HeldReply
 from velox.gateway.reply import Reply
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
-from velox.types import ReplyHead
 
 __all__ = ["Race", "Racer"]
 

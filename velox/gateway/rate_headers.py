@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from velox.heads import Headers
 from velox.policy.quota import Quota
-from velox.types import Headers
 
 __all__ = ["RateHeaders", "duration_text"]
 

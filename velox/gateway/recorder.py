@@ -16,6 +16,7 @@ from velox.gateway.grant import Spent
 from velox.gateway.member import Member
 from velox.gateway.plan import RequestPlan
 from velox.gateway.reply import Reply
+from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.net.upstream.pool import PoolStatistics
 from velox.observe.access_log import AccessLog, AccessRecord
@@ -31,7 +32,7 @@ from velox.outcomes import (
     StreamEnd,
     TokenCount,
 )
-from velox.types import BodyFields, Endpoint, Priority, RequestHead, Surface
+from velox.types import BodyFields, Endpoint, Priority, Surface
 
 __all__ = ["RecordedExchange", "Recorder", "outcome_of", "outcome_of_failure"]
 

@@ -21,11 +21,12 @@ from velox.gateway.first_event import FirstEventGate
 from velox.gateway.rate_headers import RateHeaders
 from velox.gateway.reply_fields import DROPPED, NO_ATTEMPTS, AttemptFields, PassedFields, ReplyFields
 from velox.gateway.request_ids import REQUEST_ID, client_id
+from velox.heads import NO_BODY_STATUSES, Headers, ReplyHead, RequestHead
 from velox.net.application import ChunkWriter, Client
 from velox.net.upstream.interface import UpstreamFailure, UpstreamStream
 from velox.protocol import sse
 from velox.protocol.http_date import http_date
-from velox.types import NO_BODY_STATUSES, Dialect, Headers, ReplyHead, RequestHead
+from velox.types import Dialect
 
 __all__ = ["Reply", "ReplyListener"]
 

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.request_ids import REQUEST_ID
+from velox.heads import Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.policy.routes import HeaderRules
 from velox.protocol.head_template import HeadTemplate
 from velox.protocol.http1_write import field_lines
-from velox.types import Headers, ReplyHead, ReplyShape, ShapeField
 
 __all__ = ["DROPPED", "NO_ATTEMPTS", "AttemptFields", "HeaderRuleFilter", "PassedFields", "ReplyFields", "changed"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from velox.types import RequestHead
+from velox.heads import RequestHead
 
 __all__ = ["REQUEST_ID", "client_id", "is_id"]
 

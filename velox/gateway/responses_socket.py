@@ -24,6 +24,7 @@ from velox.dialects.sse_events import SseEvents
 from velox.errors import Reason, VeloxError
 from velox.gateway.parts import Parts
 from velox.gateway.routing import Routing
+from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.tunnel import UNSENT_BYTES
 from velox.protocol.websocket import GOING_AWAY, POLICY, accept_value, close_frame
@@ -39,7 +40,7 @@ from velox.protocol.websocket_frames import (
     frame,
 )
 from velox.providers.rows import OPENAI
-from velox.types import Caller, Endpoint, Header, Headers, RequestHead
+from velox.types import Caller, Endpoint
 
 __all__ = ["ResponsesSocket", "SocketOwner"]
 

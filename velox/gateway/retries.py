@@ -30,12 +30,12 @@ from typing import Final
 from velox.errors import Reason
 from velox.gateway.group import Attempt, RetryDecision
 from velox.gateway.routing import RouteCursor
+from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
 from velox.policy.retry import RetryBudget, RetryRules
 from velox.protocol.error_meaning import REFUSING, names_no_model, plain_body, refusal_of
-from velox.types import Headers, ReplyHead
 
 __all__ = ["RetryPolicy"]
 

@@ -29,6 +29,7 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.capacity import CapacityWaiters
 from velox.gateway.group import Attempt, Group, Stage, stage_of
 from velox.gateway.member import Member
+from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.net.upstream.pool import PoolStatistics
 from velox.outcomes import Refusal
@@ -38,7 +39,7 @@ from velox.policy.hedge import Hedging
 from velox.policy.route_match import RouteTable
 from velox.policy.routes import RouteEntry, asked_model
 from velox.policy.split import CanarySplit, MirrorGate
-from velox.types import BodyFields, Caller, RequestHead
+from velox.types import BodyFields, Caller
 
 __all__ = ["RouteCursor", "RouteParts", "Routing", "Way"]
 

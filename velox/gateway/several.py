@@ -21,8 +21,8 @@ from typing import Final, Protocol
 from velox.dialects.losses import BrokenReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.aside import Askable, ask
+from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import ReplySink, UpstreamFailure, UpstreamRequest, UpstreamStream
-from velox.types import Headers, ReplyHead
 
 __all__ = ["CalledMember", "SeveralCalls"]
 

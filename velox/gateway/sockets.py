@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.tunnel import check_page
+from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.protocol.websocket import GOING_AWAY
-from velox.types import Caller, RequestHead, Surface
+from velox.types import Caller, Surface
 
 if TYPE_CHECKING:  # loads a dialect, which most gateways don't need
     from velox.gateway.responses_socket import ResponsesSocket, SocketOwner

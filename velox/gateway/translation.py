@@ -20,11 +20,11 @@ from velox.dialects.form import ApiError, ErrorKind
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
+from velox.heads import Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamFailure
 from velox.protocol.error_meaning import plain_body
 from velox.protocol.token_usage import TokenUsage
-from velox.types import Header, Headers, ReplyHead, ReplyShape, ShapeField
 
 __all__ = ["Crossing", "CrossingStream", "Instead", "TranslatedHeads", "TranslatedReply"]
 

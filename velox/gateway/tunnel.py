@@ -29,13 +29,14 @@ from velox.gateway.reply import Reply
 from velox.gateway.reply_fields import DROPPED, HeaderRuleFilter, ReplyFields, changed
 from velox.gateway.request_ids import REQUEST_ID, client_id
 from velox.gateway.tunnels import Tunnels
+from velox.heads import Header, Headers, ReplyHead, RequestHead, WebSocketOffer
 from velox.net.application import Client
 from velox.net.tunnel import Tunnel
 from velox.net.upstream.interface import LoneOwner, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import Phase
 from velox.policy.routes import HeaderRules
 from velox.protocol.websocket import HandshakeError, check_accepted
-from velox.types import BodyFields, Header, Headers, ReplyHead, RequestHead, WebSocketOffer
+from velox.types import BodyFields
 
 __all__ = ["TunnelExchange", "TunnelReply", "check_page", "model_of"]
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import VeloxError
-from velox.types import Caller, Headers, RequestHead
+from velox.heads import Headers, RequestHead
+from velox.types import Caller
 
 __all__ = ["Application", "ChunkWriter", "Client", "ClientExchange", "ClientTimeouts", "PairsOnly", "Successor"]
 

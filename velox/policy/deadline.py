@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.types import Headers, Priority
+from velox.heads import Headers
+from velox.types import Priority
 
 __all__ = ["ClientTerms", "client_terms"]
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from velox.types import Headers
+from velox.heads import Headers
 
 __all__ = ["RetryBudget", "RetryRules", "retry_after_s"]
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from velox.heads import Headers
 from velox.policy.patterns import covers, matches, overlap
 from velox.policy.route_index import RouteIndex
 from velox.policy.routes import Match, RouteEntry, Target, UpstreamEntry, asked_model
-from velox.types import Headers
 
 __all__ = ["TAG_HEADER", "Explanation", "Passed", "RouteTable", "shadowed", "usable"]
 

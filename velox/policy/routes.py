@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from velox.heads import Header
 from velox.outcomes import Refusal
 from velox.policy.model_rule import ModelRule
 from velox.policy.patterns import matches
-from velox.types import Header, Origin, Secret, Surface
+from velox.types import Origin, Secret, Surface
 
 __all__ = [
     "ANYTHING",

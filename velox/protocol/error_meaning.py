@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import orjson
 
+from velox.heads import Headers
 from velox.outcomes import Refusal
-from velox.types import Headers
 
 __all__ = ["ERROR_BYTES", "REFUSING", "is_too_long", "names_no_model", "plain_body", "refusal_of"]
 

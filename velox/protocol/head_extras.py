@@ -17,10 +17,10 @@ import re
 from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from velox.heads import ExtraFields
 from velox.protocol.head_forms import EXTRA_LINES, HeadForms, Layout
 from velox.protocol.head_memory import HeadLines, LineMark, Marks, Plan
 from velox.protocol.http1_fields import only_pass
-from velox.types import ExtraFields
 
 __all__ = ["Beside", "PlansBeside"]
 

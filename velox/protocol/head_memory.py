@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from velox.types import Header, ShapeField
+from velox.heads import Header, ShapeField
 
 __all__ = [
     "LENGTH",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from velox.heads import ExtraFields, Headers, ShapeField
 from velox.protocol.head_memory import picker
 from velox.protocol.http1_write import check_unsplit, field_lines
 from velox.protocol.http2 import Mark, Markable, guarded
-from velox.types import ExtraFields, Headers, ShapeField
 
 __all__ = ["HeadTemplate", "TemplateBeside"]
 

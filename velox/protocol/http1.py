@@ -8,6 +8,7 @@ before this one was answered (R-H1-10). After a refusal no byte of the connectio
 
 from __future__ import annotations
 
+from velox.heads import RequestHead
 from velox.protocol.chunked import ChunkedDecoder
 from velox.protocol.http1_fields import framing_error
 from velox.protocol.http1_head import (
@@ -17,7 +18,6 @@ from velox.protocol.http1_head import (
     check_request_line,
     too_long,
 )
-from velox.types import RequestHead
 
 __all__ = ["HeadReader", "Http1Limits", "RequestDecoder"]
 

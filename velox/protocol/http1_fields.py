@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.types import Header, Headers
+from velox.heads import Header, Headers
 
 __all__ = [
     "CREDENTIALS",

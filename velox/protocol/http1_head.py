@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import httptools
 
 from velox.errors import Reason, VeloxError
+from velox.heads import ExtraFields, Header, Headers, HeadShape, RequestHead, ShapeField
 from velox.protocol.head_extras import PlansBeside
 from velox.protocol.head_forms import HeadForms, Layout
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
@@ -39,7 +40,6 @@ from velox.protocol.http1_fields import (
 )
 from velox.protocol.http1_target import origin_form, split_target
 from velox.protocol.websocket import read_offer
-from velox.types import ExtraFields, Header, Headers, HeadShape, RequestHead, ShapeField
 
 __all__ = [
     "METHODS",

@@ -15,8 +15,8 @@ from typing import Final
 
 import httptools
 
+from velox.heads import Headers, ReplyHead
 from velox.protocol.http1_response_head import Framed, ReplyHeads, ResponseError, read_fields
-from velox.types import Headers, ReplyHead
 
 __all__ = ["LONE_CHUNK_BYTES", "ResponseDecoder", "ResponseError", "decode_first", "lone_chunk"]
 

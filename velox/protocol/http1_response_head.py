@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import httptools
 
+from velox.heads import NO_BODY_STATUSES, Header, Headers, ReplyHead, ReplyShape, ShapeField
 from velox.protocol.head_forms import HeadForms, Layout
 from velox.protocol.head_memory import MOST_HEAD_BYTES, Bounds, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import (
@@ -22,7 +23,6 @@ from velox.protocol.http1_fields import (
     length_line,
     line_start,
 )
-from velox.types import NO_BODY_STATUSES, Header, Headers, ReplyHead, ReplyShape, ShapeField
 
 __all__ = [
     "REPLY_BOUNDS",

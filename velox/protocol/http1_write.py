@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
-from velox.types import Header, Headers
+from velox.heads import Header, Headers
 
 __all__ = [
     "CONTINUE_100",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias
 
-from velox.types import Header, Headers
+from velox.heads import Header, Headers
 
 __all__ = [
     "CANCEL",

@@ -38,6 +38,7 @@ from h2.stream import StreamClosedBy, StreamState
 from hpack import Decoder, HeaderTuple, HPACKDecodingError, HPACKError, NeverIndexedHeaderTuple
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
+from velox.heads import Header, Headers
 from velox.protocol.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
@@ -60,7 +61,6 @@ from velox.protocol.http2 import (
 )
 from velox.protocol.http2_guard import FrameGuard
 from velox.protocol.http2_head import MalformedError, check_trailers
-from velox.types import Header, Headers
 
 if TYPE_CHECKING:  # not installed with h2
     from typing_extensions import Buffer

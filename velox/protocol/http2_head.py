@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Header, Headers, HeadShape, RequestHead
 from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP, TOKEN, field_values, framing_error
 from velox.protocol.http1_head import (
     METHODS,
@@ -32,7 +33,6 @@ from velox.protocol.http1_head import (
     too_long,
 )
 from velox.protocol.http1_target import split_target
-from velox.types import Header, Headers, HeadShape, RequestHead
 
 __all__ = ["MalformedError", "check_trailers", "read_head"]
 

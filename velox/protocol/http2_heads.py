@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from velox.heads import Header, HeadShape, RequestHead
 from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import CREDENTIALS, LENGTH_DIGITS, NEVER_VOLATILE, NEVER_VOLATILE_STARTS
 from velox.protocol.http1_head import Http1Limits, body_length, shared_shape
 from velox.protocol.http2_head import read_head
-from velox.types import Header, HeadShape, RequestHead
 
 __all__ = ["Http2HeadReader"]
 

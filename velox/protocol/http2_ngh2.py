@@ -44,6 +44,7 @@ from ngh2 import (
     WindowUpdated,
 )
 
+from velox.heads import Header, Headers
 from velox.protocol.http2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
@@ -62,7 +63,6 @@ from velox.protocol.http2 import (
     guarded,
 )
 from velox.protocol.http2_guard import FrameGuard
-from velox.types import Header, Headers
 
 __all__ = ["Ngh2Engine", "SharedFields"]
 

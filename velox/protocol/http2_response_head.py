@@ -11,10 +11,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from velox.heads import Header, ReplyHead, ReplyShape
 from velox.protocol.head_memory import MOST_HEAD_BYTES, HeadLines, LineMemory, Plan
 from velox.protocol.http1_fields import LENGTH_DIGITS
 from velox.protocol.http1_response_head import REPLY_BOUNDS, REPLY_NEVER_VOLATILE, REPLY_REPEATS, shared_reply_shape
-from velox.types import Header, ReplyHead, ReplyShape
 
 __all__ = ["Http2ReplyHeads"]
 

@@ -15,8 +15,8 @@ import re
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Headers, WebSocketOffer
 from velox.protocol.http1_fields import HOP_BY_HOP, TOKEN, connection_members, field_values
-from velox.types import Headers, WebSocketOffer
 
 __all__ = [
     "GOING_AWAY",

@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from velox.heads import Headers
 from velox.providers.sigv4 import AwsCredentials, Signer
-from velox.types import Headers
 
 __all__ = [
     "NO_PROOF",

@@ -26,9 +26,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from velox.heads import Headers
 from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
 from velox.providers.sigv4 import AwsCredentials
-from velox.types import Headers
 
 __all__ = ["AwsChain", "region_of", "xml_text"]
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from velox.heads import Headers
 from velox.providers.oauth import form_post, token_of
 from velox.providers.renewal import Fetched, FetchError, Outside, Question
-from velox.types import Headers
 
 __all__ = ["EntraChain"]
 

@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from velox.heads import Headers
 from velox.providers.oauth import checked_token, form_post, token_of
 from velox.providers.renewal import Fetched, FetchError, Outside, Question
-from velox.types import Headers
 
 __all__ = ["GoogleChain", "MakeSigner", "RsaSigner"]
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from velox.heads import Headers
 from velox.providers.renewal import Fetched, FetchError, Outside, Question, Reply, one_line
-from velox.types import Headers
 
 __all__ = ["TokenFile", "checked_token", "form_post", "token_of"]
 

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
-from velox.types import Header, Surface
+from velox.heads import Header
+from velox.types import Surface
 
 __all__ = ["CallPath", "Envelope", "Family", "Keyless", "Provider"]
 

@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
+from velox.heads import Headers
 from velox.providers.authority import NoCredentialsError
-from velox.types import Headers
 
 __all__ = [
     "Fetch",

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.facts import ModelFacts
+from velox.heads import Header
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
-from velox.types import Header, Surface
+from velox.types import Surface
 
 __all__ = ["COMPATIBLE", "OPENAI", "PROVIDERS"]
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote_from_bytes
 
+from velox.heads import Headers
 from velox.memo import Memo
-from velox.types import Headers
 
 __all__ = ["AwsCredentials", "Signer"]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from velox.heads import Header
 from velox.policy.patterns import matches
 from velox.providers.provider import CallPath, Envelope, Family, Keyless, Provider
-from velox.types import Header, Surface
+from velox.types import Surface
 
 __all__ = [
     "TargetCall",

@@ -21,6 +21,7 @@ from velox.gateway.access import check_model
 from velox.gateway.auth import caller_of
 from velox.gateway.endpoints import Routes
 from velox.gateway.permission import limited_model
+from velox.heads import Headers, RequestHead
 from velox.policy.limit_rules import rules_of
 from velox.policy.patterns import matches
 from velox.policy.route_match import Explanation, Passed, RouteTable
@@ -30,7 +31,7 @@ from velox.settings.keys import parse_key
 from velox.settings.parse import header_name, header_value
 from velox.settings.problems import on_one_line
 from velox.settings.show import rule_lines, shown_keys
-from velox.types import ANYONE, NO_RATES, Caller, Headers, KeyEntry, RequestHead
+from velox.types import ANYONE, NO_RATES, Caller, KeyEntry
 
 __all__ = ["Question", "entry_of_key", "entry_of_name", "explain", "read_headers"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from velox.heads import Header
 from velox.policy.routes import NO_RULES, HeaderRules
 from velox.settings.parse import header_name, header_value
 from velox.settings.tree import Section
-from velox.types import Header
 
 __all__ = ["CREDENTIALS", "NEVER_SET", "header_rules", "plain_headers"]
 

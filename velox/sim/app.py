@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import orjson
 
+from velox.heads import Headers
 from velox.sim import load
 from velox.sim.asked_faults import Dialect, asked_fault
 from velox.sim.chat import ChatWriter, CompletionWriter
@@ -36,7 +37,6 @@ from velox.sim.shapes import Job, RefusalError, Reply, Streamed, Text, TokenStre
 from velox.sim.wished_chat import WishedChat
 from velox.sim.wished_responses import WishedResponses
 from velox.sim.wishes import Wish
-from velox.types import Headers
 
 __all__ = ["Simulator"]
 

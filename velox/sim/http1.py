@@ -9,6 +9,7 @@ import asyncio
 from typing import Final, cast
 
 from velox.errors import Reason, VeloxError
+from velox.heads import RequestHead, WebSocketOffer
 from velox.net.resets import reset
 from velox.protocol import http1_write
 from velox.protocol.http1 import Http1Limits, RequestDecoder
@@ -16,7 +17,6 @@ from velox.protocol.websocket import accept_value
 from velox.sim.backend import Backend, Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
 from velox.sim.websocket import SocketSession
-from velox.types import RequestHead, WebSocketOffer
 
 __all__ = ["Http1Connection"]
 

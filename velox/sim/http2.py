@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, cast
 
+from velox.heads import Header
 from velox.protocol.http2 import INTERNAL_ERROR, Engine, EngineSettings
 from velox.protocol.http2_engines import engine_factory
 from velox.sim.backend import Backend, Player
 from velox.sim.shapes import RefusalError, Reply, Streamed
-from velox.types import Header
 
 __all__ = ["Http2Connection"]
 

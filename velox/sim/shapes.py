@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import orjson
 
-from velox.types import Headers
+from velox.heads import Headers
 
 __all__ = ["UNDISTURBED", "AnswerPlan", "Job", "RefusalError", "Reply", "Streamed", "Text", "TokenStream", "Whole"]
 

@@ -14,11 +14,11 @@ from typing import Final, Protocol
 
 import orjson
 
+from velox.heads import Headers
 from velox.protocol.websocket import close_frame
 from velox.protocol.websocket_frames import BINARY, CLOSE, PING, PONG, TEXT, FrameReader, frame
 from velox.sim.conversations import Conversation, Event, events_of
 from velox.sim.shapes import Reply, Streamed, TokenStream
-from velox.types import Headers
 
 __all__ = ["SocketSession"]
 

@@ -18,10 +18,11 @@ from velox.dialects.form import Call, Message, Request, Role, Text
 from velox.dialects.losses import Losses
 from velox.gateway.crossing import Dialogue
 from velox.gateway.translation import TranslatedReply
+from velox.heads import ReplyHead
 from velox.providers.model_facts import facts_of
 from velox.providers.rows import PROVIDERS
 from velox.runtime.dialects import sides
-from velox.types import ReplyHead, Surface
+from velox.types import Surface
 
 SIDES = sides()
 CALL = Call("abc", 1, "m")

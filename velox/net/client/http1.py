@@ -15,6 +15,7 @@ import enum
 from typing import Final, cast
 
 from velox.errors import VeloxError
+from velox.heads import Headers, RequestHead
 from velox.net import resets
 from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import discard_unread, is_sending
@@ -25,7 +26,7 @@ from velox.net.client.refusals import body_too_late, body_too_slow, head_too_lat
 from velox.policy.pace import Pace
 from velox.protocol import http1_write
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
-from velox.types import ANYONE, Headers, RequestHead
+from velox.types import ANYONE
 
 __all__ = ["ClientHttp1Connection", "Http1Replies"]
 

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.connection import ClientConnection
@@ -34,7 +35,7 @@ from velox.protocol import http2
 from velox.protocol.http1_write import check_unsplit
 from velox.protocol.http2 import Engine, EngineFactory
 from velox.protocol.http2_head import MalformedError
-from velox.types import ANYONE, Header, Headers, RequestHead
+from velox.types import ANYONE
 
 __all__ = ["ClientHttp2Connection"]
 

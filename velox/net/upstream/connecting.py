@@ -14,6 +14,7 @@ from typing import Final
 from aiolimiter import AsyncLimiter
 
 from velox.errors import Reason
+from velox.heads import ReplyHead
 from velox.net.upstream.interface import (
     ConnectionOwner,
     UpstreamConnection,
@@ -22,7 +23,6 @@ from velox.net.upstream.interface import (
     UpstreamStream,
 )
 from velox.outcomes import ConnectionEnd, Retry
-from velox.types import ReplyHead
 
 __all__ = ["BackOff", "Dial", "PacedDial", "Warmup"]
 

@@ -10,6 +10,7 @@ import asyncio
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason
+from velox.heads import Headers
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -24,7 +25,6 @@ from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol import http1_write
 from velox.protocol.http1_response import LONE_CHUNK_BYTES, ResponseDecoder, ResponseError, decode_first, lone_chunk
 from velox.protocol.http1_response_head import ReplyHeads
-from velox.types import Headers
 
 __all__ = ["Http1Connection"]
 

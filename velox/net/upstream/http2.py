@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from velox.errors import Reason
+from velox.heads import NO_BODY_STATUSES, Header, ReplyHead
 from velox.net.upstream.interface import (
     SLICE_BYTES,
     Address,
@@ -38,7 +39,6 @@ from velox.protocol.http2 import (
     Markable,
 )
 from velox.protocol.http2_response_head import Http2ReplyHeads
-from velox.types import NO_BODY_STATUSES, Header, ReplyHead
 
 __all__ = ["DEFAULT_STREAM_WINDOW_BYTES", "NARROW_WINDOW_BYTES", "Http2Connection", "Http2Stream"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
+from velox.heads import Headers, ReplyHead, WebSocketOffer
 from velox.outcomes import ConnectionEnd, Retry
 from velox.protocol.http1_write import field_lines
 from velox.protocol.http2 import Mark, guarded
-from velox.types import Headers, ReplyHead, WebSocketOffer
 
 __all__ = [
     "SLICE_BYTES",

@@ -28,9 +28,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from velox.heads import Headers
 from velox.policy.breaker import Breaker, BreakerRules
 from velox.policy.retry import retry_after_s
-from velox.types import Headers
 
 __all__ = ["REFUSED", "Changes", "Keys", "quota_of", "rest_s_of"]
 
