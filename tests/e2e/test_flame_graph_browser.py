@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_admin import load, simulated
+from velox.build import BUILD, UNSEEN_BY_PROFILES
 
 CHROMIUM = shutil.which("chromium")
 # No network beyond this machine, no sandbox (the tests may run as root), nothing kept.
@@ -47,6 +48,7 @@ def test_profile_under_load_is_a_flame_graph_in_a_browser(tmp_path: Path) -> Non
         shown = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
 
     assert "<svg" in shown
-    for name in ("worker 0", "worker 1", "Exchange._run", "data_received"):
+    seen = {"plain": ("Exchange._run", "data_received"), "compiled": ("velox.runtime.worker.", UNSEEN_BY_PROFILES)}
+    for name in ("worker 0", "worker 1", *seen[BUILD]):
         assert re.search(rf"<(?:text|title)[^>]*>[^<]*{re.escape(name)}", shown), f"{name} is not in the picture"
     assert picture.stat().st_size > 10_000

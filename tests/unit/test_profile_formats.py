@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from xml.etree import ElementTree
 
@@ -221,3 +222,10 @@ def test_folded_is_one_line_per_stack() -> None:
     text = flamegraph.folded(a_profile({"worker 0": {(MAIN, odd): Cost(1, 1_500_000), (MAIN,): Cost(1, 2000)}}))
 
     assert text == "worker_0;velox.cli.main 2\nworker_0;velox.cli.main;velox.a.<lambda>,_x 1500\n"
+
+
+def test_picture_and_file_say_what_samples_can_not_show() -> None:
+    """A profile of compiled modules looks as if nothing were done there."""
+    profile = dataclasses.replace(a_profile({"worker 0": STACKS}), unseen="compiled & unseen")
+    assert "compiled &amp; unseen" in flamegraph.render(profile)
+    assert b"compiled & unseen" in gzip.decompress(pprof.encode(profile))
