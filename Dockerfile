@@ -1,6 +1,7 @@
-# Velox in a container: slim, non-root, tini as process 1, wheels only (no compiler), hashes checked.
+# Velox in a container: slim, non-root, tini as process 1, wheels only (no compiler in the image), hashes checked.
 #
 #     docker build -t velox .
+#     docker build -t velox --build-arg BUILD=compiled .   # less CPU a request: docs/deploy.md
 #     docker run -p 8080:8080 -e VELOX_API_KEYS=... -e OPENAI_API_KEY velox
 #
 # The image listens on 0.0.0.0:8080. It therefore starts only with VELOX_API_KEYS or VELOX_API_KEYS_FILE, or with
@@ -8,13 +9,31 @@
 # `docker run ... velox check` prints the settings in use and what is wrong with them; `docker exec CONTAINER velox reload`
 # lets a running one read its file again.
 
+ARG BUILD=plain
+
+# Velox is pure Python: its folder is the whole installation.
+FROM python:3.11-slim AS plain
+COPY velox /installed/velox
+
+# The same, with the modules of the usual request compiled.
+FROM python:3.11-slim AS compiled
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
+WORKDIR /build
+COPY requirements-dev.lock .
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-dev.lock
+COPY pyproject.toml README.md .
+COPY deploy/compile.py deploy/
+COPY velox velox
+RUN python deploy/compile.py wheel /wheel && python -m zipfile -e /wheel/*.whl /installed
+
+FROM ${BUILD} AS installed
+
 FROM python:3.11-slim AS build
 COPY requirements.lock /build/requirements.lock
 RUN python -m venv --without-pip /opt/velox \
     && pip --python /opt/velox/bin/python install --no-cache-dir --require-hashes --only-binary :all: \
         -r /build/requirements.lock
-# Velox is pure Python: its folder is the whole installation.
-COPY velox /opt/velox/lib/python3.11/site-packages/velox
+COPY --from=installed /installed/velox /opt/velox/lib/python3.11/site-packages/velox
 RUN /opt/velox/bin/python -m compileall -q /opt/velox/lib/python3.11/site-packages
 # The command that an installed wheel has: docker exec CONTAINER velox reload.
 RUN printf '#!/opt/velox/bin/python\nimport sys\nfrom velox.cli import main\nsys.exit(main())\n' > /opt/velox/bin/velox \

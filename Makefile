@@ -37,19 +37,19 @@ test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, t
 	@tests/install-tools.sh
 	$(PYTEST) -m more $(MORE) $(UNIT) $(SERVERS) $(ARGS)
 
-# A copy of this checkout whose modules of the usual request are compiled. `make -C .compiled test`, and any other target.
-COMPILED := .compiled/.venv/installed
+# Compiled modules (docs/deploy.md).
+WHEEL := dist/built
 
-compiled: $(COMPILED)  ## Compile with mypyc into .compiled, a copy of this checkout: about three minutes; needs gcc
+wheel: $(WHEEL)  ## A wheel in dist/ with the modules of the usual request compiled: two minutes; needs gcc
 
-$(COMPILED): $(INSTALLED) deploy/compile.py $(shell find velox -name '*.py')
-	@tests/install-tools.sh
-	@rm -rf .compiled
-	$(BIN)/python deploy/compile.py checkout .compiled
+$(WHEEL): $(INSTALLED) deploy/compile.py README.md $(shell find velox -name '*.py')
+	@rm -f dist/*.whl
+	$(BIN)/python deploy/compile.py wheel dist
 	@touch $@
 
-wheel: $(INSTALLED)  ## The same as a wheel in dist/, for this Python and this kind of processor
-	$(BIN)/python deploy/compile.py wheel dist
+compiled: $(WHEEL)  ## Make .compiled, a copy of this checkout with them: `make -C .compiled test`, or any other target
+	@rm -rf .compiled
+	$(BIN)/python deploy/compile.py checkout .compiled dist/*.whl
 
 test-all: test test-more compiled  ## All tests, plain and compiled
 	$(MAKE) -C .compiled test test-more
@@ -74,11 +74,11 @@ $(ENGINE): tests/engine/requirements.txt
 		--target .engine -r tests/engine/requirements.txt
 	@touch $@
 
-bench: $(INSTALLED)  ## Side by side with other gateways, which are installed first: about 11 minutes; ARGS=--smoke: nginx only
-	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare $(ARGS)
+bench: compiled  ## Side by side with other gateways, which are installed first: about 13 minutes; ARGS=--smoke: nginx only
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --compiled .compiled $(ARGS)
 
-bench-full: $(INSTALLED)  ## The same with more sizes, connections and kinds of upstreams: about half an hour
-	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --full $(ARGS)
+bench-full: compiled  ## The same with more sizes, connections and kinds of upstreams: about half an hour
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --full --compiled .compiled $(ARGS)
 
 lint: ruff format-check mypy imports
 

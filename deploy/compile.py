@@ -1,7 +1,9 @@
 """Compile the modules of the usual request with mypyc, for this version of Python and this kind of processor.
 
-    python deploy/compile.py wheel FOLDER      a wheel: the same sources, and beside those of _MODULES what mypyc made
-    python deploy/compile.py checkout FOLDER   this checkout, compiled, with its .venv: `make -C FOLDER test` tests it
+    python deploy/compile.py wheel FOLDER            a wheel: the sources, and beside those of _MODULES what mypyc made
+    python deploy/compile.py checkout FOLDER WHEEL   this checkout, with what the wheel has compiled, and its .venv
+
+`make -C FOLDER test` tests such a checkout.
 
 It needs gcc, the headers of Python, and the tools of `make`'s .venv. Nothing is changed but FOLDER.
 docs/decisions/0026-compiled-beside-plain.md says why, what mypyc gets wrong, and what is therefore left plain.
@@ -135,37 +137,66 @@ _FLAGS: Final = ("-Wno-error", "-Wall", "-Werror=maybe-uninitialized", "-Wno-unu
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0, or 2 with a reason."""
     parser = argparse.ArgumentParser(prog="python deploy/compile.py", description=__doc__)
-    parser.add_argument("what", choices=["wheel", "checkout"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--opt-level", default="3", help="of gcc; 1 takes half the time and makes slower code")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the C files there")
+    commands = parser.add_subparsers(dest="command", required=True)
+    wheel = commands.add_parser("wheel", help="compile, and put a wheel into FOLDER")
+    wheel.add_argument("folder", type=Path, metavar="FOLDER")
+    wheel.add_argument("--opt-level", default="3", help="of gcc; 1 takes half the time and makes slower code")
+    wheel.add_argument("--keep", type=Path, metavar="DIR", help="leave the C files there")
+    checkout = commands.add_parser("checkout", help="copy this checkout to FOLDER, with what the wheel has compiled")
+    checkout.add_argument("folder", type=Path, metavar="FOLDER")
+    checkout.add_argument("wheel", type=Path, metavar="WHEEL", help="one of these very sources")
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve()
-    if options.what == "checkout" and folder.exists():
-        print(f"{folder} is there already: remove it, or name another folder", file=sys.stderr)  # noqa: T201
+    try:
+        if options.command == "wheel":
+            print(_wheel(folder, options.opt_level, options.keep and options.keep.resolve()))  # noqa: T201
+        else:
+            _checkout(folder, options.wheel)
+    except _CompileError as error:
+        print(error, file=sys.stderr)  # noqa: T201
         return 2
+    return 0
+
+
+class _CompileError(Exception):
+    """What a person has to see to."""
+
+
+def _wheel(folder: Path, opt_level: str, keep: Path | None) -> Path:
+    """Compile; return the wheel, which is in the folder."""
     if missing := _missing():
-        print(f"missing: {missing}. On Debian: apt-get install gcc libc6-dev python3.11-dev", file=sys.stderr)  # noqa: T201
-        return 2
+        raise _CompileError(f"missing: {missing}. On Debian: apt-get install gcc libc6-dev python3.11-dev")
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="velox-compiled-") as temporary:
         build = Path(temporary)
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(_ROOT / name, build)
         shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         os.chdir(build)
-        extensions = _translated(build, options.opt_level)
-        if options.keep:
-            shutil.copytree(build / "build", options.keep, dirs_exist_ok=True)
-        _build(extensions, "bdist_wheel", "--dist-dir", str(build / "dist"))
-        (wheel,) = build.glob("dist/*.whl")
-        if options.what == "wheel":
-            folder.mkdir(parents=True, exist_ok=True)
-            print(shutil.copy(wheel, folder))  # noqa: T201
-        else:
-            _copy_checkout(folder)
-            with zipfile.ZipFile(wheel) as packed:
-                packed.extractall(folder, [name for name in packed.namelist() if name.endswith(".so")])
-    return 0
+        extensions = _translated(build, opt_level)
+        if keep:
+            shutil.copytree(build / "build", keep, dirs_exist_ok=True)
+        command = ["--quiet", "bdist_wheel", "--dist-dir", str(build / "dist")]
+        setup(ext_modules=extensions, cmdclass={"build_ext": _BuildInParallel}, script_args=command)
+        (made,) = build.glob("dist/*.whl")
+        return Path(shutil.copy(made, folder))
+
+
+def _checkout(folder: Path, wheel: Path) -> None:
+    """Copy this checkout, and put what is compiled beside its source. Both must be of the same sources."""
+    if folder.exists():
+        raise _CompileError(f"{folder} is there already: remove it, or name another folder")
+    with zipfile.ZipFile(wheel) as packed:
+        compiled = [name for name in packed.namelist() if name.endswith(".so")]
+        other = [
+            name
+            for name in packed.namelist()
+            if name.endswith(".py") and packed.read(name) != (_ROOT / name).read_bytes()
+        ]
+        if other or not compiled:
+            raise _CompileError(f"{wheel} is not of these sources ({', '.join(other[:3]) or 'nothing is compiled'})")
+        _copy_checkout(folder)
+        packed.extractall(folder, compiled)
 
 
 def _missing() -> str:
@@ -232,10 +263,6 @@ def _with_weak_references(text: str) -> str:
     place = r"\(\*\(\(PyObject \*\*\)\(\(char \*\)self \+ sizeof\(PyObject \*\) \+ sizeof\(\w+\)\)\)\);"
     text = re.sub(rf"Py_VISIT{place}", "", text)
     return re.sub(rf"Py_CLEAR{place}", "if (Py_REFCNT(self) == 0) PyObject_ClearWeakRefs((PyObject *)self);", text)
-
-
-def _build(extensions: Sequence[Extension], *command: str) -> None:
-    setup(ext_modules=extensions, cmdclass={"build_ext": _BuildInParallel}, script_args=["--quiet", *command])
 
 
 class _BuildInParallel(build_ext):

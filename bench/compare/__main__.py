@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--against", type=Path, metavar="DIR", help="measure the `velox` in that folder beside this one"
     )
+    parser.add_argument("--compiled", type=Path, metavar="DIR", help="a compiled checkout, measured beside this one")
     parser.add_argument("--dry", action="store_true", help="change no page: only write what --out gets")
     parser.add_argument("--agree", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two runs")
     parser.add_argument("--allow", type=float, default=ALLOWED, help="the share of figures that may differ")
@@ -81,6 +82,7 @@ def _plan(given: argparse.Namespace) -> Plan:
         n_rounds=given.rounds or (1 if given.smoke else _ROUNDS),
         seconds=given.seconds or _SECONDS[kind],
         against=given.against and given.against.resolve(strict=True),
+        compiled=given.compiled and given.compiled.resolve(strict=True),
     )
 
 

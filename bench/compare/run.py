@@ -33,7 +33,10 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run does. parts: of PARTS. peers: names; empty: all. against: another tree of Velox, measured beside."""
+    """What a run does. parts: of PARTS. peers: names; empty: all. against: another tree of Velox, measured beside.
+
+    compiled: a compiled checkout, measured beside.
+    """
 
     kind: Kind
     cells: Sequence[Cell]
@@ -42,13 +45,14 @@ class Plan:
     n_rounds: int
     seconds: float
     against: Path | None = None
+    compiled: Path | None = None
 
 
 def run(plan: Plan, say: Callable[[str], None], document: dict[str, object]) -> None:
     """Measure, and fill the document part by part: what is in it stays of use, whatever ends the run."""
     cores = pick_cores()
     _raise_open_files()
-    chosen = subjects(cores, plan.peers, plan.against)
+    chosen = subjects(cores, plan.peers, plan.against, plan.compiled)
     missing = {} if plan.kind == "smoke" else install(chosen, say)
     chosen = [each for each in chosen if each.name not in missing]
     machine = describe() | {"gateway_core": cores.gateway, "load_core": cores.rest}

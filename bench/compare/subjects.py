@@ -24,6 +24,7 @@ NGINX: Final = "nginx"
 VELOX: Final = "Velox"
 _HTTP2: Final = "Velox, HTTP/2 up"
 _TLS: Final = "Velox, HTTP/2 over TLS up"
+_COMPILED: Final = "Velox, compiled"
 _FEATURES: Final = (
     "client keys (101), rate limit that is never reached, metrics, request timing, upstream key; access log off"
 )
@@ -52,8 +53,12 @@ class Subject:
         return {"kind": self.kind, "package": self.package, "features": self.features}
 
 
-def subjects(cores: Cores, only: Sequence[str] = (), against: Path | None = None) -> list[Subject]:
+def subjects(
+    cores: Cores, only: Sequence[str] = (), against: Path | None = None, compiled: Path | None = None
+) -> list[Subject]:
     """Return all that are measured. only: the names of peers that are; empty: all. against: another tree of Velox.
+
+    compiled: a checkout whose modules of the usual request are compiled (`make compiled`).
 
     Raises ValueError.
     """
@@ -81,16 +86,22 @@ def subjects(cores: Cores, only: Sequence[str] = (), against: Path | None = None
             streams_by="bench.tls_cost",
         ),
     ]
+    if compiled is not None:
+        found += _both_ways(_COMPILED, f"{package}, compiled", compiled)
     if against is not None:
-        other, one_way = f"Velox in {against.name}", frozenset(("http1",))
-        found.append(Subject(other, "velox", str(against), _FEATURES, one_way, tree=against))
-        found.append(Subject(f"{other}, HTTP/2 up", "velox", str(against), _FEATURES, one_way, tree=against))
+        found += _both_ways(f"Velox in {against.name}", str(against), against)
     if n > 1:
         shared = f"{n} workers, HTTP/1.1 up, on the cores that load and upstream use too"
         found.append(
             Subject(f"Velox, {n} workers", "velox", package, f"{_FEATURES}; {shared}", frozenset(("http1",)), n)
         )
     return found
+
+
+def _both_ways(name: str, package: str, tree: Path) -> list[Subject]:
+    one_way = frozenset(("http1",))
+    names = (name, f"{name}{_HTTP2.removeprefix(VELOX)}")
+    return [Subject(each, "velox", package, f"{_FEATURES}; 1 worker", one_way, tree=tree) for each in names]
 
 
 def install(chosen: Sequence[Subject], say: Callable[[str], None], store: Path = peers.STORE) -> dict[str, str]:

@@ -18,6 +18,7 @@ from bench.plots.figures import DIRECT, NGINX, difference, number, of, ratio, sh
 from bench.rounds import Spread, spread
 
 __all__ = [
+    "COMPILED",
     "CPU",
     "VELOX",
     "VELOX_HTTP2",
@@ -34,6 +35,8 @@ __all__ = [
 VELOX: Final = "Velox"
 VELOX_HTTP2: Final = "Velox, HTTP/2 up"
 VELOX_TLS: Final = "Velox, HTTP/2 over TLS up"
+COMPILED: Final = "Velox, compiled"
+COMPILED_HTTP2: Final = "Velox, compiled, HTTP/2 up"
 CPU: Final = "cpu_us"
 _ROUTER: Final = "vllm-router"
 # One for each worker, one for load and upstream, one for all else: fewer, and two workers share theirs.
@@ -127,6 +130,8 @@ def half_load(document: Document) -> Cell | None:
 def all_bars(document: Document) -> list[Bar]:
     """Return every bar, in the order of the page."""
     bars = [_ratio_bar(document, *each) for each in _RATIOS]
+    if COMPILED in document.subjects:
+        bars += [_ratio_bar(document, *each) for each in _of_compiled()]
     equal = ("CPU per JSON request with equal heads", equal_cell)
     for what, find in (("CPU per JSON request", json_cell), equal, *_STREAMS):
         bars.append(_below_every_gateway(document, f"{what}, of the cheapest LLM gateway's", find))
@@ -163,6 +168,16 @@ _RATIOS: Final[tuple[tuple[str, _Find, str, str, float], ...]] = (
     ("CPU per SSE chunk, paced, HTTP/1.1 up, of nginx's", paced, VELOX, NGINX, 1.3),
     ("CPU per SSE chunk, paced, HTTP/2 up, of nginx's", paced, VELOX_HTTP2, NGINX, 1.2),
 )
+
+
+def _of_compiled() -> list[tuple[str, _Find, str, str, float]]:
+    """Return the bars of both ways up once more, for the compiled build."""
+    other = {VELOX: COMPILED, VELOX_HTTP2: COMPILED_HTTP2}
+    return [
+        (f"compiled: {what}", find, other[subject], reference, bar)
+        for what, find, subject, reference, bar in _RATIOS
+        if subject in other
+    ]
 
 
 def _ratio_bar(document: Document, what: str, find: _Find, subject: str, reference: str, bar: float) -> Bar:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from bench.plots.bars import CPU, VELOX, Bar, equal_cell, half_load, json_cell, paced
+from bench.plots.bars import COMPILED, CPU, VELOX, Bar, equal_cell, half_load, json_cell, paced
 from bench.plots.document import Cell, Document
 from bench.plots.figures import DIRECT, NGINX, difference, number, of, shown
 from bench.rounds import spread
@@ -40,8 +40,17 @@ def key_figures(document: Document) -> str:
             what = f"added to {name} at {cell.rate:,.0f} requests/s (difference of percentiles)"
             rows.append(_row(document, what, cell, key, "ms", over_direct=True))
     rows += _of_processes(document)
-    lines = ["| median (least to greatest) | Velox | nginx | LLM gateways |", "|---|---|---|---|"]
+    ours = " | ".join(_own(document))
+    lines = [
+        f"| median (least to greatest) | {ours} | nginx | LLM gateways |",
+        f"|---|{'---|' * len(_own(document))}---|---|",
+    ]
     return "\n".join(lines + [row for row in rows if row])
+
+
+def _own(document: Document) -> list[str]:
+    """Return the columns of Velox: plain, and compiled where that was measured."""
+    return [VELOX, COMPILED] if COMPILED in document.subjects else [VELOX]
 
 
 def kept(bars: Sequence[Bar]) -> str:
@@ -59,13 +68,13 @@ def _row(document: Document, what: str, cell: Cell | None, key: str, unit: str, 
         return ""
     found = {
         name: difference(cell, name, DIRECT, key) if over_direct else of(cell, name, key)
-        for name in (VELOX, NGINX, *document.of_kind("llm"))
+        for name in (*_own(document), NGINX, *document.of_kind("llm"))
     }
-    ours, nginx = found.pop(VELOX), found.pop(NGINX)
-    if ours is None:
+    if found[VELOX] is None:
         return ""
+    first = " | ".join(shown(found.pop(name), unit) for name in (*_own(document), NGINX))
     others = {name: each.median for name, each in found.items() if each is not None}
-    return f"| {what} | {shown(ours, unit)} | {shown(nginx, unit)} | {_range(others, unit, key == 'per_s')} |"
+    return f"| {what} | {first} | {_range(others, unit, key == 'per_s')} |"
 
 
 def _of_processes(document: Document) -> list[str]:
@@ -76,8 +85,9 @@ def _of_processes(document: Document) -> list[str]:
     for what, values, unit in (("memory at rest", rest, "MB"), ("start to ready", start, "s")):
         if VELOX in values:
             others = {name: values[name] for name in document.of_kind("llm") if name in values}
-            ours, nginx = (f"{number(values[name])} {unit}" if name in values else "" for name in (VELOX, NGINX))
-            rows.append(f"| {what} | {ours} | {nginx} | {_range(others, unit)} |")
+            names = (*_own(document), NGINX)
+            first = " | ".join(f"{number(values[name])} {unit}" if name in values else "" for name in names)
+            rows.append(f"| {what} | {first} | {_range(others, unit)} |")
     return rows
 
 

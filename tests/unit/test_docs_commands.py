@@ -68,7 +68,9 @@ RUN_BY = {
     ),
     "make check": ".ci/run: make --keep-going lint",
     "make test": ".ci/run: tests test",
-    "make test-all": ".ci/run: tests test-more",
+    "make test-all": ".ci/run: tests -C .compiled test-more",
+    "make compiled": ".ci/run: make wheel compiled",
+    "make wheel": ".ci/run: make wheel compiled",
     ".venv/bin/python -m tests.interop.restarts": "tests/interop/test_restarts.py::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors": f"{VECTORS}::test_command_prints_its_table",
     ".venv/bin/python -m tests.vectors --through nginx,haproxy,caddy,envoy,uvicorn": (
