@@ -240,8 +240,7 @@ class Accounts:
 
     def rotate_key(self, id: str, grace_s: int, actor: str, guard: Guard | None = None) -> Made:  # noqa: A002
         """Give a key a new secret. What it had before holds for `grace_s` seconds more. Raises AccountsError."""
-        if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s <= MOST_GRACE_S:
-            raise AccountsError("invalid", f"grace: expected 0 to {MOST_GRACE_S} seconds", "grace")
+        grace_s = _grace(grace_s)
         secret, digest, hint = self._secret()
         now_s = int(self._clock())
 
@@ -430,7 +429,13 @@ def _hint(secret: str) -> str:
     return f"{secret[:3]}...{secret[-4:]}"
 
 
-def _limit(limit: int) -> int:
+def _grace(grace_s: object) -> int:
+    if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s <= MOST_GRACE_S:
+        raise AccountsError("invalid", f"grace: expected 0 to {MOST_GRACE_S} seconds", "grace")
+    return grace_s
+
+
+def _limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST_PAGE:
         raise AccountsError("invalid", f"limit: expected 1 to {_MOST_PAGE}", "limit")
     return limit

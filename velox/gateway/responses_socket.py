@@ -177,7 +177,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         if early:
             self._received(early)
-        if self._transport is not None and not transport.is_closing():
+        if self._transport is transport and not transport.is_closing():
             transport.resume_reading()
 
     # -- asyncio.BufferedProtocol -------------------------------------------------------------------

@@ -227,7 +227,7 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
     def _read(self) -> None:
         """Decrypt what has come, and pass it on as one piece."""
         connected, incoming = self._ssl, self._incoming
-        assert connected is not None and self._above is not None, "both are there once the handshake has ended"
+        assert connected is not None, "it is there once the handshake has ended"
         pieces: list[bytes] = []
         is_over = False
         try:
@@ -253,7 +253,8 @@ class TlsConnection(asyncio.BufferedProtocol, LayeredTransport):
             self._answer()
         if pieces:
             self._pass_up(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if is_over and self._state is _State.OPEN and self._above is not None and not self._above.eof_received():
+        above = self._above
+        if is_over and self._state is _State.OPEN and above is not None and not above.eof_received():
             self.close()
 
     def _pass_up(self, data: bytes) -> None:

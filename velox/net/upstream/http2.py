@@ -223,7 +223,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return
         self._liveness.n_reads += 1
         self._engine.receive(self._view[:nbytes])
@@ -235,7 +236,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                     self._deliver(stream)
         # Acknowledgements and answers to PING leave with whatever else this turn of the loop sends. Most reads of a
         # reply leave nothing to send: an engine opens a window when half of it was taken.
-        if not self._flush_queued and self._transport is not None and self._engine.has_output:
+        if not self._flush_queued and self._transport is transport and self._engine.has_output:
             self._flush_queued = True
             self._loop.call_soon(self._flush)
 
