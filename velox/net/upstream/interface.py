@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from velox.errors import Reason, VeloxError
@@ -70,7 +69,6 @@ class PlainFields:
         return field_lines(self._headers)
 
 
-@dataclass(slots=True)  # not frozen: one is made for each request
 class UpstreamRequest:
     """A request as it goes up: built by the gateway, never copied from the client.
 
@@ -81,14 +79,29 @@ class UpstreamRequest:
     opener: begins it in place of a connection, as several requests (gateway/several.py); None: it is one.
     """
 
-    method: bytes
-    target: bytes
-    fields: RequestFields
-    values: Sequence[bytes]
-    body: bytes | bytearray | None
-    offer: WebSocketOffer | None = None
-    may_run_ahead: bool = True
-    opener: Callable[[ReplySink], UpstreamStream] | None = None
+    __slots__ = ("body", "fields", "may_run_ahead", "method", "offer", "opener", "target", "values")
+
+    # Written out, for one is made for each request: that of a dataclass is never compiled.
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        fields: RequestFields,
+        values: Sequence[bytes],
+        body: bytes | bytearray | None,
+        offer: WebSocketOffer | None = None,
+        *,
+        may_run_ahead: bool = True,
+        opener: Callable[[ReplySink], UpstreamStream] | None = None,
+    ) -> None:
+        self.method: Final = method
+        self.target: Final = target
+        self.fields = fields
+        self.values = values
+        self.body: Final = body
+        self.offer: Final = offer
+        self.may_run_ahead = may_run_ahead
+        self.opener = opener
 
     @classmethod
     def of(
