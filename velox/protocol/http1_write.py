@@ -28,7 +28,9 @@ CONTINUE_100: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 # As numbers: to look for one as bytes raises and drops an error inside CPython, at ten times the cost.
-_LF, _CR, _NUL = b"\n\r\0"
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
 
 _STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus}
 

@@ -39,7 +39,7 @@ class PlainSocket(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._above.data_received(bytes(self._view[:nbytes]))
+        self._above.data_received(self._view[:nbytes].tobytes())
 
     def eof_received(self) -> bool:
         return bool(self._above.eof_received())
