@@ -201,7 +201,7 @@ class Race:
 
     def hedges(self) -> dict[str, int]:
         """Return what came of second attempts, by outcome."""
-        cells = self.made.parts.recorder._metrics._cells
+        cells = self.made.parts.recorder.metrics._cells
         return {each.name: cells[HEDGES.first + each] for each in Hedged if cells[HEDGES.first + each]}
 
     def field(self, name: bytes) -> bytes:

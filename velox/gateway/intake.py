@@ -144,14 +144,15 @@ class Gateway:
         self, client: Client, head: RequestHead, body: bytes | bytearray | None, caller: Caller
     ) -> ClientExchange | None:
         """Queue a whole request; None when it was refused on the spot."""
-        kind: type[Exchange] = Exchange
-        if head.shape.offer is not None:
-            if self._sockets.answers(head):
-                return self._sockets.open(client, head)
-            kind = TunnelExchange
+        offers = head.shape.offer is not None
+        if offers and self._sockets.answers(head):
+            return self._sockets.open(client, head)
         latest = self._latest
         plan = latest[1] if latest is not None and latest[0] is head else self.plan(head, caller)
-        exchange = kind(self, client, head, body, plan)
+        # Each class by its name, which compiled code calls directly.
+        exchange = (
+            TunnelExchange(self, client, head, body, plan) if offers else Exchange(self, client, head, body, plan)
+        )
         if body and plan.forbids_body:
             exchange.refuse(has_content())  # a length that was announced is refused by the head
             return None
@@ -315,7 +316,7 @@ class Gateway:
             return False
         self._active.add(exchange)
         exchange.start()
-        recorder.admitted(priority, waited_ns, read_ns - now_ns, time.monotonic_ns() - read_ns)
+        recorder.metrics.record_admission(priority, waited_ns, read_ns - now_ns, time.monotonic_ns() - read_ns)
         return True
 
     def _room(self) -> int:
