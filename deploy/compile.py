@@ -84,10 +84,12 @@ _MODULES: Final = (
     "gateway/forward",
     "gateway/grant",
     "gateway/group",
+    "gateway/hedged",
     "gateway/intake",
     "gateway/limiter",
     "gateway/member",
     "gateway/metering",
+    "gateway/parts",
     "gateway/plan",
     "gateway/rate_headers",
     "gateway/recorder",
@@ -113,8 +115,10 @@ _MODULES: Final = (
 # Compiled classes that plain ones inherit from, here or in tests: mypyc has to be told.
 _INHERITED: Final = (
     "gateway/exchange:Exchange",
+    "gateway/exchange:ExchangeOwner",
     "gateway/filters:ReplyFilter",
     "gateway/group:AttemptHost",
+    "gateway/hedged:HedgingHost",
     "gateway/intake:Gateway",
     "gateway/recorder:Recorder",
     "gateway/reply:Reply",

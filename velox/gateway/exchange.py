@@ -19,10 +19,11 @@ Knows: the order of these steps and who learns of each end. Does not know: socke
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.budgets import BudgetGate, BudgetHold
@@ -31,7 +32,7 @@ from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
 from velox.gateway.group import Attempt, Group, RetryDecision
-from velox.gateway.hedged import HedgedAttempts, hedged
+from velox.gateway.hedged import HedgedAttempts, HedgingHost, hedged
 from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member
@@ -66,7 +67,7 @@ _UNSAYABLE: Final = (Reason.BAD_REQUEST, Reason.UNKNOWN_ROUTE)
 _NO_SIGNS: Final = str.maketrans("", "", "-_.")
 
 
-class ExchangeOwner(Protocol):
+class ExchangeOwner(abc.ABC):
     """What an exchange asks of the gateway that it belongs to (intake.py)."""
 
     parts: Parts
@@ -77,20 +78,24 @@ class ExchangeOwner(Protocol):
     draining: bool
     n_hedges: int
 
+    @abc.abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""
 
+    @abc.abstractmethod
     def found_capacity(self) -> None:
         """An upstream takes more than a moment ago, though no exchange has ended."""
 
+    @abc.abstractmethod
     def account(self, exchange: Exchange, reason: Reason | None, status: int, tokens: int) -> None:
         """Free the slot and record how it ended."""
 
+    @abc.abstractmethod
     def answer_for(self, exchange: Exchange, error: VeloxError) -> None:
         """Write the error that an exchange has ended in."""
 
 
-class Exchange:
+class Exchange(HedgingHost):
     """One request and its reply; the host of its attempts (group.AttemptHost).
 
     fields: what was read of its body. phase: for the log. taken_ns: when it left the queue. was_sent: an upstream has
@@ -101,22 +106,8 @@ class Exchange:
 
     __slots__ = (
         *("_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant"),
-        *("_meter", "_retries"),
-        *(
-            "_routing",
-            "_running",
-            "_task",
-            "_timer",
-            "_way",
-            "body",
-            "client",
-            "cost",
-            "deadline_s",
-            "fields",
-            "gateway",
-        ),
-        *("head", "id", "loop", "may_have_begun", "n_attempts", "phase", "plan", "recorder", "reply", "started_ns"),
-        *("taken_ns", "tried", "upstream", "was_sent"),
+        *("_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "body", "cost", "gateway", "id"),
+        *("reply", "started_ns", "taken_ns"),
     )
 
     lasts: bool = False  # a tunnel's does: it has a connection of its own

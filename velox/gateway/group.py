@@ -15,6 +15,7 @@ steps of a request around its attempts (exchange.py); what an attempt needs of t
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import math
 import random
@@ -242,12 +243,16 @@ class AttemptReply(Protocol):
     def on_failure(self, failure: VeloxError) -> None: ...
 
 
-class AttemptHost(Protocol):
+class AttemptHost(abc.ABC):
     """What an attempt needs of the request that it is made for (exchange.py).
 
     lasts: it is a tunnel's, with a connection of its own. phase: of the request, for the log. was_sent, may_have_begun:
     an upstream got the request, and may work on it.
+
+    A base class and no protocol, as are HedgingHost and ExchangeOwner: compiled code reads its attributes directly.
     """
+
+    __slots__ = ("client", "loop", "may_have_begun", "phase", "recorder", "was_sent")
 
     loop: asyncio.AbstractEventLoop
     recorder: Recorder
@@ -258,42 +263,54 @@ class AttemptHost(Protocol):
     may_have_begun: bool
 
     @property
+    @abc.abstractmethod
     def is_streamed(self) -> bool:
         """True when the client gets an event stream."""
 
     @property
+    @abc.abstractmethod
     def wants_stream(self) -> bool:
         """True when it asked for one."""
 
+    @abc.abstractmethod
     def attempt_began(self, attempt: Attempt) -> AttemptFields:
         """Note where the request goes now; return the fields that tell the client of the attempts so far."""
 
+    @abc.abstractmethod
     def attempt_failed(self, upstream: str, failure: VeloxError) -> None:
         """Note how an attempt ended that another one follows."""
 
+    @abc.abstractmethod
     def attempt_fields(self) -> AttemptFields:
         """Return the fields that tell the client of the attempts so far."""
 
+    @abc.abstractmethod
     def build(self, attempt: Attempt) -> UpstreamRequest:
         """Return what is sent."""
 
+    @abc.abstractmethod
     async def lease(self, member: Member) -> UpstreamConnection:
         """Wait for a connection with room for one request. Raises VeloxError."""
 
+    @abc.abstractmethod
     def retry_after_status(self, head: ReplyHead, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when an error's head has come, before the client sees it; None: it is passed on."""
 
+    @abc.abstractmethod
     def may_ask_another(self, head: ReplyHead) -> bool:
         """Say whether an error that is passed on so far may be a reason to ask another upstream, once it is read."""
 
+    @abc.abstractmethod
     def retry_after_error(self, head: ReplyHead, body: bytes, attempt: Attempt, now_s: float) -> RetryDecision | None:
         """Decide when such an error has been read; None: it is passed on."""
 
+    @abc.abstractmethod
     def retry_after_failure(
         self, failure: UpstreamFailure, attempt: Attempt, began_s: float, now_s: float
     ) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
 
+    @abc.abstractmethod
     def found_capacity(self) -> None:
         """The member takes more than a moment ago."""
 
@@ -534,7 +551,7 @@ class Attempt:
         group, member = self._group, self.member
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
-        member.counts.observe_ttfb(member.row, round(waited_s * 1e9))
+        member.counts.observe_ttfb(member.row, int(waited_s * 1e9))
         if group.is_limited:
             concurrency = member.concurrency
             if concurrency.limit and concurrency.replied(self._began_s, waited_s, now_s, streamed=host.is_streamed):
@@ -638,7 +655,7 @@ class Attempt:
         group, member = self._group, self.member
         if group.learns:
             group.balancer.answered(self.n, waited_s, now_s)
-        member.counts.observe_ttfb(member.row, round(waited_s * 1e9))
+        member.counts.observe_ttfb(member.row, int(waited_s * 1e9))
 
     def answered(self, status: int, now_s: float) -> None:
         """Its reply is whole, or was refused for another attempt's."""

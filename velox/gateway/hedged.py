@@ -16,10 +16,11 @@ second one is due and how many there may be (policy/hedge.py), or who gets it (r
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import math
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from velox.errors import VeloxError
 from velox.gateway.group import Attempt, AttemptHost, RetryDecision
@@ -42,8 +43,10 @@ __all__ = ["HedgedAttempts", "HedgingHost", "hedged"]
 _SHORT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
 
 
-class HedgingHost(AttemptHost, Protocol):
+class HedgingHost(AttemptHost):
     """What hedging asks of the request (exchange.py)."""
+
+    __slots__ = ("deadline_s", "fields", "head", "n_attempts", "plan", "tried", "upstream")
 
     plan: RequestPlan
     head: RequestHead
@@ -54,9 +57,11 @@ class HedgingHost(AttemptHost, Protocol):
     tried: tuple[str, ...]
 
     @property
+    @abc.abstractmethod
     def rules(self) -> RetryRules:
         """Which errors are tried again."""
 
+    @abc.abstractmethod
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.endpoints import dialect_of, has_content
-from velox.gateway.exchange import Exchange
+from velox.gateway.exchange import Exchange, ExchangeOwner
 from velox.gateway.lease_wait import NotYetError
 from velox.gateway.mirror import Mirrors
 from velox.gateway.parts import Parts
@@ -42,7 +42,7 @@ _SHORT_S: Final = 10.0
 _LOOKS_PER_TURN: Final = 32
 
 
-class Gateway:
+class Gateway(ExchangeOwner):
     """All exchanges of one worker; the application behind its connections."""
 
     def __init__(
