@@ -31,8 +31,8 @@ from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
-from velox.gateway.group import Attempt, Group, RetryDecision
-from velox.gateway.hedged import HedgedAttempts, HedgingHost, hedged
+from velox.gateway.group import Attempt, Group, HedgingHost, RetryDecision
+from velox.gateway.hedged import HedgedAttempts, hedged
 from velox.gateway.lane_request import COUNTS, AnsweredHereError, Asked
 from velox.gateway.lease_wait import NotYetError, wait_for_permits
 from velox.gateway.member import Member

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, Protocol
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.member import Member
+from velox.gateway.plan import RequestPlan
 from velox.gateway.recorder import Recorder
 from velox.gateway.reply import ReplyListener
 from velox.gateway.reply_fields import AttemptFields
@@ -37,13 +38,23 @@ from velox.outcomes import Retry
 from velox.policy.balance.candidates import Balancer, Candidates
 from velox.policy.health.group import GroupHealth, GroupRules
 from velox.policy.health.member import State, Verdict, of_failure, of_giving_up, of_status
-from velox.policy.retry import retry_after_s
+from velox.policy.retry import RetryRules, retry_after_s
 from velox.policy.routes import NO_RULES, HeaderRules, ModelName, asked_model
 from velox.protocol.body_edit import with_model
 from velox.providers.authority import NO_PROOF
 from velox.types import BodyFields
 
-__all__ = ["Attempt", "AttemptHost", "AttemptObserver", "AttemptReply", "Group", "RetryDecision", "Stage", "stage_of"]
+__all__ = [
+    "Attempt",
+    "AttemptHost",
+    "AttemptObserver",
+    "AttemptReply",
+    "Group",
+    "HedgingHost",
+    "RetryDecision",
+    "Stage",
+    "stage_of",
+]
 
 _NOT_BEGUN: Final = -1.0
 _ANY_KEY: Final = 0
@@ -313,6 +324,29 @@ class AttemptHost(abc.ABC):
     @abc.abstractmethod
     def found_capacity(self) -> None:
         """The member takes more than a moment ago."""
+
+
+class HedgingHost(AttemptHost):
+    """What hedging (hedged.py) asks of the request; here because it is compiled, and hedged.py is not."""
+
+    __slots__ = ("deadline_s", "fields", "head", "n_attempts", "plan", "tried", "upstream")
+
+    plan: RequestPlan
+    head: RequestHead
+    fields: BodyFields
+    deadline_s: float
+    n_attempts: int
+    upstream: str
+    tried: tuple[str, ...]
+
+    @property
+    @abc.abstractmethod
+    def rules(self) -> RetryRules:
+        """Which errors are tried again."""
+
+    @abc.abstractmethod
+    def count_hedges(self, n: int) -> None:
+        """So many second attempts more are under way, or fewer."""
 
 
 class AttemptObserver(Protocol):

@@ -16,54 +16,27 @@ second one is due and how many there may be (policy/hedge.py), or who gets it (r
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import math
 from functools import partial
 from typing import Final
 
 from velox.errors import VeloxError
-from velox.gateway.group import Attempt, AttemptHost, RetryDecision
-from velox.gateway.plan import RequestPlan
+from velox.gateway.group import Attempt, AttemptHost, HedgingHost, RetryDecision
 from velox.gateway.racer import Racer
 from velox.gateway.reply import Reply
 from velox.gateway.respond import crash
 from velox.gateway.routing import RouteCursor
-from velox.heads import RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Hedged
 from velox.policy.hedge import ProbeRelief, SecondTries
-from velox.policy.retry import RetryRules
-from velox.types import BodyFields, Endpoint
+from velox.types import Endpoint
 
-__all__ = ["HedgedAttempts", "HedgingHost", "hedged"]
+__all__ = ["HedgedAttempts", "hedged"]
 
 # Where the first byte takes as long whatever the answer is. Elsewhere a reply that is no stream comes when it is whole:
 # the slowest are the longest, a second one would be as long, and these are the dearest.
 _SHORT: Final = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS})
-
-
-class HedgingHost(AttemptHost):
-    """What hedging asks of the request (exchange.py)."""
-
-    __slots__ = ("deadline_s", "fields", "head", "n_attempts", "plan", "tried", "upstream")
-
-    plan: RequestPlan
-    head: RequestHead
-    fields: BodyFields
-    deadline_s: float
-    n_attempts: int
-    upstream: str
-    tried: tuple[str, ...]
-
-    @property
-    @abc.abstractmethod
-    def rules(self) -> RetryRules:
-        """Which errors are tried again."""
-
-    @abc.abstractmethod
-    def count_hedges(self, n: int) -> None:
-        """So many second attempts more are under way, or fewer."""
 
 
 def hedged(
