@@ -16,7 +16,7 @@ from tests.sockets.core_gateway import LIMITS, full_in_minutes, gateway, one_a_m
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
-from velox.net.application import ChunkWriter
+from velox.net.application import ChunkWriter, Successor
 from velox.net.client.http1 import Http1Replies
 from velox.types import ANYONE
 
@@ -24,6 +24,7 @@ from velox.types import ANYONE
 class FakeClient(Http1Replies):
     """A client's connection that notes what it is told."""
 
+    is_http_1_0 = False
     is_write_paused = False
     will_close = True
 
@@ -51,6 +52,8 @@ class FakeClient(Http1Replies):
 
     def release_body(self) -> None:
         pass
+
+    def hand_over(self, successor: Successor) -> None: ...
 
 
 class Bench:
