@@ -15,7 +15,6 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -305,12 +304,9 @@ def _compile_in_parallel(
 
 
 def _copy_checkout(folder: Path) -> None:
-    """Copy what git knows or would take, and what is installed: its files are shared, but for those with a path."""
-    listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=_ROOT, text=True)  # noqa: S607
-    for name in filter(None, listed.split("\0")):
-        if (_ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(_ROOT / name, folder / name)
+    """Copy what is not ignored, and what is installed: its files are shared, but for those that name a path."""
+    ignored = [line.rstrip("/").rpartition("/")[2] for line in (_ROOT / ".gitignore").read_text().splitlines() if line]
+    shutil.copytree(_ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
     for name in (".venv", ".engine", "tests/e2e/node/node_modules"):
         if (_ROOT / name).exists():
             shutil.copytree(_ROOT / name, folder / name, symlinks=True, copy_function=os.link)
