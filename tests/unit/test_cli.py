@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velox import __version__
+from velox.build import VERSION
 from velox.cli import main
 
 
@@ -14,7 +14,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"], {})
 
     assert exited.value.code == 0
-    assert capsys.readouterr().out == f"velox {__version__}\n"
+    assert capsys.readouterr().out == f"velox {VERSION}\n"
 
 
 def test_check_prints_value_and_origin_of_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
