@@ -28,7 +28,7 @@ test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against rea
 	$(PYTEST) -m "not more" $(UNIT) $(SERVERS) $(ARGS)
 
 # What may be other when it is compiled, and starts no gateway.
-CORE = --ignore-glob='tests/unit/*/*' $(foreach each,bench docs import settings sim,--ignore-glob='tests/unit/test_$(each)*')
+CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench deploy docs google import key provider reload secret settings sim,--ignore-glob='tests/unit/test_$(each)*')
 
 test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: three minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
