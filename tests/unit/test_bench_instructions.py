@@ -14,6 +14,7 @@ from bench.instructions.kept import ELSEWHERE, TOLERANCE, Figures, judge, load, 
 from bench.instructions.kinds import CALIBRATION, KINDS, Kind, chosen
 from bench.instructions.page import PAGE, kept_table
 from docs.tables import fill
+from velox.build import BUILD
 
 pytestmark = pytest.mark.more
 
@@ -113,6 +114,7 @@ def test_chosen_name_of_a_kind_is_that_kind_only() -> None:
     assert chosen([]) == KINDS
 
 
+@pytest.mark.skipif(BUILD == "compiled", reason="compiled functions have no frames to count")
 def test_frames_are_counted_of_velox_only() -> None:
     """What is printed are functions of the gateway, and objects held while its upstream has not answered."""
     command = [*rig_command(ROOT), "--frames", JSON]
