@@ -19,9 +19,9 @@ COPY velox /installed/velox
 FROM python:3.11-slim AS compiled
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /build
-COPY requirements-dev.lock .
+COPY requirements-dev.lock ./
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-dev.lock
-COPY pyproject.toml README.md .
+COPY pyproject.toml README.md ./
 COPY deploy/compile.py deploy/
 COPY velox velox
 RUN python deploy/compile.py wheel /wheel && python -m zipfile -e /wheel/*.whl /installed

@@ -30,7 +30,7 @@ test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against rea
 # What may be other when it is compiled, and starts no gateway.
 CORE = --ignore-glob='tests/unit/*/*' $(foreach each,account admin aws bench deploy docs google import key provider reload secret settings sim,--ignore-glob='tests/unit/test_$(each)*')
 
-test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: three minutes
+test-core: $(INSTALLED)  ## Unit tests of what a request passes, and sockets: about five minutes
 	$(PYTEST) -q -m "not more" $(CORE) tests/unit tests/sockets $(ARGS)
 
 test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, the wall, storms, floods, slow peers, vectors, real proxies, h2spec, fuzz corpora, measured runs

@@ -58,7 +58,7 @@ class WebSocketOffer:
 
 @dataclass(slots=True, eq=False)  # not frozen: that would triple the cost of making one
 class HeadShape:
-    """What many heads of requests have in common: everything but the values that are new in each. Nobody changes it.
+    """The part that many request heads share: all but the values that differ from head to head. Not to be modified.
 
     target: as it came; path: target up to the first "?"; query: what follows it, without the "?".
     fields: in their order; the value of a volatile field is None here and one of `RequestHead.values`.
@@ -236,7 +236,7 @@ class RequestHead:
 
 @dataclass(slots=True, eq=False)
 class ReplyShape:
-    """What many heads of an upstream's replies have in common, as HeadShape is for requests. Nobody changes it.
+    """The part that many heads of upstream replies share, as HeadShape is for requests. Not to be modified.
 
     until_close: only the end of the connection ends it (RFC 9112 §6.3, rule 8), so that it may as well have been cut.
     keep_alive: the upstream means to keep the connection open after it.
