@@ -240,7 +240,7 @@ class Accounts:
 
     def rotate_key(self, id: str, grace_s: int, actor: str, guard: Guard | None = None) -> Made:  # noqa: A002
         """Give a key a new secret. What it had before holds for `grace_s` seconds more. Raises AccountsError."""
-        grace_s = _grace(grace_s)
+        grace_s = _in_range(grace_s, "grace", 0, MOST_GRACE_S, " seconds")
         secret, digest, hint = self._secret()
         now_s = int(self._clock())
 
@@ -392,14 +392,14 @@ class Accounts:
 
     def page(self, kind: Kind, cursor: str = "", limit: int = 100, where: Mapping[str, str] | None = None) -> Page:
         """Return some of them, in the order of their ids. where: name, team, user. Raises AccountsError."""
-        most = _limit(limit)
+        most = _in_range(limit, "limit", 1, _MOST_PAGE)
         documents = self._store.page(kind, cursor, most + 1, where or {})
         found = [msgspec.json.decode(each, type=_TYPES[kind]) for each in documents[:most]]
         return Page(found, found[-1].id if len(documents) > most else "")
 
     def changes(self, cursor: str = "", limit: int = 100, where: Mapping[str, str] | None = None) -> Page:
         """Return some changes, the last first. where: kind, object_id, actor. Raises AccountsError."""
-        most = _limit(limit)
+        most = _in_range(limit, "limit", 1, _MOST_PAGE)
         if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise AccountsError("invalid", "cursor: expected what the page before has told", "cursor")
         found = self._store.changes(int(cursor or 0), most + 1, where or {})
@@ -429,16 +429,10 @@ def _hint(secret: str) -> str:
     return f"{secret[:3]}...{secret[-4:]}"
 
 
-def _grace(grace_s: object) -> int:
-    if not isinstance(grace_s, int) or isinstance(grace_s, bool) or not 0 <= grace_s <= MOST_GRACE_S:
-        raise AccountsError("invalid", f"grace: expected 0 to {MOST_GRACE_S} seconds", "grace")
-    return grace_s
-
-
-def _limit(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST_PAGE:
-        raise AccountsError("invalid", f"limit: expected 1 to {_MOST_PAGE}", "limit")
-    return limit
+def _in_range(value: object, name: str, least: int, most: int, unit: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise AccountsError("invalid", f"{name}: expected {least} to {most}{unit}", name)
+    return value
 
 
 def _conflict(what: str, kind: Kind) -> AccountsError:
