@@ -79,10 +79,11 @@ def _is_the_same(event: bytes, sent: bytes) -> bool:
 
 
 def _bare(event: bytes) -> bytes:
-    n = 1
-    while n:  # what is left may look like one again
-        event, n = _NULL.subn(b"", event)
-    return event.translate(None, b", \t")
+    before = b""
+    while event != before:  # what is left may look like one again, also once spaces and commas are gone
+        before = event
+        event = _NULL.sub(b"", event).translate(None, b", \t")
+    return event
 
 
 def _is_only_usage(event: bytes) -> bool:
