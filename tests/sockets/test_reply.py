@@ -17,7 +17,7 @@ from tests.unit import virtual_time
 from velox.errors import Reason
 from velox.gateway.endpoints import Routes
 from velox.gateway.filters import ReplyFilter
-from velox.gateway.reply import Reply
+from velox.gateway.reply import Reply, ReplyListener
 from velox.gateway.reply_fields import NO_ATTEMPTS, ReplyFields
 from velox.heads import Header, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
@@ -28,7 +28,7 @@ SSE: Final[Header] = (b"content-type", b"text/event-stream")
 PING: Final = b"8\r\n: ping\n\n\r\n"
 
 
-class Listener:
+class Listener(ReplyListener):
     """The attempt whose reply it is. verdict: whether a head is refused; None: none is."""
 
     def __init__(
@@ -37,12 +37,14 @@ class Listener:
         secret: bytes | None = None,
         on_first: Callable[[], None] | None = None,
     ) -> None:
-        self.secret: Final = secret
+        self.secret = secret
+        self.translation = None
         self._verdict: Final = verdict
         self._on_first: Final = on_first
 
-    holds_head = False
-    translation = None
+    @property
+    def holds_head(self) -> bool:
+        return False
 
     def refuses(self, head: ReplyHead) -> bool:
         return self._verdict is not None and self._verdict(head)

@@ -27,8 +27,7 @@ from typing import Final, NamedTuple, Protocol
 from velox.errors import Reason, VeloxError
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.member import Member
-from velox.gateway.plan import RequestPlan
-from velox.gateway.recorder import Recorder
+from velox.gateway.recorder import RecordedExchange, Recorder
 from velox.gateway.reply import ReplyListener
 from velox.gateway.reply_fields import AttemptFields
 from velox.heads import Headers, ReplyHead, RequestHead
@@ -254,22 +253,21 @@ class AttemptReply(Protocol):
     def on_failure(self, failure: VeloxError) -> None: ...
 
 
-class AttemptHost(abc.ABC):
+class AttemptHost(RecordedExchange):
     """What an attempt needs of the request that it is made for (exchange.py).
 
-    lasts: it is a tunnel's, with a connection of its own. phase: of the request, for the log. was_sent, may_have_begun:
+    lasts: it is a tunnel's, with a connection of its own. was_sent, may_have_begun:
     an upstream got the request, and may work on it.
 
     A base class and no protocol, as are HedgingHost and ExchangeOwner: compiled code reads its attributes directly.
     """
 
-    __slots__ = ("client", "loop", "may_have_begun", "phase", "recorder", "was_sent")
+    __slots__ = ("client", "loop", "may_have_begun", "recorder", "was_sent")
 
     loop: asyncio.AbstractEventLoop
     recorder: Recorder
     client: Client
     lasts: bool
-    phase: str
     was_sent: bool
     may_have_begun: bool
 
@@ -329,15 +327,9 @@ class AttemptHost(abc.ABC):
 class HedgingHost(AttemptHost):
     """What hedging (hedged.py) asks of the request; here because it is compiled, and hedged.py is not."""
 
-    __slots__ = ("deadline_s", "fields", "head", "n_attempts", "plan", "tried", "upstream")
+    __slots__ = ("deadline_s",)
 
-    plan: RequestPlan
-    head: RequestHead
-    fields: BodyFields
     deadline_s: float
-    n_attempts: int
-    upstream: str
-    tried: tuple[str, ...]
 
     @property
     @abc.abstractmethod
@@ -376,7 +368,7 @@ class RetryDecision:
         self.attempt.gave_up(now_s)
 
 
-class Attempt:
+class Attempt(ReplyListener):
     """One choice of a member, and the attempt that is made there.
 
     begin() first, then at most one each of answers() and has_first(), then one of those that end it: answered(),
@@ -391,7 +383,7 @@ class Attempt:
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
         *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
-        *("proof", "secret", "translation"),
+        "proof",
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:

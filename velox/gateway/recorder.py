@@ -5,11 +5,12 @@ Knows: which series and which line an end goes to. Does not know: how they are s
 
 from __future__ import annotations
 
+import abc
 import datetime
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Spent
@@ -61,12 +62,18 @@ _STREAM_ENDS: Final = {
 }
 
 
-class RecordedExchange(Protocol):
+class RecordedExchange(abc.ABC):
     """What is recorded of an exchange (exchange.py).
 
-    started_ns: monotonic. n_attempts: at upstreams. upstream: of the last one, or of the one whose reply it is. tried:
-    the others, and how each ended.
+    phase: for the log. started_ns: monotonic. n_attempts: at upstreams. upstream: of the last one, or of the one whose
+    reply it is. tried: the others, and how each ended.
+
+    A base class and no protocol: compiled code reads its attributes directly.
     """
+
+    __slots__ = (
+        *("body", "fields", "head", "id", "n_attempts", "phase", "plan", "reply", "started_ns", "tried", "upstream"),
+    )
 
     id: bytes
     plan: RequestPlan

@@ -8,10 +8,11 @@ must read or change a reply is a filter (filters.py); without filters bytes pass
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.error_body import ErrorRedaction
@@ -33,31 +34,37 @@ __all__ = ["Reply", "ReplyListener"]
 _ERRORS_FROM: Final = 400
 
 
-class ReplyListener(Protocol):
+class ReplyListener(abc.ABC):
     """The attempt whose reply it is (group.py).
 
     secret: the key that went up, which no error may show; None: none. holds_head: the head of an event stream waits for
     the first event. translation: puts its reply into the client's dialect; None: it is in that.
+
+    A base class and no protocol: compiled code reads its attributes directly.
     """
 
-    @property
-    def secret(self) -> bytes | None: ...
+    __slots__ = ("secret", "translation")
+
+    secret: bytes | None
+    translation: ReplyFilter | None
 
     @property
+    @abc.abstractmethod
     def holds_head(self) -> bool: ...
 
-    @property
-    def translation(self) -> ReplyFilter | None: ...
-
+    @abc.abstractmethod
     def refuses(self, head: ReplyHead) -> bool:
         """Say whether the head is not passed on, because there is another attempt. Asked before the client sees it."""
 
+    @abc.abstractmethod
     def reads_error(self, head: ReplyHead) -> bool:
         """Say whether an error that was not refused is to be read whole: refuses_error() is asked with its body."""
 
+    @abc.abstractmethod
     def refuses_error(self, head: ReplyHead, body: bytes) -> bool:
         """Say whether the error is not passed on, because there is another attempt."""
 
+    @abc.abstractmethod
     def on_first(self, now_s: float) -> None:
         """The first bytes are there of a body that is no error.
 
