@@ -15,7 +15,7 @@ ARG BUILD=plain
 FROM python:3.11-slim AS plain
 COPY velox /installed/velox
 
-# The same, with the modules of the usual request compiled.
+# The same, with the modules of the usual request compiled. bench has the requests that gcc sees its usual way by.
 FROM python:3.11-slim AS compiled
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /build
@@ -23,6 +23,7 @@ COPY requirements-dev.lock ./
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements-dev.lock
 COPY pyproject.toml README.md ./
 COPY deploy/compile.py deploy/
+COPY bench bench
 COPY velox velox
 RUN python deploy/compile.py wheel /wheel && python -m zipfile -e /wheel/*.whl /installed
 

@@ -40,7 +40,7 @@ test-more: $(INSTALLED) fuzz-tools engine-tools  ## Long tests, a real engine, t
 # Compiled modules (docs/deploy.md).
 WHEEL := dist/built
 
-wheel: $(WHEEL)  ## A wheel in dist/ with the modules of the usual request compiled: two minutes; needs gcc
+wheel: $(WHEEL)  ## A wheel in dist/ with the modules of the usual request compiled: four minutes; needs gcc
 
 $(WHEEL): $(INSTALLED) deploy/compile.py README.md $(shell find velox -name '*.py')
 	@rm -f dist/*.whl

@@ -15,6 +15,7 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -118,8 +119,10 @@ _INHERITED: Final = (
     "gateway/group:AttemptHost",
     "gateway/group:HedgingHost",
     "gateway/intake:Gateway",
+    "gateway/recorder:RecordedExchange",
     "gateway/recorder:Recorder",
     "gateway/reply:Reply",
+    "gateway/reply:ReplyListener",
     "net/client/connection:ClientConnection",
     "net/client/http1:Http1Replies",
     "net/client/ingress_state:IngressState",
@@ -132,8 +135,21 @@ _INHERITED: Final = (
     "shm/quota_table:QuotaMemory",
     "shm/upstream_table:UpstreamCells",
 )
+# Nothing but the modules' own entries is called from outside: gcc may inline the rest.
 # mypyc can leave a register of a generator unset: gcc sees it, and such a module does not belong into the list.
-_FLAGS: Final = ("-Wno-error", "-Wall", "-Werror=maybe-uninitialized", "-Wno-unused-function", "-Wno-unused-label")
+_FLAGS: Final = (
+    "-fvisibility=hidden",
+    "-fno-semantic-interposition",
+    "-Wno-error",
+    "-Wall",
+    "-Werror=maybe-uninitialized",
+    "-Wno-unused-function",
+    "-Wno-unused-label",
+)
+# gcc compiles twice: first with counters; then, knowing how often each branch was taken, as one unit. What was not
+# passed in between (_train) is made small instead of fast, and set apart from what was.
+_COUNTING: Final = ("-fprofile-generate",)
+_COUNTED: Final = ("-fprofile-use", "-fprofile-correction", "-Wno-missing-profile", "-flto=auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -142,7 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     wheel = commands.add_parser("wheel", help="compile, and put a wheel into FOLDER")
     wheel.add_argument("folder", type=Path, metavar="FOLDER")
-    wheel.add_argument("--opt-level", default="3", help="of gcc; 1 takes half the time and makes slower code")
     wheel.add_argument("--keep", type=Path, metavar="DIR", help="leave the C files there")
     checkout = commands.add_parser("checkout", help="copy this checkout to FOLDER, with what the wheel has compiled")
     checkout.add_argument("folder", type=Path, metavar="FOLDER")
@@ -151,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = options.folder.resolve()
     try:
         if options.command == "wheel":
-            print(_wheel(folder, options.opt_level, options.keep and options.keep.resolve()))  # noqa: T201
+            print(_wheel(folder, options.keep and options.keep.resolve()))  # noqa: T201
         else:
             _checkout(folder, options.wheel)
     except _CompileError as error:
@@ -164,7 +179,7 @@ class _CompileError(Exception):
     """What a person has to see to."""
 
 
-def _wheel(folder: Path, opt_level: str, keep: Path | None) -> Path:
+def _wheel(folder: Path, keep: Path | None) -> Path:
     """Compile; return the wheel, which is in the folder."""
     if missing := _missing():
         raise _CompileError(f"missing: {missing}. On Debian: apt-get install gcc libc6-dev python3.11-dev")
@@ -175,11 +190,14 @@ def _wheel(folder: Path, opt_level: str, keep: Path | None) -> Path:
             shutil.copy(_ROOT / name, build)
         shutil.copytree(_ROOT / "velox", build / "velox", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         os.chdir(build)
-        extensions = _translated(build, opt_level)
+        extensions = _translated(build)
         if keep:
             shutil.copytree(build / "build", keep, dirs_exist_ok=True)
-        command = ["--quiet", "bdist_wheel", "--dist-dir", str(build / "dist")]
-        setup(ext_modules=extensions, cmdclass={"build_ext": _BuildInParallel}, script_args=command)
+        _set_flags(extensions, _COUNTING)
+        _run_setup(extensions, "build_ext", "--inplace")
+        _train(build)
+        _set_flags(extensions, _COUNTED)
+        _run_setup(extensions, "build_ext", "--force", "bdist_wheel", "--dist-dir", str(build / "dist"))
         (made,) = build.glob("dist/*.whl")
         return Path(shutil.copy(made, folder))
 
@@ -206,13 +224,13 @@ def _missing() -> str:
     return "gcc" if shutil.which("gcc") is None else "" if headers.exists() else str(headers)
 
 
-def _translated(build: Path, opt_level: str) -> list[Extension]:
+def _translated(build: Path) -> list[Extension]:
     """Return what is to be compiled; its C files are below build/. The sources are as before."""
     originals = {name: (build / name).read_text() for name in {f"velox/{each.split(':')[0]}.py" for each in _INHERITED}}
     _allow_subclasses(build)
     extensions = mypycify(
         ["--config-file", str(_ROOT / "pyproject.toml"), *(f"velox/{each}.py" for each in _MODULES)],
-        opt_level=opt_level,
+        opt_level="3",
         debug_level="0",
         multi_file=True,
         group_name="velox.compiled",
@@ -231,8 +249,32 @@ def _translated(build: Path, opt_level: str) -> list[Extension]:
     headers = sorted({str(each.parent) for each in (build / "build").glob("**/*.h")})
     for extension in extensions:
         extension.include_dirs = [*extension.include_dirs, *headers]
-        extension.extra_compile_args = [*(a for a in extension.extra_compile_args if a != "-Werror"), *_FLAGS]
+        extension.extra_compile_args = [each for each in extension.extra_compile_args if each != "-Werror"]
     return extensions
+
+
+def _set_flags(extensions: Sequence[Extension], flags: Sequence[str]) -> None:
+    for extension in extensions:
+        before = [each for each in extension.extra_compile_args if each not in {*_FLAGS, *_COUNTING, *_COUNTED}]
+        extension.extra_compile_args = [*before, *_FLAGS, *flags]
+        extension.extra_link_args = list(flags)
+
+
+def _run_setup(extensions: Sequence[Extension], *command: str) -> None:
+    setup(ext_modules=extensions, cmdclass={"build_ext": _BuildInParallel}, script_args=["--quiet", *command])
+
+
+def _train(build: Path) -> None:
+    """Run requests of each kind that bench.instructions counts through what is compiled, for gcc to see its usual way.
+
+    The counts are written beside the object files when the process ends, where the next compilation looks for them.
+    """
+    command = [sys.executable, "-m", "bench.instructions", "--tree", str(build), "--time"]
+    # Nothing of the caller's, as for a count: the same sources get the same profile.
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=_ROOT, env=environment, stdout=sys.stderr, check=False)  # noqa: S603
+    if done.returncode or not any(build.glob("build/**/*.gcda")):
+        raise _CompileError(f"{' '.join(command)} ended with {done.returncode}: there is no profile to compile with")
 
 
 def _allow_subclasses(build: Path) -> None:

@@ -383,8 +383,9 @@ def main() -> None:
             run.work()
             mark()
     sys.stdout.flush()
-    # Not a proper end: what follows is no part of any count, and under valgrind it takes its time.
-    os._exit(0)
+    if not (options.time or options.frames or options.profile or options.stacks):
+        # Not a proper end: what follows is no part of any count, and under valgrind it takes its time.
+        os._exit(0)
 
 
 if __name__ == "__main__":
