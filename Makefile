@@ -74,7 +74,7 @@ $(ENGINE): tests/engine/requirements.txt
 		--target .engine -r tests/engine/requirements.txt
 	@touch $@
 
-bench: compiled  ## Side by side with other gateways, which are installed first: about 13 minutes; ARGS=--smoke: nginx only
+bench: compiled  ## Side by side with other gateways, which are installed first: about 20 minutes; ARGS=--smoke: nginx only
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m bench.compare --compiled .compiled $(ARGS)
 
 bench-full: compiled  ## The same with more sizes, connections and kinds of upstreams: about half an hour
