@@ -151,6 +151,7 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
 @example(wires=[WIRES[2], WIRES[2], WIRES[3]], places=[], at_once=True)
 @example(wires=[WIRES[8], WIRES[2]], places=[], at_once=True)
 @example(wires=[WIRES[7], WIRES[2]], places=[], at_once=False)
+@pytest.mark.slow
 def test_requests_in_any_pieces_get_the_answers_of_requests_in_one_read_each(
     wires: list[bytes], places: list[int], at_once: bool
 ) -> None:

@@ -308,6 +308,7 @@ def test_any_interleaving_ends_well(engine: Name, seed: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
 def test_stories_reach_what_they_are_for(engine: Name) -> None:
     """Every verb, replies that end in every way, refusals, and streams that are held up."""
     done: set[str] = set()

@@ -195,6 +195,7 @@ def twisted(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=1500, deadline=None)
 @given(head=twisted())
+@pytest.mark.slow
 def test_head_that_is_nearly_known_is_read_as_by_a_new_reader(head: bytes) -> None:
     """Property: also where it differs in one byte from those that are found by their lines."""
     reader = trained(*map(sdk, range(8)))
@@ -261,6 +262,7 @@ def with_fields(head: bytes, at: int, lines: list[bytes]) -> bytes:
     stream=st.booleans(),
     added=st.sampled_from([(), ((b"x-new-0", b"ours"),)]),
 )
+@pytest.mark.slow
 def test_invented_fields_change_nothing_else(
     extras: list[tuple[bytes, bytes, bytes]],
     at: list[int],
@@ -394,6 +396,7 @@ def test_no_name_with_such_a_word_only_passes(word: bytes) -> None:
     stream=st.booleans(),
     added=st.sampled_from([(), ((b"x-two", b"ours"),)]),
 )
+@pytest.mark.slow
 def test_what_goes_up_of_a_known_head_is_what_goes_up_of_a_new_one(
     ids: list[bytes], rules: HeaderRules, stream: bool, added: tuple[tuple[bytes, bytes], ...]
 ) -> None:
@@ -560,6 +563,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.slow
 def test_hostile_heads_leave_memory_bounded_and_others_alone(kind: str) -> None:
     """R-MEM-3: 10,000 heads made to fill the memory; another caller's plan is found all the same."""
     reader = trained(*map(sdk, range(8)))
@@ -577,6 +581,7 @@ def test_hostile_heads_leave_memory_bounded_and_others_alone(kind: str) -> None:
     assert reader.read(sdk(9)).shape is shape
 
 
+@pytest.mark.slow
 def test_many_hostile_callers_together_leave_those_in_use_alone() -> None:
     """Each adds its part, and all of it is put aside again and again; what is asked for comes back from there."""
     reader = trained(*map(sdk, range(8)))

@@ -405,6 +405,7 @@ def test_a_window_of_one_byte_is_served_byte_by_byte(name: Name) -> None:
 
 
 @each_engine
+@pytest.mark.slow
 def test_honest_load_passes_the_guard(name: Name) -> None:
     """Thousands of exchanges within one second, some cancelled: an SDK's client is never taken for a flood."""
     pair = Pair(name, name, server_settings=INGRESS_SETTINGS)

@@ -333,6 +333,7 @@ def test_table_that_may_grow_has_a_row_for_each_tag() -> None:
 
 @pytest.mark.parametrize("n_keys", [8_400, 10_000])
 @pytest.mark.parametrize("size", [TableSize.for_need(16_800, 0), TableSize.for_need(0, 0), 64])
+@pytest.mark.slow
 def test_quiet_keys_are_never_refused(n_keys: int, size: TableSize | int) -> None:
     """Two limits each, one request each: whether the table was made for them, grows, or is full."""
     memory, (table,) = tables(1, size)

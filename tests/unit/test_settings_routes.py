@@ -308,6 +308,7 @@ def typed(tmp_path: Path, key: str, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, (done.stdout + done.stderr).replace(f"{tmp_path}/", "").splitlines()
 
 
+@pytest.mark.slow
 def test_check_reads_the_key_itself_from_standard_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it says is as for its name; a key that is none of the gateway's gets 401. No key is ever shown."""
     (tmp_path / "velox.yaml").write_text(LIMITED.replace("[other]", "[team]"))

@@ -359,6 +359,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("content", LARGE, ids=["itself", "deep", "fields", "many", "long"])
+@pytest.mark.slow
 def test_aliases_and_nesting_without_end_are_refused(content: str, tmp_path: Path) -> None:
     """What they stand for is counted each time; nothing grows without bound."""
     (told,) = problems(tmp_path, content)

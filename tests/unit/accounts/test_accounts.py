@@ -333,6 +333,7 @@ VALUES = st.recursive(
         st.sampled_from([*FIELDS["key"], "id", "key", "digest"]) | st.text(max_size=6), VALUES, max_size=4
     )
 )
+@pytest.mark.slow
 def test_whatever_is_given_makes_a_key_or_names_the_field(
     tmp_path_factory: pytest.TempPathFactory, fields: Mapping[str, object]
 ) -> None:

@@ -180,6 +180,7 @@ def test_pitfall_45_any_cut_of_a_stream_gives_the_same_bytes(exchange: Exchange)
 
 
 @pytest.mark.parametrize("exchange", _STREAMS, ids=str)
+@pytest.mark.slow
 def test_pitfall_45_an_array_gives_the_same_events(exchange: Exchange) -> None:
     """Without alt=sse the same answers come as a JSON array."""
     texts = [line[6:] for line in exchange.reply.split(b"\r\n") if line.startswith(b"data: ")]

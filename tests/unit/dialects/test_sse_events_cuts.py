@@ -59,6 +59,7 @@ def _plain(lines: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 @given(st.lists(st.sampled_from(_LINES), max_size=12), st.data())
 @settings(max_examples=400, deadline=None)
+@pytest.mark.slow
 def test_events_are_those_of_the_standard(lines: list[str], data: st.DataObject) -> None:
     """Whatever ends the lines, and wherever they are cut."""
     ends = data.draw(st.sampled_from(["\n", "\r\n", "\r", "mixed"]))

@@ -216,6 +216,7 @@ def test_call_of_a_killed_worker_is_kept_once(tmp_path: Path, how: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_case_16_crash_between_any_two_commits_loses_and_doubles_nothing(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
@@ -300,6 +301,7 @@ def test_names_are_known_after_a_restart(tmp_path: Path) -> None:
     assert kept(tmp_path) == [made_call(1), made_call(2)]
 
 
+@pytest.mark.slow
 def test_more_names_than_a_writer_remembers(tmp_path: Path) -> None:
     """A client that makes up models pushes nobody's name out for long."""
     path = tmp_path / "0.ring"

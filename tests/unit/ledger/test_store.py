@@ -287,6 +287,7 @@ def test_reader_before_a_writer_says_what_to_do(stores: Stores) -> None:
         stores(is_reader=True)
 
 
+@pytest.mark.slow
 def test_case_20_more_calls_than_a_page(store: Store) -> None:
     """Many of them in one microsecond."""
     store.add(batch([made_call(n, started_s=NOON_S + n // 4000) for n in range(12_000)]))
@@ -295,6 +296,7 @@ def test_case_20_more_calls_than_a_page(store: Store) -> None:
     assert len(list(store.calls(Question(NOON_S, NOON_S + 2)))) == 8_000
 
 
+@pytest.mark.slow
 def test_many_calls_and_few_are_found_in_order(store: Store) -> None:
     """However a day is read: calls of a busy key among others, those of a rare one by the index of keys."""
     busy, rare = "00112233445566aa busy", "00112233445566bb rare"
