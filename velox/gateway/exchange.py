@@ -106,8 +106,7 @@ class Exchange(HedgingHost):
 
     __slots__ = (
         *("_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant"),
-        *("_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
-        "taken_ns",
+        *("_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway", "taken_ns"),
     )
 
     lasts: bool = False  # a tunnel's does: it has a connection of its own

@@ -256,8 +256,8 @@ class AttemptReply(Protocol):
 class AttemptHost(RecordedExchange):
     """What an attempt needs of the request that it is made for (exchange.py).
 
-    lasts: it is a tunnel's, with a connection of its own. was_sent, may_have_begun:
-    an upstream got the request, and may work on it.
+    lasts: it is a tunnel's, with a connection of its own. was_sent, may_have_begun: an upstream got the request, and
+    may work on it.
 
     A base class and no protocol, as are HedgingHost and ExchangeOwner: compiled code reads its attributes directly.
     """
@@ -382,8 +382,7 @@ class Attempt(ReplyListener):
     __slots__ = (
         *("_answers", "_began_s", "_group", "_has_first", "_has_head", "_headers", "_host", "_key_heard"),
         *("_n_unsent", "_progress_s", "_retry", "_sent_s", "_stream"),
-        *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer"),
-        "proof",
+        *("forwarder", "is_sent", "key", "keys", "late_s", "may_have_worked", "member", "n", "observer", "proof"),
     )
 
     def __init__(self, group: Group, n: int, key: int) -> None:
