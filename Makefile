@@ -5,11 +5,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Tests run side by side, file by file: most of their time they wait for servers.
 JOBS ?= 2
 BIN := .venv/bin
+# Half of the time to collect the tests is saved where bytecode is kept, which images of Python switch off.
+export PYTHONDONTWRITEBYTECODE =
 INSTALLED := .venv/installed
 
-# Which tests run when. `check`: those of UNIT without the marker `slow` and without the benches'; `test`: all of UNIT
-# and SERVERS but those with the marker `more`; `test-more`: these, and all of MORE, which tests/conftest.py gives the
-# marker. A folder of tests is in one of them (tests/arch/test_selection.py).
+# Which tests run when. `check`: those of UNIT without the marker `slow`, and without the properties that hypothesis
+# tries on many values; `test`: all of UNIT and SERVERS but those with the marker `more`; `test-more`: these, and all
+# of MORE, which tests/conftest.py gives the marker. A folder of tests is in one of them (tests/arch/test_selection.py).
 UNIT := tests/arch tests/unit
 SERVERS := tests/sockets tests/e2e
 MORE := tests/bench tests/engine tests/floods tests/fuzz tests/h2spec tests/interop tests/slow tests/storm tests/vectors tests/wall
@@ -21,7 +23,7 @@ run: $(INSTALLED)  ## Start Velox, stream one answer through it, then keep it ru
 	@$(BIN)/python deploy/demo.py
 
 check: lint  ## Under a minute: lint, types, import contracts, and the unit tests that are not slow
-	$(PYTEST) -q -m "not slow and not more" $(UNIT) $(ARGS)
+	$(PYTEST) -q -m "not slow and not more and not hypothesis" $(UNIT) $(ARGS)
 
 test: $(INSTALLED)  ## About ten minutes: unit, sockets, end to end, against real servers
 	@tests/install-tools.sh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import json
 from dataclasses import dataclass
@@ -44,15 +45,19 @@ class Exchange:
 
 def recorded(provider: str, ending: str, *, stream: bool | None = None, status: int | None = 200) -> list[Exchange]:
     """Return the exchanges of a provider whose paths have this in them; status None: of any."""
-    with gzip.open(_FOLDER / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as file:
-        found = [_exchange(json.loads(line)) for line in file]
     return [
         each
-        for each in found
+        for each in _all(provider)
         if ending in each.path
         and (stream is None or each.is_stream == stream)
         and (status is None or each.status == status)
     ]
+
+
+@functools.cache
+def _all(provider: str) -> list[Exchange]:
+    with gzip.open(_FOLDER / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [_exchange(json.loads(line)) for line in file]
 
 
 def _exchange(row: dict[str, Any]) -> Exchange:

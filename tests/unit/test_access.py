@@ -328,6 +328,7 @@ def update(**session: object) -> bytes:
     return json.dumps({"type": "session.update", "session": session}).encode()
 
 
+@pytest.mark.slow
 def test_messages_of_a_websocket_are_read_before_they_pass() -> None:
     """However they are cut, in fragments or with a ping in between: what passes is the bytes that came."""
     guard = Access().guard(head(b"GET", b"/v1/realtime?model=gpt-4o-mini", (), offer=OFFER), ONE)
@@ -451,6 +452,7 @@ def test_organization_is_for_keys_that_name_it() -> None:
     ask(Caller("costs", id=b"1", endpoints=("all", "/v1/organization/costs")), b"GET", b"/v1/organization/costs")
 
 
+@pytest.mark.slow
 def test_fuzz_of_spellings() -> None:
     """A few of the million (python -m tests.fuzz.model_spellings): none comes through, and many pass."""
     result = run(4_000, seed=18)

@@ -116,6 +116,7 @@ def test_level_decides_what_is_logged(level: str, reason: str, wanted: bool) -> 
     assert AccessLog(1, level, Dropped()).wants(reason) is wanted  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_full_pipe_drops_lines_and_counts_them(pipe: tuple[int, int]) -> None:
     """F-60: nobody reads; write and flush return at once, memory stays bounded, what is lost is counted."""
     reader, writer = pipe

@@ -38,6 +38,7 @@ def made(velox: Run, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_field_is_given_and_taken_away(velox: Run) -> None:
     """By its option, as JSON has it."""
     made(velox, "team", "create", "--id", "web")
@@ -75,6 +76,7 @@ def test_every_field_is_given_and_taken_away(velox: Run) -> None:
     assert {name: bare[name] or None for name in FIELDS["key"]} == dict.fromkeys(FIELDS["key"])
 
 
+@pytest.mark.slow
 def test_secret_is_shown_once_and_changes_are_kept(velox: Run) -> None:
     """When the key is made and when it is rotated; the audit has none of it."""
     key = made(velox, "key", "create", "--id", "k")
@@ -126,6 +128,7 @@ def test_where_there_is_no_ledger_it_says_what_to_set(velox: Run) -> None:
     assert code == 0 and "VELOX_MANAGED_KEYS is off" in err
 
 
+@pytest.mark.slow
 def test_commands_of_the_page(velox: Run) -> None:
     """Each, in its order."""
     shown = re.findall(r"^velox (?:team|key|user|audit) (?!hash|new|--help).*$", PAGE.read_text(), re.MULTILINE)

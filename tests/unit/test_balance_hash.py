@@ -58,6 +58,7 @@ def test_member_of_more_weight_takes_keys_and_moves_no_other(members: list[str],
     assert {now for old, now in zip(before, after, strict=True) if old != now} <= {members[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [[1.0] * 16, [1.0, 2.0, 4.0], [100.0, 300.0], [1000.0] * 100])
 def test_keys_are_spread_by_weight(weights: list[float]) -> None:
     """Within the few per cent that points at random leave; large weights do not need large memory."""

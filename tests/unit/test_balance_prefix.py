@@ -97,6 +97,7 @@ def test_table_tells_no_more_than_what_was_sent(steps: list[tuple[int, int, int,
     assert len(memory) == size
 
 
+@pytest.mark.slow
 def test_table_that_is_full_forgets_the_oldest() -> None:
     """Ten times as many prompts as fit: the last are all known, the first are not."""
     table = PrefixTable(cells(4096))
@@ -111,6 +112,7 @@ def test_table_that_is_full_forgets_the_oldest() -> None:
     assert known(prompts[:2000]) == 0.0
 
 
+@pytest.mark.slow
 def test_prompt_in_use_outlives_those_that_are_not() -> None:
     """Each use makes it young again."""
     table = PrefixTable(cells(4096))

@@ -55,6 +55,7 @@ def peak_ewma(n: int = 4, pairs: int = 2) -> Balancer:
 LEARNING: dict[str, Callable[[], Balancer]] = {"least in flight": LeastInflight, "peak EWMA": peak_ewma}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", LEARNING)
 @pytest.mark.parametrize("load", [0.09, 0.3, 0.6])
@@ -74,6 +75,7 @@ def test_latency_tells_what_load_alone_does_not(load: float) -> None:
     assert on_skewed(peak_ewma, load).at(0.99) < on_skewed(LeastInflight, load).at(0.99) / 5
 
 
+@pytest.mark.slow
 def test_two_draws_are_too_few_among_unequals() -> None:
     """Of twelve, half are slow: a quarter of all pairs are two of those, which is more than they can serve."""
     two = on_skewed(lambda: peak_ewma(12, 1), 0.8, fleets=3)
@@ -113,6 +115,7 @@ def on_cached(make: Callable[[], Balancer], requests: list[Request], key_bytes: 
     return play(cached(), make, requests, workers=WORKERS, key_bytes=key_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [2.0, 8.0])
 def test_conversations_find_their_cache(rate: float) -> None:
     """Turns go where the earlier ones were: half as much is read, and the first token comes in half the time."""
@@ -127,6 +130,7 @@ def test_conversations_find_their_cache(rate: float) -> None:
     assert story.at(0.99) < in_turn.at(0.99) / 1.2
 
 
+@pytest.mark.slow
 def test_workers_that_share_the_table_find_more() -> None:
     """A conversation comes to another worker with each turn; what one knows all must know."""
     requests = conversations(random.Random(5), 4.0, 60.0)

@@ -28,6 +28,7 @@ def keys(n: int, rates: Rates = NO_RATES) -> list[KeyEntry]:
     return [KeyEntry(i.to_bytes(32, "big"), f"k{i}", rates=rates) for i in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "n_keys", "wanted"),
     [
@@ -61,6 +62,7 @@ def test_buckets_of_teams_and_users_are_counted_once_each() -> None:
     assert buckets_needed(rules, some) == (3 + 2 * 3 + 12, 0)
 
 
+@pytest.mark.slow
 def test_table_is_made_for_what_is_configured() -> None:
     """As large as needed and able to grow, or as VELOX_LIMIT_BUCKETS says."""
     settings = load({**ENVIRON, "VELOX_API_KEYS": "a,b", "VELOX_KEY_RPM": "60"}, cores=1)

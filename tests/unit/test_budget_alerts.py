@@ -213,6 +213,7 @@ def test_alert_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> None
         assert json.loads(later.got[0][1])["id"] == json.loads(receiver.got[0][1])["id"]
 
 
+@pytest.mark.slow
 def test_too_many_alerts_are_dropped_and_counted(tmp_path: Path) -> None:
     started, gate = threading.Event(), threading.Event()
 

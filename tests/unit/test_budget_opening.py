@@ -180,6 +180,7 @@ def test_rules_of_changed_keys_are_the_new_ones() -> None:
     assert windows(book.change((), [bob])) == ["day", "week"], "they were gone: what was spent is read again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: str) -> None:
     """The gateway serves meanwhile; nothing is read twice."""
@@ -224,6 +225,7 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     folder.release()
 
 
+@pytest.mark.slow
 def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> None:
     """A key is blocked and unblocked: its budget has counted calls before, and what came in between is added."""
     alice = entry(1, budgets=(parse_budget({"usd": 1, "window": "total"}),))

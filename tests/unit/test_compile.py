@@ -23,6 +23,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_every_module_that_is_listed_is_there_and_compiled_where_any_is(script: ModuleType) -> None:
     """A module that is left plain in a compiled build would only show as time."""
     assert len(set(script._MODULES)) == len(script._MODULES)

@@ -49,6 +49,7 @@ def test_no_limit_always_has_room() -> None:
 # -- adaptive: the knee -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "n_workers"), [(16, 1), (32, 1), (32, 2), (32, 4), (200, 1), (200, 4)])
 def test_limit_finds_the_knee_and_stays(capacity: int, n_workers: int) -> None:
     """Within 30 % of it nine times of ten (a probe is at half), at 95 % of the peak, and first tokens within twice."""
@@ -73,6 +74,7 @@ def test_few_places_are_found_less_sharply(capacity: int, n_workers: int) -> Non
     assert seen.median_ttft_s <= 2 * server.prompt_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_limit_finds_the_knee_though_prompts_differ_much_in_length(seed: int) -> None:
     """One in six is three times as long as the median: a slow first token is mostly a long prompt."""
@@ -84,6 +86,7 @@ def test_limit_finds_the_knee_though_prompts_differ_much_in_length(seed: int) ->
     assert seen.rate >= 0.9 * server.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_server_that_batches_without_end_is_kept_near_its_knee(n_workers: int) -> None:
     """It has no line that could be seen; its first tokens come slower by the part that is too much."""
@@ -106,6 +109,7 @@ def test_replies_that_are_not_streamed_tell_by_their_whole_time() -> None:
     assert seen.rate >= 0.85 * server.peak
 
 
+@pytest.mark.slow
 def test_workers_share_fairly_however_they_began() -> None:
     """One that comes later, as after a restart, gets its part; over a long time neither has twice the other's."""
     limits = [AdaptiveLimit(MOST), AdaptiveLimit(1)]
@@ -134,6 +138,7 @@ def test_refusals_hold_the_limit_below_where_they_begin() -> None:
 # -- adaptive: what changes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(32, 64), (64, 32), (64, 12)])
 def test_capacity_that_changes_is_followed(before: int, after: int) -> None:
     """A second replica of the server, or the loss of one."""
@@ -148,6 +153,7 @@ def test_capacity_that_changes_is_followed(before: int, after: int) -> None:
     assert seen.rate >= 0.93 * server.peak
 
 
+@pytest.mark.slow
 def test_server_that_is_slower_for_good_keeps_its_limit() -> None:
     """First tokens take three times as long, at the same knee: the base is learned anew, and the limit comes back."""
     server = ModelServer(adaptive(1), 32)

@@ -22,6 +22,7 @@ from velox.types import Endpoint
 METRICS = (ROOT / "docs/metrics.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "name", "make"), TABLES, ids=[f"{page}-{name}" for page, name, _ in TABLES])
 def test_table_is_as_generated(page: str, name: str, make: Callable[[], str]) -> None:
     """`python -m docs.tables` would change nothing."""

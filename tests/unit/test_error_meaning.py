@@ -56,6 +56,7 @@ def test_what_is_no_json_says_nothing(body: bytes) -> None:
     assert not names_no_model(body)
 
 
+@pytest.mark.slow
 def test_compressed_body_is_read() -> None:
     """As SDKs ask for it; a coding that is not known leaves nothing to read."""
     body = b'{"error":{"code":"model_not_found"}}'

@@ -262,6 +262,7 @@ def test_queue_callers_of_different_classes_have_different_counters() -> None:
     assert q.take(4) == ["b1", "a1", "b2", "a2"]
 
 
+@pytest.mark.slow
 def test_queue_many_callers_that_never_come_back_keep_memory_bounded() -> None:
     """However many names there were, about a thousand are kept."""
     q = Q(depth=10)
@@ -278,6 +279,7 @@ def test_queue_many_callers_that_never_come_back_keep_memory_bounded() -> None:
     assert used < 1_500_000
 
 
+@pytest.mark.slow
 def test_queue_many_discards_behind_a_waiting_item_keep_memory_bounded() -> None:
     """Clients that come and go cost nothing that stays, even while the oldest item waits."""
     q = Q(depth=10).fill("a0", "b0")

@@ -42,6 +42,7 @@ def seen(queue: FairQueue[int]) -> tuple[Any, ...]:
     return {**state, "_now_ns": None, "_classes": None}, lines, parts, queue.depth_by_class, queue.next_deadline_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_item_passed_through_leaves_the_queue_as_offer_and_take_do(seed: int) -> None:
     rng, ways = random.Random(seed), (pass_through, offer_and_take)

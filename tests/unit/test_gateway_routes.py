@@ -86,6 +86,7 @@ def test_prefix_passes_whole_segments_only(path: bytes, passes: bool) -> None:
     assert Routes(("/v1/chat",)).facts(path).passes is passes
 
 
+@pytest.mark.slow
 def test_path_cache_stays_bounded() -> None:
     """10,000 different paths leave the cache within its bound."""
     routes = Routes(("*",))

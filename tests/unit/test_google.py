@@ -52,6 +52,7 @@ def key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
+@pytest.mark.slow
 def test_key_of_a_service_account_signs_an_assertion(key: rsa.RSAPrivateKey) -> None:
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

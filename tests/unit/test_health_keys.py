@@ -49,6 +49,7 @@ def test_keys_are_rotated_by_what_is_left() -> None:
     assert shares(keys, 3, 0.0) == pytest.approx([1 / 1.433, 0.333 / 1.433, 0.1 / 1.433], abs=0.03)
 
 
+@pytest.mark.slow
 def test_what_is_left_grows_until_the_reset_and_own_requests_are_taken_off() -> None:
     """Half of the way to the reset half of what was missing is back."""
     keys = Keys(2)

@@ -40,6 +40,7 @@ def play(
     return Fleet(members, make, rules=rules, seed=seed).play(rate, until_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_clients_see_few_of_the_faults(seed: int) -> None:
     """Fewer than one in a thousand, where without judgement it is one in thirty."""
@@ -49,6 +50,7 @@ def test_clients_see_few_of_the_faults(seed: int) -> None:
     assert plain.failed > plain.requests / 30
 
 
+@pytest.mark.slow
 def test_second_tries_are_few() -> None:
     """Who is known to fail is not asked: the extra load is below 5 %, a third of what breakers alone leave."""
     judged, breakers = play(RULES), play(BREAKERS)
@@ -57,6 +59,7 @@ def test_second_tries_are_few() -> None:
     assert judged.retries < breakers.retries / 3
 
 
+@pytest.mark.slow
 def test_member_that_errs_gets_a_small_part() -> None:
     """30 % of faults never come five in a row: it is found out beside its peers, and probes let it back seldom."""
     judged = play(RULES)
@@ -65,6 +68,7 @@ def test_member_that_errs_gets_a_small_part() -> None:
     assert play(BREAKERS).share(ERRS, 50.0, 200.0) > 0.2
 
 
+@pytest.mark.slow
 def test_member_that_stalls_is_out_before_time_outs_tell_and_back_soon() -> None:
     """Suspected within 5 s, where the time-out takes 10; back within 30 s of being well."""
     judged = play(RULES)
@@ -75,6 +79,7 @@ def test_member_that_stalls_is_out_before_time_outs_tell_and_back_soon() -> None
     assert judged.share(STALLS, STALL[1] + 30.0, 200.0) > 0.15
 
 
+@pytest.mark.slow
 def test_all_that_fail_alike_are_used_alike() -> None:
     """An outage of the model behind all members is nobody's fault alone: none is out for long, none gets it all."""
     story = Fleet([erring(0.3)] * 4, RoundRobin, rules=RULES).play(20.0, 200.0)

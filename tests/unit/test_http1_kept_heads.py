@@ -595,6 +595,7 @@ def test_many_hostile_callers_together_leave_those_in_use_alone() -> None:
     assert len(reader._memory) <= 2 * Bounds().lines
 
 
+@pytest.mark.slow
 def test_one_hostile_caller_never_makes_the_memory_start_over() -> None:
     """It may add an eighth; who came before is still found at once, without being put aside."""
     reader = trained(*map(sdk, range(8)))

@@ -54,6 +54,7 @@ def passed(fields: ReplyFields, head: ReplyHead, dropped: frozenset[bytes]) -> t
     return template.headers(head.values), template.lines(head.values), *kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_remembered_head_says_what_it_said(start: bytes) -> None:
     """Each head after each other one, whole or broken: held against a reader that remembers nothing."""

@@ -65,6 +65,7 @@ def test_engines_agree_on_whatever_a_server_says(seed: int, wrong: bool) -> None
     assert set(fought.known) <= set(KNOWN)
 
 
+@pytest.mark.slow
 def test_duels_meet_what_they_are_for() -> None:
     """The generator reaches every kind of frame, and its wrong ones end connections: it could find something."""
     said = {name for seed in range(400) for name in duel(seed, wrong=True).said}

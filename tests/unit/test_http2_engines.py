@@ -376,6 +376,7 @@ def test_reset_before_the_request_left_harms_nothing(names: tuple[Name, Name]) -
     pair.exchange()
 
 
+@pytest.mark.slow
 @each_pair
 def test_cancel_storm_leaves_the_connection_usable(names: tuple[Name, Name]) -> None:
     """500 cancelled streams, five times what may be open at once, and the next exchange passes (F-43)."""

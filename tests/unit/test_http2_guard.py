@@ -302,6 +302,7 @@ FLOODS = [
 ]
 
 
+@pytest.mark.slow
 @each_engine
 @pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.parametrize("per_read", [1, 500])
@@ -374,6 +375,7 @@ def test_a_reset_stream_is_told_before_the_next_is_admitted(name: Name) -> None:
     ]
 
 
+@pytest.mark.slow
 @each_engine
 def test_a_reader_that_answers_every_event_keeps_its_connection(name: Name) -> None:
     """A stream of an hour, each event answered by two small WINDOW_UPDATE (B-50's honest sister)."""
@@ -456,6 +458,7 @@ def test_fields_that_came_before_are_in_memory_once() -> None:
     assert len(recorder.heads) == 100 and len(fields) <= 9 * (len(REQUEST) + 10)
 
 
+@pytest.mark.slow
 def test_shared_fields_are_bounded_and_keep_what_must_not_be_indexed() -> None:
     """No more than one head's worth is known at a time; a field that is marked stays marked."""
     shared = SharedFields()

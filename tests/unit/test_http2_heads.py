@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ def test_head_without_a_body_has_another_shape() -> None:
     assert unannounced.chunked and not without.chunked and not without.has_body
 
 
+@pytest.mark.slow
 def test_credential_is_carried_beside_the_shape() -> None:
     """Callers whose heads are alike share what follows from them, and memory is bounded whatever comes."""
     key = (b"authorization", b"Bearer a")

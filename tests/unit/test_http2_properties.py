@@ -177,6 +177,7 @@ def test_any_interleaving_leaves_a_legal_state(engine: Name, seed: int) -> None:
     story.settle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_stories_reach_what_they_are_for(engine: Name) -> None:
     """Every verb, streams that end in every way, and connections that live through all of it."""
@@ -193,6 +194,7 @@ def test_stories_reach_what_they_are_for(engine: Name) -> None:
     assert n_open > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_windows_are_whole_after_streams_that_ended_in_any_way(engine: Name) -> None:
     """Four times the connection's window passes, in streams that end well, badly, or are left with bytes unread.

@@ -29,6 +29,7 @@ PAGE = ROOT / "docs/moving-in.md"
 SECRET = "sk-Very-Secret-0123456789abcdef"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_documented_configuration_passes_velox_check(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

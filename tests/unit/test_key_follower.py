@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from tests.unit.test_key_watch import Watched
 from velox.runtime.credentials import KeyWatch
 from velox.runtime.key_follower import KeyFollower
@@ -38,6 +40,7 @@ def digests(watch: KeyWatch) -> set[bytes]:
     return {key.digest for key in watch.keys}
 
 
+@pytest.mark.slow
 def test_revoked_key_is_gone_at_once_and_thousands_come_in_steps(tmp_path: Path) -> None:
     """One look for the one key; many keys take several turns of the loop, and a revocation does not wait."""
     watched = Watched(tmp_path)
@@ -67,6 +70,7 @@ def test_revoked_key_is_gone_at_once_and_thousands_come_in_steps(tmp_path: Path)
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_revocation_does_not_wait_for_keys_that_have_come(tmp_path: Path) -> None:
     """A key that was there is gone in the next step, though thousands came before."""
     watched = Watched(tmp_path)
@@ -84,6 +88,7 @@ def test_revocation_does_not_wait_for_keys_that_have_come(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_worker_that_missed_changes_is_replaced(tmp_path: Path) -> None:
     """It can't know which keys hold: nobody keeps changes for ever."""
     watched = Watched(tmp_path)

@@ -322,6 +322,7 @@ def test_gateway_with_managed_keys_only_asks_for_one_though_there_is_none(tmp_pa
     assert watch.keys == () and watch.auth.asks
 
 
+@pytest.mark.slow
 def test_change_of_one_key_costs_as_much_as_it_is(tmp_path: Path) -> None:
     """Among thousands: one entry is told to workers, and the others stay the objects that they were."""
     watched = Managed(tmp_path)
@@ -345,6 +346,7 @@ def test_change_of_one_key_costs_as_much_as_it_is(tmp_path: Path) -> None:
     assert (list(taken[0]), [key.name for key in taken[1]]) == ([before["k8"].digest], ["k7"])
 
 
+@pytest.mark.slow
 def test_new_snapshot_is_looked_at_in_parts(tmp_path: Path) -> None:
     """As a ledger's process that starts anew writes it. What is the same is told to nobody."""
     watched = Managed(tmp_path)
@@ -362,6 +364,7 @@ def test_new_snapshot_is_looked_at_in_parts(tmp_path: Path) -> None:
     assert frame is not None and len(gone_of(frame.said)) == 1 and not log.is_behind
 
 
+@pytest.mark.slow
 def test_key_that_was_taken_away_is_none_at_the_next_start(tmp_path: Path) -> None:
     """Not for a moment: the snapshot has it, the changes do not. Among more keys than are looked at in one turn."""
     watched = Managed(tmp_path)

@@ -229,6 +229,7 @@ def test_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> Non
     assert answer is None or answer.upto == 1
 
 
+@pytest.mark.slow
 def test_file_that_changes_at_each_reading_is_refused(tmp_path: Path) -> None:
     """Some day who asks must be told."""
     gateway = gateway_of(tmp_path)

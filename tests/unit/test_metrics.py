@@ -114,6 +114,7 @@ def count_everything(metrics: WorkerMetrics) -> None:
         metrics.count_tls_failure(failure)
 
 
+@pytest.mark.slow
 def test_every_event_has_a_cell_of_its_own() -> None:
     """No two series share a cell: every counter and bucket count of the page is 1 after one event each."""
     segment = new_segment()
@@ -136,6 +137,7 @@ def test_every_event_has_a_cell_of_its_own() -> None:
     assert sum(name == "velox_requests_total" for name, _ in samples) == n_requests
 
 
+@pytest.mark.slow
 def test_series_are_bounded_whatever_is_counted() -> None:
     """The number of series has a limit that no traffic moves."""
     segment = new_segment()

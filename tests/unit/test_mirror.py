@@ -117,6 +117,7 @@ def run(talk: Callable[[], Awaitable[Setup]]) -> None:
     virtual_time.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("percent", [0.0, 10.0, 100.0])
 def test_mirror_gets_its_part_of_the_requests_as_they_are(percent: float) -> None:
     """Path, method and body as they came; with a key of its own, and never the client's."""
@@ -195,6 +196,7 @@ def test_copies_under_way_are_bounded_in_number_and_in_bytes() -> None:
     run(talk)
 
 
+@pytest.mark.slow
 def test_copies_of_all_routes_together_are_bounded() -> None:
     """However many routes have a mirror, and whatever each of them may have under way."""
 

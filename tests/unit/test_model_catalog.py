@@ -206,6 +206,7 @@ def test_upstreams_that_are_asked_are_those_of_the_routes(asker: Make) -> None:
     assert made.catalog("b").upstreams == ("azure",)
 
 
+@pytest.mark.slow
 def test_list_is_what_requests_find(asker: Make) -> None:
     """For many tables of random routes: a model is listed when a request for it has a route with an upstream for it."""
     rng = random.Random(6)
@@ -244,6 +245,7 @@ def _a_route(name: str, rng: random.Random) -> RouteEntry:
     return RouteEntry(name, Match(tuple(models), paths, (), keys), tuple(to[:1]), fallback=tuple(to[1:]))
 
 
+@pytest.mark.slow
 def test_many_routes_are_walked_in_steps(asker: Make) -> None:
     """Nothing holds the loop for long."""
     made = asker("  - {name: rest, to: openai}")

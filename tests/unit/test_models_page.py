@@ -418,6 +418,7 @@ def test_model_of_an_upstream_that_tells_nothing(play: Play) -> None:
     play(story, {"one": FetchError("no"), "two": ["fixed"]})
 
 
+@pytest.mark.slow
 def test_names_that_clients_make_up_are_few_questions(play: Play) -> None:
     """One question for the same name at a time, few altogether, and none is left over after a reload."""
 
@@ -520,6 +521,7 @@ def test_gateway_of_the_variables_answers_nothing_here() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_lists_without_end_are_kept_by_name_only(play: Play) -> None:
     """Their objects would fill the memory."""
     # Nine of these are more than is kept.

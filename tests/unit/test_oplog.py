@@ -100,6 +100,7 @@ ESCAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ESCAPES.values(), ids=ESCAPES)
 def test_what_others_say_is_told_without_their_words(code: str) -> None:
     """R-LOG-1, R-LOG-3: libraries, warnings and ends of threads and processes go through the same log, as one line."""

@@ -153,6 +153,7 @@ def test_file_of_100_000_keys_is_read_without_the_parser() -> None:
     assert len(problems) == 100, "the rest when these are mended"
 
 
+@pytest.mark.slow
 def test_long_file_that_is_not_plain_says_so() -> None:
     """A parser would need minutes for it, in which nobody watches the workers."""
     text = b"- {key: a}\n" * 100_000 + b"- &x {key: b}\n"

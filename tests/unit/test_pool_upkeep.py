@@ -165,6 +165,7 @@ def test_aged_connection_is_replaced_before_it_is_given_up() -> None:
     virtual_time.run(main())
 
 
+@pytest.mark.slow
 def test_ages_differ_so_that_connections_do_not_end_together() -> None:
     """Jitter of a tenth either way, each connection its own."""
 

@@ -45,6 +45,7 @@ def time_in(samples: Samples, function: str) -> int:
     return sum(cost.cpu_ns for stack, cost in samples.items() if any(f.function == function for f in stack))
 
 
+@pytest.mark.slow
 def test_sampler_busy_function_is_charged_its_cpu_time() -> None:
     """What runs is what is charged, with all but the last period of its CPU time."""
     samples, spent_ns = sampled(lambda: burn(0.4))
@@ -52,6 +53,7 @@ def test_sampler_busy_function_is_charged_its_cpu_time() -> None:
     assert 0.85 * spent_ns <= time_in(samples, "burn") <= 1.02 * spent_ns
 
 
+@pytest.mark.slow
 def test_sampler_long_call_into_c_is_charged_in_full() -> None:
     """Ticks that are lost during a C call are charged when it returns, to the line that made it."""
 
@@ -87,6 +89,7 @@ def test_sampler_deep_recursion_keeps_the_innermost_frames() -> None:
     assert stack[0].function == "(callers cut off)"
 
 
+@pytest.mark.slow
 def test_sampler_too_many_stacks_are_counted_together() -> None:
     """Memory is bounded: stacks beyond the limit share one entry, and no time is lost."""
     samples, spent_ns = sampled(lambda: (burn(0.1), recurse(3), recurse(5)), max_stacks=1)

@@ -347,6 +347,7 @@ def test_quiet_keys_are_never_refused(n_keys: int, size: TableSize | int) -> Non
     assert (memory.overflowed() > 0) == (size == 64)
 
 
+@pytest.mark.slow
 def test_row_that_this_process_forgets_lets_nobody_down() -> None:
     """Its own memory is bounded, too: the full ones go first, those with slots never."""
     _, (table,) = tables(1)
@@ -365,6 +366,7 @@ def test_row_that_this_process_forgets_lets_nobody_down() -> None:
 # -- shares ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_caller_that_makes_up_models_takes_its_share_of_rows_only() -> None:
     """12,000 models of one caller; the others' models have rows, and are limited as ever."""
     clock = [NOW]

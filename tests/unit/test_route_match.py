@@ -216,6 +216,7 @@ def test_explanation_tells_why_not_the_routes_before() -> None:
     assert RouteTable([route("x", Match(models=("a",)))]).explain(None, CHAT, []).route is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_patterns_that_cover_or_overlap_do_so_for_names(seed: int) -> None:
     """No name tells otherwise: one in both is an overlap, one of the narrow that the wide has not is no cover."""

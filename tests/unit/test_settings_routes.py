@@ -600,6 +600,7 @@ def text(value: str) -> Tree:
     return Tree("f:1", text=value)
 
 
+@pytest.mark.slow
 def test_number_of_routes_and_targets_is_bounded() -> None:
     """At the bound they pass, one more is told."""
 

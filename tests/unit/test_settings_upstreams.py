@@ -322,6 +322,7 @@ def test_key_file_that_is_empty_or_too_long_is_refused(tmp_path: Path) -> None:
     assert len(of_file(tmp_path, content).upstreams[0].keys[0].secret.reveal()) == 16_384
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "content"),
     [

@@ -69,6 +69,7 @@ def test_every_field_can_be_read_in_its_dialect(
     assert len([line for line in lines if not line.startswith(" ")]) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "dialect", "expected"),
     [

@@ -309,6 +309,7 @@ def test_end_gives_up_what_is_asked_at_that_moment() -> None:
     run(talk)
 
 
+@pytest.mark.slow
 def test_no_tick_begins_more_than_a_few() -> None:
     """After a stop of the loop all may be due; the others follow in the next ticks."""
 

@@ -77,6 +77,7 @@ def test_sink_that_takes_no_chunks_is_seldom_offered_one(engine: Name) -> None:
     assert sink.body == b"data: 1\n\n" * 84
 
 
+@pytest.mark.slow
 def test_small_pieces_are_acknowledged_together_and_all_of_them_in_the_end(engine: Name) -> None:
     """A stream gets many windows' worth in small pieces, and what is left at its end goes back to the connection."""
     wire = Wire(engine, stream_window_bytes=64 * KIB)
@@ -305,6 +306,7 @@ def test_small_request_does_not_wait_behind_a_large_upload(engine: Name) -> None
     assert large.n_unsent > 13 * MIB
 
 
+@pytest.mark.slow
 def test_cancelled_streams_leave_nothing_behind(engine: Name) -> None:
     """F-43: RST_STREAM(CANCEL) each, also with bytes held; the connection stays usable, its window whole."""
     wire = Wire(engine)

@@ -279,6 +279,7 @@ def test_one_stream_of_a_hundred_ends_badly_and_no_other(engine: Name) -> None:
     assert wire.owner.ends == [] and wire.connection.n_streams == 0
 
 
+@pytest.mark.slow
 def test_late_frames_of_a_cancelled_stream_change_nothing(engine: Name) -> None:
     """Data, trailers and a reset that were on their way when we left; the windows are whole afterwards."""
     wire = Wire(engine)
@@ -356,6 +357,7 @@ def test_flood_ends_the_connection_with_flat_memory(
     assert grown < 4 * MIB  # 3 of them when Python's own table of names happens to grow just now
 
 
+@pytest.mark.slow
 def test_what_comes_now_and_then_is_no_flood(engine: Name) -> None:
     """PING for hours, and an upload whose window opens byte by byte: forgiven with time, or with every reply."""
     wire = Wire(engine)

@@ -33,6 +33,7 @@ def table() -> UpstreamTable:
     return table
 
 
+@pytest.mark.slow
 def test_counters_are_summed_over_origins_and_workers(table: UpstreamTable) -> None:
     """By name of the upstream: as many lines as the configuration has names."""
     for block in range(2):

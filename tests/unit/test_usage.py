@@ -148,6 +148,7 @@ def test_counts_at_their_limits_are_read() -> None:
     assert scan(b'{"usage":{"prompt_tokens":0,"completion_tokens":1000000000}}') == (0, 1_000_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 100, 5000])
 def test_object_that_is_too_long_is_left_and_never_kept(size: int) -> None:
     """Memory is bounded whatever an upstream sends, and what follows is read."""

@@ -85,6 +85,7 @@ def test_twins_share_what_they_may(written: Written) -> None:
     assert one.models is other.models and one.rates is other.rates and one.team_rates is other.team_rates
 
 
+@pytest.mark.slow
 def test_one_change_of_many_keys_is_written_in_parts(written: Written) -> None:
     """Of a team with more keys than are looked at in one turn. A change meanwhile is not lost."""
     for n in range(1200):
@@ -159,6 +160,7 @@ def test_changes_of_another_snapshot_do_not_count(tmp_path: Path, written: Writt
     assert {entry.name for entry in found} == {"free", "more"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_turns", range(4))
 def test_writer_that_is_killed_leaves_what_was_in_force(tmp_path: Path, written: Written, n_turns: int) -> None:
     """Right after any of its turns, which a kill in the middle of one can't be told from. The next one goes on."""

@@ -365,6 +365,7 @@ def test_description_names_each_field_and_no_other(door: Door) -> None:
         assert each["summary"].endswith(".") and all(parameter["schema"] for parameter in each["parameters"])
 
 
+@pytest.mark.slow
 def test_noise_never_breaks_it(door: Door) -> None:
     """Random targets and bodies, some of them SQL: a refusal or an answer as described, and the tables stay."""
     rng = random.Random(20)

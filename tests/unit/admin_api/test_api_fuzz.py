@@ -15,6 +15,7 @@ from velox.admin.api.routes import Route
 from velox.admin.roles import Role
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [20, 21])
 def test_api_holds_its_promises_whatever_is_asked(tmp_path: Path, seed: int) -> None:
     """No 500, nothing done of what is refused, nothing shown to others, and all answers as they are described."""
@@ -54,6 +55,7 @@ def _fails_when_long(route: Route) -> Route:
     return replace(route, handle=handle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [_answers_more, _does_and_refuses, _lets_everybody, _fails_when_long])
 def test_planted_bug_is_found(tmp_path: Path, plant: Callable[[Route], Route]) -> None:
     """Whatever kind of bug it is, some call of the same few hundred shows it."""

@@ -202,6 +202,7 @@ def test_key_that_moves_meanwhile_is_not_changed(house: House) -> None:
     assert [each["action"] for each in house("GET", "/api/v1/changes?id=plain")["data"]] == ["update", "create"]
 
 
+@pytest.mark.slow
 def test_keys_of_a_team_are_bounded(house: House) -> None:
     """A team can't fill the gateway; the admin may."""
     for n in range(MOST_TEAM_KEYS - 2):

@@ -236,6 +236,7 @@ def _last_finish(chunks: list[dict[str, Any]]) -> Any:
     return [word for word in words if word][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", _STREAMS, ids=str)
 def test_pitfall_45_any_cut_gives_the_same_events(each: Exchange) -> None:
     """Byte by byte, and in pieces of any size."""
@@ -247,6 +248,7 @@ def test_pitfall_45_any_cut_gives_the_same_events(each: Exchange) -> None:
         assert events_of(model.stream(), each.reply, sizes) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", _WHOLE[::4], ids=str)
 def test_pitfall_37_cut_stream_is_no_clean_end(each: Exchange) -> None:
     """Wherever it is cut before the finish reason is whole, there is no End."""

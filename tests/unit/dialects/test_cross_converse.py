@@ -24,6 +24,7 @@ from velox.providers.rows import PROVIDERS
 _MODELS = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.anthropic.claude-opus-4-7", "amazon.nova-pro-v1:0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "provider", "ending", "n_least"),
     [

@@ -192,6 +192,7 @@ def test_pitfall_45_an_array_gives_the_same_events(exchange: Exchange) -> None:
         assert not any(isinstance(event, End) for event in _events(array[:end], []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", _STREAMS, ids=str)
 def test_pitfall_37_a_truncated_stream_is_no_whole_one(exchange: Exchange) -> None:
     """No End before the JSON with the reason for the end is complete; and no finish either."""

@@ -166,6 +166,7 @@ def test_references_that_double_are_refused_soon(part: dict[str, Any]) -> None:
         subset(doubling(50, part))
 
 
+@pytest.mark.slow
 def test_many_schemas_of_one_request_have_one_bound() -> None:
     """Each is below its own; those that were rewritten before cost nothing."""
     part = {"type": "object", "properties": {"a": {"$ref": "*"}, "b": {"$ref": "*"}}}

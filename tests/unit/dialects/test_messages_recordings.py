@@ -203,6 +203,7 @@ def test_pitfall_45_any_cut_gives_the_same_stream(each: Exchange) -> None:
     assert normal(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", _STREAMS[:4], ids=str)
 def test_pitfall_37_a_cut_stream_has_no_end(each: Exchange) -> None:
     """Only message_stop ends a stream."""

@@ -414,6 +414,7 @@ def test_recorded_stream_is_its_own_answer(exchange: Exchange) -> None:
     assert (answer.id, answer.stop, answer.usage) == (whole.id, whole.stop, whole.usage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", _STREAMS, ids=str)
 def test_pitfall_45_cuts_change_nothing_and_never_end(exchange: Exchange) -> None:
     """Byte by byte, in random pieces; and less than all of it has no End."""

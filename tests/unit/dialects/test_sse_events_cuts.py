@@ -101,6 +101,7 @@ def test_many_events_in_one_read_have_a_bound_each() -> None:
     assert len(_read((b"data: " + b"x" * 50 + b"\n\n") * 100, (), 60)) == 100
 
 
+@pytest.mark.slow
 def test_cost_of_a_large_event_is_not_quadratic() -> None:
     """A byte at a time: what is held is not joined again for each."""
     events = SseEvents()

@@ -79,6 +79,7 @@ def test_check_shows_the_date_and_what_has_no_price(tmp_path: Path, capsys: pyte
     assert "no price is known for weird at main, llama-3 at own" in out
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_would_be_used_and_from_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ def book(table: Table) -> PriceBook:
     return PriceBook(table)
 
 
+@pytest.mark.slow
 def test_costs_equal_those_that_genai_prices_computes(book: PriceBook) -> None:
     n_equal = n_unknown = 0
     for provider, model, tier, now_s, counts, expected in RECORDED:
@@ -103,6 +104,7 @@ def test_what_is_not_known_has_no_price(book: PriceBook, provider: str, model: s
     assert book.find(Seller("up", provider), model, "", tier, NOW) is None
 
 
+@pytest.mark.slow
 def test_a_hostile_name_costs_no_time_and_no_memory(book: PriceBook) -> None:
     for n in range(5_000):
         assert book.find(Seller("up", "openai"), f"no-such-{n}", "", "", NOW) is None
