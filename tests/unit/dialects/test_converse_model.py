@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.recorded import Exchange, recorded
 from tests.unit.dialects.converse_shapes import request_faults
+from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.converse.model import ConverseModel
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
@@ -182,6 +183,10 @@ def _without_defaults(body: Any) -> Any:
     if body.get("inferenceConfig") == {}:
         del body["inferenceConfig"]
     body.pop("additionalModelResponseFieldPaths", None)
+    if "outputConfig" in body:
+        # Anthropic's own API refuses `minLength`, which the service took for Claude once: it stands in a description.
+        definition = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]
+        definition["schema"] = json.loads(fitted_schema(definition["schema"].encode()))
     # A blank text, and with it the mark that stands behind another one: many models refuse it.
     for message in body["messages"]:
         content = message["content"]
@@ -699,6 +704,22 @@ def test_structured_output_is_a_text_format() -> None:
         "type": "json_schema",
         "structure": {"jsonSchema": {"schema": schema.decode(), "name": "my_schema_", "description": "it"}},
     }
+
+
+def test_schemas_are_fitted_for_claude() -> None:
+    """The service refuses keywords like `minimum` for it, in the answer's schema and in those of strict tools."""
+    schema = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}'
+    tools = [Tool("a", None, schema, strict=True), Tool("b", None, schema)]
+    n = {"type": "integer", "description": "{minimum: 1}"}
+    fitted = {"type": "object", "properties": {"n": n}, "additionalProperties": False}
+
+    for facts, expected in ((CLAUDE, fitted), (ADAPTIVE, fitted), (PLAIN, json.loads(schema))):
+        body, _ = written(user("a"), facts=facts, format=Format(schema), tools=tools)
+
+        assert json.loads(body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]["schema"]) == expected
+        strict, usual = (tool["toolSpec"] for tool in body["toolConfig"]["tools"])
+        assert (strict["inputSchema"]["json"], strict["strict"]) == (expected, True)
+        assert usual["inputSchema"]["json"] == json.loads(schema)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def test_pitfall_09_openai_tool_is_written_as_anthropic_has_them() -> None:
     assert found[1]["input_schema"] == {"type": "object", "properties": {}}
     assert found[2] == {"name": "untyped", "input_schema": {"type": "object", "properties": {}}}
     assert found[3]["input_schema"] == {"type": "object"}
-    assert found[4] == {"name": "empty", "input_schema": {"type": "object"}, "strict": True}
+    closed = {"type": "object", "additionalProperties": False}
+    assert found[4] == {"name": "empty", "input_schema": closed, "strict": True}
 
 
 def test_pitfall_09_schema_that_is_no_object_is_refused() -> None:
@@ -559,6 +560,33 @@ def test_schema_that_fits_is_not_changed() -> None:
     written = MessagesModel(ModelFacts(), Losses()).write(Request("m", [_user("hi")], format=Format(schema)), "claude")
 
     assert schema in written.body
+
+
+def test_schema_of_a_strict_tool_is_fitted() -> None:
+    """The API refuses the same keywords there. Other tools may have them; models without schemas get no `strict`."""
+    schema = b'{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}'
+    tools = [Tool("a", None, schema, strict=True), Tool("b", None, schema)]
+    losses = Losses()
+
+    strict, usual = _write(Request("m", [_user("hi")], tools=tools))["tools"]
+    older = _write(Request("m", [_user("hi")], tools=tools), losses, json_schema=False)["tools"]
+
+    n = {"type": "integer", "description": "{minimum: 1}"}
+    assert strict["input_schema"] == {"type": "object", "properties": {"n": n}, "additionalProperties": False}
+    assert strict["strict"] is True
+    assert [tool["input_schema"] for tool in (usual, *older)] == [json.loads(schema)] * 3
+    assert "strict" not in older[0]
+    assert losses.dropped == ("strict",)
+
+
+def test_schema_of_a_strict_tool_that_is_too_deep_is_refused_by_its_place() -> None:
+    """And not as that of the answer."""
+    schema = b'{"items":' * 101 + b"{}" + b"}" * 101
+
+    with pytest.raises(BadRequestError, match="deep") as caught:
+        _write(Request("m", [_user("hi")], tools=[Tool("a", None, schema, strict=True)]))
+
+    assert caught.value.param == "tools"
 
 
 @pytest.mark.parametrize("form", [Format(), Format(b'{"type":"object","properties":{"a":{}}}')])

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
+from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
@@ -291,7 +292,9 @@ class RequestWriter:
             return b"", b""
         if wanted.schema is not None and self._facts.json_schema:
             name = _SCHEMA_NAME.sub("_", wanted.name or "answer")[:_MOST_NAME] or "answer"
-            inside = b'"schema":%b,"name":%b' % (quoted(wanted.schema.decode("utf-8", "replace")), quoted(name))
+            # What other models take is not known.
+            schema = fitted_schema(wanted.schema) if self._is_claude else wanted.schema
+            inside = b'"schema":%b,"name":%b' % (quoted(schema.decode("utf-8", "replace")), quoted(name))
             if wanted.description is not None and not is_blank(wanted.description):
                 inside += b',"description":' + wanted.description
             return b'"textFormat":{"type":"json_schema","structure":{"jsonSchema":{%b}}}' % inside, b""
@@ -325,7 +328,10 @@ class RequestWriter:
             if allowed and tool.name not in allowed:
                 continue
             description = None if tool.description is None or is_blank(tool.description) else tool.description
-            written.append(_tool(quoted(self.names.fit(tool.name)), description, tool.parameters, tool.strict))
+            schema = tool.parameters
+            if tool.strict and self._is_claude:
+                schema = fitted_schema(object_schema(schema), "tools")
+            written.append(_tool(quoted(self.names.fit(tool.name)), description, schema, tool.strict))
             if tool.cache is not None:
                 written += self._mark(tool.cache, "tools")
         if not written:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.efforts import budget_of, effort_of
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
@@ -37,7 +38,6 @@ from velox.dialects.form import (
     Written,
 )
 from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.messages.schema import fitted_schema
 from velox.dialects.messages.turns import Turn, has_foreign, system_texts, turns_of
 from velox.dialects.names import FittedNames
 from velox.dialects.text import decoded, is_blank, quoted
@@ -314,11 +314,13 @@ class RequestWriter:
             out.append(b',"description":')
             out.append(tool.description)
         out.append(b',"input_schema":')
-        out.append(object_schema(tool.parameters))
-        if tool.strict:
-            if self._facts.json_schema:
-                out.append(b',"strict":true')
-            else:
+        schema = object_schema(tool.parameters)
+        if tool.strict and self._facts.json_schema:
+            out.append(fitted_schema(schema, "tools"))
+            out.append(b',"strict":true')
+        else:
+            out.append(schema)
+            if tool.strict:
                 self._losses.drop("strict", "tools")
         if tool.cache is not None:
             self._mark(tool.cache)

@@ -1,4 +1,4 @@
-"""Schemas of answers as Anthropic's structured output takes them.
+"""Schemas as Claude's structured output takes them: of its answer, and of the arguments of strict tools.
 
 Every object must say `additionalProperties: false`; `oneOf` is `anyOf`, and bounds (minimum, maxLength, pattern, ...)
 are refused: they go into the description, where the model reads them. A schema that fits is passed as it came.
@@ -34,43 +34,43 @@ _LISTS: Final = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _IGNORED: Final = frozenset({"$schema", "$id", "$comment"})
 
 
-def fitted_schema(schema: JsonValue) -> JsonValue:
-    """Return the schema as it is taken. Raises BadRequestError."""
-    return _fitted_anew(schema) if len(schema) > _LONGEST_REMEMBERED else _remembered(schema)
+def fitted_schema(schema: JsonValue, param: str = "response_format") -> JsonValue:
+    """Return the schema as it is taken. param: where it stands. Raises BadRequestError."""
+    return _fitted_anew(schema, param) if len(schema) > _LONGEST_REMEMBERED else _remembered(schema, param)
 
 
 @functools.lru_cache(maxsize=_MOST_SCHEMAS)
-def _remembered(schema: JsonValue) -> JsonValue:
-    return _fitted_anew(schema)
+def _remembered(schema: JsonValue, param: str) -> JsonValue:
+    return _fitted_anew(schema, param)
 
 
-def _fitted_anew(schema: JsonValue) -> JsonValue:
+def _fitted_anew(schema: JsonValue, param: str) -> JsonValue:
     try:
         found: object = orjson.loads(schema)
     except ValueError:
-        raise BadRequestError("the schema of the answer can't be read", "response_format") from None
+        raise BadRequestError("the schema can't be read", param) from None
     if not isinstance(found, dict):
-        raise BadRequestError("the schema of the answer must be an object", "response_format")
-    fitted = _fitted(found, 0)
+        raise BadRequestError("the schema must be an object", param)
+    fitted = _fitted(found, param, 0)
     return schema if fitted == found else orjson.dumps(fitted)
 
 
-def _fitted(schema: Any, depth: int) -> Any:
+def _fitted(schema: Any, param: str, depth: int) -> Any:
     if not isinstance(schema, dict):
         return {} if schema is True else schema
     if depth > _MOST_DEPTH:
-        raise BadRequestError(f"the schema of the answer is nested over {_MOST_DEPTH} deep", "response_format")
+        raise BadRequestError(f"the schema is nested over {_MOST_DEPTH} deep", param)
     fitted: dict[str, Any] = {}
     said: dict[str, Any] = {}
     for name, value in schema.items():
         if name in _TAKEN:
             fitted[name] = value
         elif name in _OF_SCHEMAS and isinstance(value, dict):
-            fitted[name] = {key: _fitted(each, depth + 1) for key, each in value.items()}
+            fitted[name] = {key: _fitted(each, param, depth + 1) for key, each in value.items()}
         elif name in _LISTS and isinstance(value, list):
-            fitted[_LISTS[name]] = [_fitted(each, depth + 1) for each in value]
+            fitted[_LISTS[name]] = [_fitted(each, param, depth + 1) for each in value]
         elif name == "items" and isinstance(value, dict):
-            fitted[name] = _fitted(value, depth + 1)
+            fitted[name] = _fitted(value, param, depth + 1)
         elif (name == "format" and isinstance(value, str) and value in _FORMATS) or (
             name == "minItems" and value in (0, 1)
         ):
