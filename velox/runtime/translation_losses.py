@@ -39,7 +39,12 @@ DIALECTS: Final[Mapping[str, Surface]] = MappingProxyType(
         "generate": Surface.GENERATE,
     }
 )
-_SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 _URL: Final = "https://example.com/a.png"
 _BASE64: Final = "aGVsbG8="
 _CHAT_TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}

@@ -58,6 +58,7 @@ def _message(**fields: Any) -> Message:
 
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
+CLOSED = {**NO_PARAMETERS, "additionalProperties": False}
 
 
 def _write(request: Request, facts: ModelFacts = UNKNOWN_MODEL, losses: Losses | None = None) -> tuple[Any, Written]:
@@ -623,7 +624,7 @@ def test_structured_output_is_written_with_its_schema() -> None:
 
 def test_tool_choices_are_read_and_written() -> None:
     """Words, one tool, some tools."""
-    function = {"name": "f", "parameters": NO_PARAMETERS, "strict": True, "description": "d"}
+    function = {"name": "f", "parameters": CLOSED, "strict": True, "description": "d"}
     tools = [{"type": "function", "function": function}]
     one = {"type": "function", "function": {"name": "f"}}
     some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}}

@@ -263,7 +263,8 @@ def test_pitfall_21_a_later_system_message_stays_in_place() -> None:
 
 def test_round_trip_of_fields() -> None:
     """Read and written again, they are the same."""
-    schema = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 12345678901234567890}}}
+    properties = {"a": {"type": "integer", "maximum": 12345678901234567890}}
+    schema = {"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False}
     fields: dict[str, Any] = {
         "max_output_tokens": 100,
         "temperature": 0.5,

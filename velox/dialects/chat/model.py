@@ -50,6 +50,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
+from velox.dialects.strict_schema import taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
 from velox.dialects.tool_schema import listed_schema
@@ -63,6 +64,7 @@ _OBJECT: Final = b'{"type":"json_object"}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _FORMAT_NAME_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
+_STRICT: Final = {None: b"", True: b',"strict":true', False: b',"strict":false'}
 # For servers that know no schemas.
 _SCHEMA_NOTE: Final = "Answer with a JSON object and nothing else. It must fit this JSON schema: "
 
@@ -111,7 +113,7 @@ class ChatModel:
         if request.stop:
             self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, request.stop)))
         if wanted is not None:
-            self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted))
+            self._add(fields, "response_format", _OBJECT if note is not None else _format(wanted, losses))
         if request.reasoning is not None:
             self._reasoning(fields, request.reasoning)
         if request.user is not None:
@@ -182,12 +184,12 @@ class ChatModel:
 
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
-        strict = b"" if tool.strict is None else b',"strict":true' if tool.strict else b',"strict":false'
+        schema = listed_schema(tool.parameters)
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
-            listed_schema(tool.parameters),
-            strict,
+            schema,
+            _STRICT[taken_strict(schema, tool.strict, self._losses, "tools")],
             b"" if tool.cache is None else messages.cache_control(tool.cache),
         )
 
@@ -279,13 +281,13 @@ class ChatModel:
         return read_error(status, body)
 
 
-def _format(wanted: Format) -> bytes:
+def _format(wanted: Format, losses: Losses) -> bytes:
     """Write a format that is not plain text."""
     if wanted.schema is None:
         return _OBJECT
     name = _FORMAT_NAME_OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = b"" if wanted.strict is None else b',"strict":true' if wanted.strict else b',"strict":false'
+    strict = _STRICT[taken_strict(wanted.schema, wanted.strict, losses, "response_format")]
     form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'
     return form % (quoted(name), description, wanted.schema, strict)
 

@@ -34,6 +34,7 @@ from velox.dialects.responses import wire
 from velox.dialects.responses.items import ItemWriter
 from velox.dialects.responses.replies import answer_of
 from velox.dialects.responses.stream import EventReader
+from velox.dialects.strict_schema import taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import quoted
 from velox.dialects.tool_schema import listed_schema
@@ -49,6 +50,7 @@ _LEAST_TOKENS: Final = 16  # fewer are refused
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
+_STRICT: Final = {None: b"", True: b',"strict":true', False: b',"strict":false'}
 # The least tokens for reasoning that are a certain effort.
 _EFFORTS: Final = ((16_384, "high"), (4096, "medium"), (0, "low"))
 _SUMMARIES: Final = {"auto": "auto", "concise": "concise", "detailed": "detailed", "summarized": "auto"}
@@ -111,7 +113,7 @@ class ResponsesModel:
             fields.append(b',"%b":%b' % (name.encode(), value))
 
     def _text(self, fields: list[bytes], request: Request) -> None:
-        parts = [] if request.format is None else [b'"format":' + _format(request.format)]
+        parts = [] if request.format is None else [b'"format":' + _format(request.format, self._losses)]
         if request.verbosity is not None:
             if self._facts.verbosity:
                 parts.append(b'"verbosity":' + quoted(request.verbosity))
@@ -169,11 +171,12 @@ class ResponsesModel:
             self._losses.drop("cache")
         description = b"" if tool.description is None else b',"description":' + tool.description
         # Absent means true here, which refuses many schemas, and false in other dialects.
+        schema = listed_schema(tool.parameters)
         return b'{"type":"function","name":%b%b,"parameters":%b,"strict":%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
-            listed_schema(tool.parameters),
-            b"true" if tool.strict else b"false",
+            schema,
+            b"true" if taken_strict(schema, tool.strict, self._losses, "tools") else b"false",
         )
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:
@@ -203,11 +206,11 @@ class ResponsesModel:
         return read_error(status, body)
 
 
-def _format(wanted: Format) -> bytes:
+def _format(wanted: Format, losses: Losses) -> bytes:
     if wanted.schema is None:
         return b'{"type":"json_object"}'
     name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = b"" if wanted.strict is None else b',"strict":true' if wanted.strict else b',"strict":false'
+    strict = _STRICT[taken_strict(wanted.schema, wanted.strict, losses, "response_format")]
     form = b'{"type":"json_schema","name":%b%b,"schema":%b%b}'
     return form % (quoted(name), description, wanted.schema, strict)
