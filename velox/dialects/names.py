@@ -3,7 +3,7 @@
 The same name is always mapped to the same one, so that a conversation's calls and results fit each other over all of
 its requests, and caches see the same bytes.
 
-Knows: how a name is made to fit. Does not know: what any dialect takes.
+Knows: how a name is made to fit, or unique. Does not know: what any dialect takes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FittedNames", "short_key"]
+__all__ = ["FittedNames", "UniqueIds", "short_key"]
 
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MOST_KEY: Final = 64
@@ -52,3 +52,30 @@ class FittedNames(msgspec.Struct):
         fitted = f"{stem[: self.most - _N_DIGITS - 1]}_{digest}"
         self.originals[fitted] = name
         return fitted
+
+
+class UniqueIds:
+    """The ids of calls in one conversation, of which some servers give the same ones in each turn ("call_0").
+
+    An id that was there before gets a number. The same conversation always has the same ids, also when it goes on.
+    """
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        self._times: Final[dict[str, int]] = {}  # how often each was there, or the number that it got last
+
+    def unique(self, given: str) -> str:
+        """Return the id of the next call."""
+        times = self._times
+        n = times.get(given)
+        if n is None:
+            times[given] = 1
+            return given
+        while True:
+            n += 1
+            found = f"{given}_{n}"
+            if found not in times:
+                break
+        times[given], times[found] = n, 1
+        return found

@@ -309,6 +309,25 @@ def test_calls_without_ids_go_by_their_names_in_order() -> None:
     assert found.ids == {}
 
 
+def test_ids_that_a_server_gave_again_are_made_unique_with_their_results() -> None:
+    """Some give `call_0` in each turn, or to parallel calls. Ids stay as long as the service takes them."""
+    long = "i" * 64
+    said: list[Message] = [user("a")]
+    for _ in range(2):
+        said += [
+            assistant(ToolUse("call_0", "f", b"{}"), ToolUse(long, "g", b"{}"), ToolUse("call_0", "h", b"{}")),
+            user(*(ToolResult(each, [text(each)]) for each in ("call_0", long, "call_0"))),
+        ]
+
+    body, _ = written(*said)
+
+    calls = [part["toolUse"]["toolUseId"] for n in (1, 3) for part in body["messages"][n]["content"]]
+    results = [part["toolResult"]["toolUseId"] for n in (2, 4) for part in body["messages"][n]["content"]]
+    assert calls == results
+    assert calls[:4] == ["call_0", long, "call_0_2", "call_0_3"] and calls[5] == "call_0_4"
+    assert len(set(calls)) == 6 and len(calls[4]) <= 64
+
+
 def test_pitfall_24_blank_stops_are_left_out() -> None:
     """24: "stop_sequences: each must contain non-whitespace"."""
     losses = Losses()

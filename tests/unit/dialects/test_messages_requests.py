@@ -289,6 +289,51 @@ def test_calls_without_ids_get_their_results_in_order() -> None:
     assert len(set(ids.values())) == 2
 
 
+def test_ids_that_a_server_gave_again_are_made_unique_with_their_results() -> None:
+    """Some give `call_0` in each turn, or to parallel calls; Anthropic answers 400 to two calls of one id."""
+
+    def turns(n: int) -> list[Message]:
+        found = [_user("hi")]
+        for k in range(n):
+            found += [
+                _assistant(_call("call_0"), _call("call_1")),
+                _user(_result("call_1", f"b{k}"), _result("call_0")),
+            ]
+        return found
+
+    def ids(found: Any, kind: str, name: str) -> list[str]:
+        return [block[name] for turn in found for block in turn["content"] if block["type"] == kind]
+
+    found = _said(
+        *turns(3), _assistant(_call("call_0_2"), _call("x"), _call("x")), _user(*map(_result, ["call_0_2", "x", "x"]))
+    )
+
+    calls = ids(found, "tool_use", "id")
+    assert calls == ["call_0", "call_1", "call_0_2", "call_1_2", "call_0_3", "call_1_3", "call_0_2_2", "x", "x_2"]
+    results = ids(found, "tool_result", "tool_use_id")
+    assert results == ["call_1", "call_0", "call_1_2", "call_0_2", "call_1_3", "call_0_3", "call_0_2_2", "x", "x_2"]
+    assert found[: 1 + 2 * 2] == _said(*turns(2))  # what a cache has of it
+
+
+def test_result_of_a_call_of_an_earlier_turn_is_refused() -> None:
+    """Though a call of now was given that id here."""
+    messages = [_user("hi"), _assistant(_call("a")), _user(_result("a")), _assistant(_call("a")), _user(_result("b"))]
+
+    with pytest.raises(BadRequestError, match="'b' has no tool call"):
+        _said(*messages)
+
+
+def test_many_calls_of_one_id_take_no_longer_than_others() -> None:
+    """Each number is looked for from the last one on."""
+    messages = [_user("hi")]
+    for _ in range(2000):
+        messages += [_assistant(_call("a")), _user(_result("a"))]
+
+    found = _said(*messages)
+
+    assert found[-1]["content"][0]["tool_use_id"] == found[-2]["content"][0]["id"] == "a_2000"
+
+
 def test_prefill_is_refused_where_the_model_has_none() -> None:
     """Older models go on with it; trailing space would be a 400."""
     messages = [_user("hi"), _assistant("The answer is \n")]

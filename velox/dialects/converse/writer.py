@@ -43,7 +43,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
-from velox.dialects.names import FittedNames
+from velox.dialects.names import FittedNames, UniqueIds
 from velox.dialects.text import is_blank, quoted
 from velox.dialects.tool_schema import object_schema
 
@@ -128,7 +128,9 @@ class RequestWriter:
         self._turns: list[_Turn] = []
         self._system: list[bytes] = []
         self._used: dict[str, None] = {}  # names of tools in the history, as written
-        self._open: list[tuple[str, str]] = []  # calls of the last turn that have no result yet
+        self._calls: Final = UniqueIds()
+        # Calls of the last turn that have no result yet: id as written, name, id as the client calls it, made to fit.
+        self._open: list[tuple[str, str, str]] = []
         self._n_marks = 0
 
     def write(self) -> bytes:
@@ -464,9 +466,10 @@ class RequestWriter:
         name = self.names.fit(block.name)
         self._used[name] = None
         # Some dialects have no ids: then calls and results go by their order.
-        call = self.ids.fit(block.id) if block.id else f"call_{turn.first}_{len(turn.calls)}"
+        given = self.ids.fit(block.id) if block.id else f"call_{turn.first}_{len(turn.calls)}"
+        call = self.ids.fit(self._calls.unique(given))
         turn.calls.append((call, block.name))
-        self._open.append((call, block.name))
+        self._open.append((call, block.name, given))
         inside = b'"toolUseId":%b,"name":%b,"input":%b' % (quoted(call), quoted(name), block.arguments or b"{}")
         turn.add(b'{"toolUse":{%b}}' % inside)
         self._mark_part(turn, block.cache, "tool_calls")
@@ -498,9 +501,9 @@ class RequestWriter:
     def _answered(self, block: ToolResult, place: _Place) -> str:
         """Return the id of the call, which has its result now. Raises BadRequestError."""
         fitted = self.ids.fit(block.id) if block.id else ""
-        for call, name in self._open:
-            if call == fitted or (not fitted and block.name in (None, name)):
-                self._open.remove((call, name))
+        for n, (call, name, given) in enumerate(self._open):
+            if given == fitted or (not fitted and block.name in (None, name)):
+                del self._open[n]
                 return call
         which = f"the id {block.id!r}" if block.id else f"the name {block.name!r}"
         raise BadRequestError(f"no call in the message before has {which}, or it has a result already", _path(place))

@@ -29,6 +29,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.names import UniqueIds
 from velox.dialects.text import is_blank, quoted
 
 __all__ = ["PROVIDER", "Turn", "system_texts", "turns_of"]
@@ -122,29 +123,37 @@ def _mark(block: Block, cache: CacheMark) -> None:
 
 
 def _pair(turns: list[Turn]) -> None:
-    """Put results first, check that each call has one in the next turn, and give ids where a dialect has none."""
+    """Put results first, check that each call has one in the next turn, and see that no two calls have one id.
+
+    Some dialects have no ids, and some servers give the same ones in each turn, which Anthropic refuses.
+    """
     calls: list[ToolUse] = []
+    ids = UniqueIds()
+    given: dict[str, str] = {}  # ids that calls of the last turn got here -> as the client calls them
     n_made = 0
     for turn in turns:
         if turn.is_user:
             if calls or turn.results:
-                _answer(calls, turn.results)
+                _answer(calls, given, turn.results)
                 turn.blocks[:0] = turn.results
             calls = []
             continue
         if turn.results:
             message = f"the tool result {turn.results[0].id!r} stands in a message of the assistant, not of the user"
             raise BadRequestError(message, "messages")
-        calls = turn.calls
+        calls, given = turn.calls, {}
         for call in calls:
             if not call.id:
                 n_made += 1
                 call.id = f"toolu_{n_made}"
+            unique = ids.unique(call.id)
+            if unique != call.id:
+                given[unique], call.id = call.id, unique
     if calls:
         _fail(calls[0])
 
 
-def _answer(calls: list[ToolUse], results: list[ToolResult]) -> None:
+def _answer(calls: list[ToolUse], given: dict[str, str], results: list[ToolResult]) -> None:
     if len(calls) == 1 and len(results) == 1 and calls[0].id == results[0].id:
         return
     waiting = {call.id: call for call in calls}
@@ -153,6 +162,8 @@ def _answer(calls: list[ToolUse], results: list[ToolResult]) -> None:
             # Without ids, the first call of that name is meant: results come in the order of their calls.
             named = (call.id for call in waiting.values() if result.name is None or call.name == result.name)
             result.id = next(named, "")
+        elif given:
+            result.id = next((each for each in waiting if given.get(each, each) == result.id), result.id)
         if waiting.pop(result.id, None) is None:
             message = (
                 f"the tool result {result.id!r} has no tool call in the assistant's message before it; keep both in"
