@@ -394,6 +394,11 @@ def test_sampling_fits_the_service_and_thinking() -> None:
     losses = Losses()
     body, _ = written(user("a"), facts=CLAUDE, losses=losses, temperature=0.5, top_p=0.5)
     assert body["inferenceConfig"] == {"temperature": 0.5} and losses.dropped == ("top_p",)
+    for top_p in (0.5, 1.0):
+        body, _ = written(user("a"), facts=CLAUDE, losses=Losses(strict=True), temperature=1.0, top_p=top_p)
+        assert body["inferenceConfig"] == {"topP": top_p}
+    body, _ = written(user("a"), temperature=1.0, top_p=0.5)
+    assert body["inferenceConfig"] == {"temperature": 1.0, "topP": 0.5}
 
     losses = Losses()
     settings: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 5, "reasoning": Reasoning(enabled=True)}

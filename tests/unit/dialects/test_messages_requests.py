@@ -433,6 +433,10 @@ def test_sampling_of_older_models() -> None:
     both = Losses()
     assert "top_p" not in _options(both, temperature=0.25, top_p=0.5)
     assert both.dropped == ("top_p",)
+    default = Losses()
+    assert _options(default, temperature=1, top_p=0.5) == {"max_tokens": 4096, "top_p": 0.5}
+    assert _options(default, temperature=1, top_p=1) == {"max_tokens": 4096, "temperature": 1.0}
+    assert default.dropped == ()
     thinking = Losses()
     facts = {"thinking": "budget", "max_output": 8000}
     found = _options(thinking, facts=facts, temperature=0.5, top_p=0.5, top_k=1, reasoning=Reasoning("low"))

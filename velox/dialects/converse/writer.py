@@ -198,7 +198,7 @@ class RequestWriter:
             if not is_taken or bars or "temperature" in refused:
                 if has_temperature:
                     losses.drop("temperature")
-            else:
+            elif has_temperature or top_p is None or not self._is_claude:
                 if temperature > 1.0:
                     losses.drop("temperature")
                 fields.append(b'"temperature":' + msgspec.json.encode(min(temperature, 1.0)))

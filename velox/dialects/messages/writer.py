@@ -256,7 +256,7 @@ class RequestWriter:
             losses.drop("frequency_penalty")
         temperature, top_p, top_k = request.temperature, request.top_p, request.top_k
         is_taken = self._facts.sampling
-        # 1 is what both are anyway. A model that takes both in one request is an old one.
+        # 1 is what both are anyway. A model that takes both in one request is an old one: only one is written.
         if temperature is not None and temperature != 1:
             if not is_taken or is_reasoning:
                 losses.drop("temperature")
@@ -264,7 +264,7 @@ class RequestWriter:
                 if temperature > 1:
                     losses.drop("temperature")
                 self._option("temperature", msgspec.json.encode(min(temperature, 1.0)))
-        elif temperature == 1 and is_taken:
+        elif temperature == 1 and is_taken and top_p in (None, 1):
             self._option("temperature", b"1.0")
         if top_p is not None and top_p != 1:
             if (
