@@ -56,7 +56,7 @@ def custom_input(arguments: JsonValue) -> JsonText:
     """Return the text for a custom tool of the function that stood for it; all of the arguments, if that is not one."""
     try:
         fields = _FIELDS.decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         fields = {}
     found = bytes(next(iter(fields.values()))) if len(fields) == 1 else b""
     return found if found[:1] == b'"' else quoted(arguments.decode("utf-8", "replace"))

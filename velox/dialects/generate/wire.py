@@ -52,11 +52,11 @@ def is_absent(raw: Raw) -> bool:
 
 
 def as_object(text: str) -> bytes | None:
-    """Return a text that is a JSON object as bytes; None: it is something else."""
+    """Return a text that is a JSON object as bytes; None: it is something else, or nested too deeply."""
     try:
         found = text.encode()
         _OBJECT.decode(found)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return found
 
