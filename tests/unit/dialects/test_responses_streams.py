@@ -517,6 +517,48 @@ def test_a_server_that_sends_the_last_event_only() -> None:
     assert assembled(events_of(_reader(), text + b"\n\n")).blocks == [Text(b'"Hi"')]
 
 
+def _item(index: int, **item: Any) -> bytes:
+    event = {"type": "response.output_item.done", "output_index": index, "item": item}
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+_COMPLETED = b'data: {"type":"response.completed","response":{"status":"completed","output":[]}}\n\n'
+
+
+def test_message_that_came_without_deltas_is_read_from_its_end() -> None:
+    """Beside other items: what a server leaves out, the end of each item repeats."""
+    texts = [{"type": "output_text", "text": "Hi"}, {"type": "output_text", "text": ""}]
+    parts = [*texts, {"type": "refusal", "refusal": "No"}]
+    reasoning = _item(0, type="reasoning", summary=[{"type": "summary_text", "text": "Hm"}])
+
+    events = events_of(_reader(), reasoning + _item(1, type="message", content=parts) + _COMPLETED)
+
+    assert assembled(events).blocks == [Thinking(b'"Hm"'), Text(b'"Hi"'), Refusal(b'"No"')]
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_message_that_came_in_deltas_is_not_told_again(has_end: bool) -> None:
+    """Whether or not its part has an end of its own."""
+    delta = b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"Hi"}\n\n'
+    end = b'data: {"type":"response.content_part.done","output_index":0,"content_index":0,"part":{}}\n\n'
+    message = _item(0, type="message", content=[{"type": "output_text", "text": "Hi"}])
+
+    answer = assembled(events_of(_reader(), delta + (end if has_end else b"") + message + _COMPLETED))
+
+    assert answer.blocks == [Text(b'"Hi"')]
+
+
+def test_too_many_items_without_an_end_are_refused() -> None:
+    """128 is the bound, also where the parts of each have one."""
+    form = (
+        'data: {"type":"response.output_text.delta","output_index":%d,"content_index":0,"delta":"a"}\n\n'
+        'data: {"type":"response.content_part.done","output_index":%d,"content_index":0}\n\n'
+    )
+    reader = _reader()
+    with pytest.raises(BrokenReplyError):
+        reader.feed("".join(form % (n, n) for n in range(200)).encode())
+
+
 def test_pitfall_44_half_a_surrogate_pair_in_a_delta_is_kept() -> None:
     """JavaScript servers cut characters."""
     text = b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"\\ud83d"}\n\n'

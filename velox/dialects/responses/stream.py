@@ -26,14 +26,16 @@ from velox.dialects.form import (
     Kind,
     Lost,
     Open,
+    Refusal,
     Sign,
     Start,
+    Text,
     Used,
 )
 from velox.dialects.losses import BrokenReplyError, ReplyError
 from velox.dialects.openai_errors import api_error
 from velox.dialects.responses import wire
-from velox.dialects.responses.replies import answer_of, lost, reasoning_of, signature_of, stop_of, usage_of
+from velox.dialects.responses.replies import answer_of, blocks_of, lost, reasoning_of, signature_of, stop_of, usage_of
 from velox.dialects.sse_events import SseEvents
 from velox.dialects.surrogates import masked, unmasked
 from velox.dialects.text import EMPTY, NEWLINES, raw_text
@@ -70,6 +72,7 @@ class EventReader:
         self._provider: Final = provider
         self._events: Final = SseEvents(_MOST_EVENT_BYTES)
         self._blocks: Final[dict[tuple[int, int], _Block]] = {}  # by output_index, content_index
+        self._spoken: Final[set[int]] = set()  # items, not done yet, of which a part is whole
         self._n_blocks = 0
         self._has_begun = False
         self._has_calls = False
@@ -132,7 +135,7 @@ class EventReader:
             case "response.output_item.added":
                 self._added(event, found)
             case "response.content_part.done":
-                self._close(self._blocks.pop((event.output_index, event.content_index), None), found)
+                self._part_done(event, found)
             case "response.output_item.done":
                 self._done(event, found)
             case "response.completed" | "response.incomplete" | "response.failed":
@@ -201,6 +204,14 @@ class EventReader:
             self._has_calls = True
             self._open((event.output_index, 0), Kind.TOOL, found, item.call_id or "", item.name or "")
 
+    def _part_done(self, event: wire.Event, found: list[Event]) -> None:
+        block = self._blocks.pop((event.output_index, event.content_index), None)
+        if block is not None:
+            if len(self._spoken) >= _MOST_OPEN:
+                raise BrokenReplyError(f"the upstream's stream has more than {_MOST_OPEN} items open")
+            self._spoken.add(event.output_index)
+            self._close(block, found)
+
     def _done(self, event: wire.Event, found: list[Event]) -> None:
         """Close an item. Where a server left deltas out, the whole of it is here."""
         item = decoded_reply(_ITEM, event.item)
@@ -210,6 +221,9 @@ class EventReader:
                 if (index, 0) not in self._blocks:
                     return
                 self._whole(self._blocks[index, 0], raw_text(item.arguments) or EMPTY, found)
+            case "message":
+                if index not in self._spoken and all(key[0] != index for key in self._blocks):
+                    self._message(index, item, found)
             case "reasoning":
                 text, signature = reasoning_of(item), signature_of(item, self._provider)
                 block = self._blocks.get((index, _REASONING))
@@ -219,9 +233,16 @@ class EventReader:
                     self._whole(block, text, found)
                     if signature is not None:
                         found.append(Sign(block.n, signature))
+        self._spoken.discard(index)
         found += map(Lost, lost(item))
         for key in [key for key in self._blocks if key[0] == index]:
             self._close(self._blocks.pop(key), found)
+
+    def _message(self, index: int, item: wire.OutputItem, found: list[Event]) -> None:
+        for part, block in enumerate(blocks_of([item], self._provider)):
+            if isinstance(block, Text | Refusal) and block.text != EMPTY:
+                kind = Kind.TEXT if isinstance(block, Text) else Kind.REFUSAL
+                self._whole(self._open((index, part), kind, found), block.text, found)
 
     def _whole(self, block: _Block, text: JsonText, found: list[Event]) -> None:
         if not block.has_text and text != EMPTY:
