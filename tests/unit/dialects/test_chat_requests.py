@@ -474,6 +474,38 @@ def test_pitfall_23_calls_of_two_messages_are_one() -> None:
     assert [call["id"] for call in body["messages"][0]["tool_calls"]] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "roles"),
+    [
+        ("uasr", "user assistant tool system"),
+        ("uArsr", "user assistant tool tool system"),
+        ("uAsrsr", "user assistant tool tool system system"),
+        ("uasuru", "user assistant tool user system user"),
+        ("uasars", "user assistant tool system system"),
+        ("uarsu", "user assistant tool system user"),
+        ("suasrsasr", "system user assistant tool system system assistant tool system"),
+        ("uasra", "user assistant tool system assistant"),
+        ("uas", "user assistant system"),
+        ("uAsra", "user assistant tool system assistant"),
+        ("uas" + "u" * 3, "user assistant user user user system"),
+    ],
+)
+def test_system_message_among_calls_and_results_comes_after_them(kinds: str, roles: str) -> None:
+    """Servers answer 400 to anything else between the two. Agents put notes there, which no other API minds."""
+    blocks: dict[str, list[Block]] = {
+        "s": [Text(b'"s"')],
+        "u": [Text(b'"u"')],
+        "a": [ToolUse("1", "f", b"{}")],
+        "A": [ToolUse("1", "f", b"{}"), ToolUse("2", "f", b"{}")],
+        "r": [ToolResult("1", [Text(b'"r"')])],
+    }
+    said = {"s": Role.SYSTEM, "a": Role.ASSISTANT, "A": Role.ASSISTANT}
+
+    body, _ = _write(Request("m", [Message(said.get(each, Role.USER), blocks[each]) for each in kinds]))
+
+    assert " ".join(message["role"] for message in body["messages"]) == roles
+
+
 # -- names and ids ----------------------------------------------------------------------------------
 
 

@@ -337,14 +337,50 @@ class MessageWriter:
 
 
 def _turns(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with those joined that OpenAI wants as one: each call is followed by its results alone."""
+    """Return the messages as OpenAI wants them: each call is followed by its results alone.
+
+    Those of one turn are joined; a system message among calls and results comes after these.
+    """
     turns: list[Message] = []
+    held: list[Message] = []
+    n_open = 0  # calls without a result, once a message is held
     for message in messages:
+        if message.role is _SYSTEM and turns:
+            if not held:
+                n_open = _n_open(turns)
+            if n_open > 0:
+                held.append(message)
+                continue
+        elif held:
+            n_open += _n_calls(message)
         if turns and turns[-1].role is message.role and _continues(turns[-1].blocks, message):
             turns[-1] = Message(message.role, [*turns[-1].blocks, *message.blocks], turns[-1].name)
+        elif held and message.role is _ASSISTANT:
+            turns += [*held, message]  # those calls have no results
+            held = []
         else:
             turns.append(message)
-    return turns
+        if held and n_open <= 0:
+            turns += held
+            held = []
+    return turns + held
+
+
+def _n_open(turns: Sequence[Message]) -> int:
+    """Return how many calls of the last turn of the assistant have no result yet."""
+    n_open = 0
+    for turn in reversed(turns):
+        if turn.role is _SYSTEM:
+            return 0  # or it would be held
+        n_open += _n_calls(turn)
+        if turn.role is _ASSISTANT:
+            break
+    return n_open
+
+
+def _n_calls(message: Message) -> int:
+    """Return how many calls a message has, less its results."""
+    return sum((type(block) is ToolUse) - (type(block) is ToolResult) for block in message.blocks)
 
 
 def _continues(before: Sequence[Block], message: Message) -> bool:
