@@ -1,8 +1,9 @@
 """The events of an upstream's stream, one after the other, however its bytes are cut.
 
 Knows: lines, fields and comments of server-sent events. Does not know: what an event means.
-Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept; lines that are no field at all
-can be looked at: Google's servers end a broken stream with an error outside of any event.
+Source: WHATWG HTML, "Interpreting an event stream". Only `event` and `data` are kept. An event whose data is empty is
+none here: no dialect has one, and some servers keep a connection open so. Lines that are no field at all can be looked
+at: Google's servers end a broken stream with an error outside of any event.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ class SseEvents:
                     self.is_whole = True
                     text = data[6:-2]
                     if _LF not in text and data.startswith(b"data: "):
-                        return [(b"", text)]  # one event, as most servers send them
+                        return [(b"", text)] if text else []  # one event, as most servers send them
                     return self._whole(data)
             elif data.endswith(_BLANK_LINE) and data.startswith(b"data: "):
                 text = data[6:-4]
                 if _CR not in text and _LF not in text:
                     self.is_whole = True
-                    return [(b"", text)]  # one event, as Google sends them
+                    return [(b"", text)] if text else []  # one event, as Google sends them
         self.is_whole = False
         if _LF not in data and _CR not in data and not self._ends_with_cr:
             self._hold(data)
@@ -103,11 +104,13 @@ class SseEvents:
         found: list[tuple[bytes, bytes]] = []
         for text in data.split(b"\n\n"):
             if _LF not in text and text.startswith(b"data: "):
-                found.append((b"", text[6:]))
+                if len(text) > 6:
+                    found.append((b"", text[6:]))
                 continue
             name, _, rest = text.partition(b"\n")
             if name.startswith(b"event: ") and rest.startswith(b"data: ") and _LF not in rest:
-                found.append((name[7:], rest[6:]))  # as OpenAI's Responses and Anthropic send them
+                if len(rest) > 6:
+                    found.append((name[7:], rest[6:]))  # as OpenAI's Responses and Anthropic send them
             elif text:
                 found += self._lines([*text.split(b"\n"), b""])
         return found
@@ -142,7 +145,9 @@ class SseEvents:
             self._check(len(line))
             if not line:
                 if self._data:
-                    found.append((self._name, b"\n".join(self._data)))
+                    data = b"\n".join(self._data)
+                    if data:
+                        found.append((self._name, data))
                     self._data = []
                 self._name = b""
                 self._n_bytes = 0

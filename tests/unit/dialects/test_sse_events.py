@@ -38,6 +38,19 @@ def test_one_event_with_crlf_is_read_at_once() -> None:
     assert SseEvents().feed(b"data: x\ry\r\n\r\n") == [(b"", b"x")]
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("beat", [b"data:", b"data: ", b"data", b"event: ping\ndata:", b"event: ping\ndata: "])
+def test_event_without_data_is_none(beat: bytes, end: bytes) -> None:
+    """Servers keep connections open so. Its name is not that of the next one."""
+    events = SseEvents()
+
+    found = events.feed(beat + end) + events.feed(beat + end + b"data: x" + end) + events.feed(b"data: y" + end)
+
+    assert found == [(b"", b"x"), (b"", b"y")]
+    assert [each for at in range(len(beat + end)) for each in events.feed((beat + end)[at : at + 1])] == []
+    assert events.end() == []
+
+
 def test_an_event_over_the_bound_is_refused() -> None:
     """However it is cut."""
     for data in (b"data: 123456789\r\n\r\n", b"data: 123456789\r\n"):

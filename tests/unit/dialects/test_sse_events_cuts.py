@@ -40,14 +40,14 @@ def _read(data: bytes, cuts: Sequence[int] = (), most_bytes: int = 1 << 20) -> l
 
 
 def _plain(lines: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Return the events of lines, as the standard tells it."""
+    """Return the events of lines, as the standard tells it, but for those without data."""
     found = []
     name, data = "", None
     for line in [*lines, ""]:
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
-            if data is not None:
+            if data:
                 found.append((name.encode(), data.encode()))
             name, data = "", None
         elif field == "data":
