@@ -11,17 +11,23 @@ import msgspec
 
 from velox.dialects.losses import BadRequestError, BrokenReplyError
 
-__all__ = ["checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
+__all__ = ["BOM", "checked_text", "decoded_reply", "decoded_request", "is_given", "reply_text"]
 
 _T = TypeVar("_T")
+BOM: Final = b"\xef\xbb\xbf"
 _PLACE: Final = " - at `$"
 
 
 def checked_text(body: bytes | bytearray) -> bytes:
-    """Return a request's body. Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values."""
+    """Return a request's body, without the byte order mark that some clients put before it (RFC 8259 §8.1).
+
+    Raises BadRequestError where it is not UTF-8, which no decoder checks in raw values.
+    """
     try:
         if not body.isascii():
             body.decode("utf-8")
+            if body.startswith(BOM):
+                return bytes(body[len(BOM) :])
     except UnicodeDecodeError as exc:
         raise BadRequestError(f"the body is not UTF-8: byte {exc.start} is wrong") from None
     return bytes(body)

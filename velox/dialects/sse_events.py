@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from velox.dialects.decoding import BOM
 from velox.dialects.losses import BrokenReplyError
 
 __all__ = ["SseEvents"]
@@ -23,7 +24,6 @@ _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 _MOST_STRAY_BYTES: Final = 64 * 1024
 _IGNORED: Final = (b"", b"id", b"retry")  # the first is a comment's
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 class SseEvents:
@@ -93,11 +93,11 @@ class SseEvents:
         """Skip a byte order mark at the start, which may come in pieces."""
         data = b"".join((*self._held, data))
         self._held, self._held_bytes = [], 0
-        if len(data) < len(_BOM) and _BOM.startswith(data):
+        if len(data) < len(BOM) and BOM.startswith(data):
             self._hold(data)
             return b""
         self._has_begun = True
-        return data.removeprefix(_BOM)
+        return data.removeprefix(BOM)
 
     def _whole(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Read what is whole events, as most reads are."""

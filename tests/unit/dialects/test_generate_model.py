@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -590,12 +591,12 @@ def test_pitfall_16_usage_is_cumulative() -> None:
 
 
 def test_pitfall_32_usage_only_tail_and_array_body() -> None:
-    """A last chunk with counts alone; an array cut into bytes."""
+    """A last chunk with counts alone; an array cut into bytes; a byte order mark before either."""
     replies = (_reply({"text": 'a}]\\"{'}), b'{"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":4}}')
 
     for data in (_sse(*replies), b"[" + b"\r\n,\r\n".join(replies) + b"\n]\n"):
-        for size in (0, 1, 3):
-            events = _read(data, size)
+        for mark, size in itertools.product((b"", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"), (0, 1, 2, 3, 4)):
+            events = _read(mark + data, size)
             assert events[-2:] == [Finish(Stop(StopReason.END)), End()]
             assert Used(Usage(3, 4)) in events
             assert Delta(0, b'"a}]\\\\\\"{"') in events

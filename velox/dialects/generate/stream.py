@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from velox.dialects.decoding import BOM
 from velox.dialects.form import (
     ApiError,
     Close,
@@ -65,8 +66,12 @@ class GenerateStreamReader:
         """Take what came, cut anywhere. Raises BrokenReplyError."""
         if self._events is None:
             data = self._head + data
+            if len(data) < len(BOM) and BOM.startswith(data):
+                self._head = data
+                return []
+            data = data.removeprefix(BOM)
             start = data.lstrip()
-            if not start or b"\xef\xbb\xbf".startswith(start[:3]):
+            if not start:
                 self._head = data[-16:]  # white space
                 return []
             self._events = JsonItems() if start[:1] in (b"[", b"{") else SseEvents(_MOST_BYTES)
