@@ -24,7 +24,7 @@ from velox.gateway.lease_wait import NotYetError, unavailable
 from velox.memo import Memo
 from velox.policy.budget import period_text, usd_text
 from velox.policy.budget_rules import BudgetRule, has_budgets, own_rules, spender_of, subjects
-from velox.policy.estimate import NO_TOKENS, Estimate
+from velox.policy.estimate import NO_TOKENS, Estimate, longest_answer, n_answers
 from velox.policy.output_guess import OutputGuess
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
@@ -37,10 +37,6 @@ __all__ = ["BudgetGate", "BudgetHold", "CallPrices", "Destinations"]
 CallPrices: TypeAlias = Callable[[str, str, str, int], Price | None]
 
 _KEPT_SETS: Final = 4096
-# No model's answer is longer, whatever a client asks for; and what a strict budget holds where it asks for nothing.
-_LONGEST_ANSWER: Final = 131_072
-_USUAL_LONGEST: Final = 32_768
-_MOST_ANSWERS: Final = 128  # `n`; OpenAI takes no more
 # No amount is larger: a thousand million dollars.
 _MOST: Final = 10**18
 _WHOSE: Final = {
@@ -131,7 +127,7 @@ class BudgetGate:
         try:
             for each in found.budgets:
                 if each.rule.budget.strict:
-                    amounts = strict = strict or self._amounts(way, fields, estimate, now_s, self._longest(fields))
+                    amounts = strict = strict or self._amounts(way, fields, estimate, now_s, longest_answer(fields))
                 else:
                     usual = usual or self._amounts(way, fields, estimate, now_s, self._usual(caller, fields))
                     amounts = usual
@@ -148,16 +144,11 @@ class BudgetGate:
 
     # -- amounts ------------------------------------------------------------------------------------
 
-    def _longest(self, fields: BodyFields) -> int:
-        if fields.max_tokens is None:
-            return _USUAL_LONGEST * _answers(fields)
-        return min(max(fields.max_tokens, 0), _LONGEST_ANSWER) * _answers(fields)
-
     def _usual(self, caller: Caller, fields: BodyFields) -> int:
         guess = self._guess.guess(caller.id, fields.model or "")
         if guess is None:
-            guess = self._default_answer * _answers(fields)
-        return guess if fields.max_tokens is None else min(guess, self._longest(fields))
+            guess = self._default_answer * n_answers(fields)
+        return guess if fields.max_tokens is None else min(guess, longest_answer(fields))
 
     def _amounts(
         self, way: Destinations, fields: BodyFields, estimate: Estimate, now_s: float, answer: int
@@ -285,10 +276,6 @@ class BudgetHold:
         parts, self._parts = self._parts, ()
         for budget, hold in parts:
             budget.release(hold, n_begun)
-
-
-def _answers(fields: BodyFields) -> int:
-    return max(1, min(fields.n, _MOST_ANSWERS))
 
 
 def _counted(kept: SharedBudget, hold: Hold, nano: int | None, tokens: int | None) -> int:

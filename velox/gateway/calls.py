@@ -24,7 +24,7 @@ from velox.gateway.metering import Usage
 from velox.ledger.record import TAG_SEPARATOR, Flag, Tokens, recorded_key
 from velox.ledger.writer import CallNames, CallStart, CallWriter, OpenCall
 from velox.policy.budget import NANO_PER_USD
-from velox.policy.estimate import NO_TOKENS, Estimate
+from velox.policy.estimate import NO_TOKENS, Estimate, recorded
 from velox.prices.price import Price
 from velox.protocol.token_usage import TokenUsage
 from velox.types import ANYONE, BodyFields, Caller, Endpoint
@@ -152,7 +152,7 @@ class CallLog:
     ) -> RequestCalls:
         """Return what records the calls of one request. hold: of its budgets.
 
-        estimate: of its tokens; NO_TOKENS: nothing is known of them but what the reply tells.
+        estimate: of its tokens, as limits count it; NO_TOKENS: nothing is known of them but what the reply tells.
         """
         number = int(request_id.rpartition(b"-")[2], 16)
         return RequestCalls(
@@ -163,7 +163,7 @@ class CallLog:
             endpoint=endpoint,
             route=route,
             fields=fields,
-            estimate=estimate,
+            estimate=recorded(estimate, fields),
             hold=hold,
         )
 

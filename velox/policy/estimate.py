@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from velox.types import BodyFields, Endpoint
 
-__all__ = ["NO_TOKENS", "Estimate", "Estimator"]
+__all__ = ["NO_TOKENS", "Estimate", "Estimator", "longest_answer", "n_answers", "recorded"]
 
 # Those whose answer is made of tokens. The others cost their prompt, until their answer says otherwise.
 _GENERATING: Final = frozenset(
@@ -22,6 +22,10 @@ _GENERATING: Final = frozenset(
 )
 # More than any quota holds. A client may write a number of a thousand digits.
 _MOST: Final = 2**40
+# No model's answer is longer, whatever a client asks for; and what is taken for the longest where it asks for nothing.
+_LONGEST_ANSWER: Final = 131_072
+_USUAL_LONGEST: Final = 32_768
+_MOST_ANSWERS: Final = 128  # `n`; OpenAI takes no more
 
 
 class Estimate(NamedTuple):
@@ -42,6 +46,29 @@ class Estimate(NamedTuple):
 
 
 NO_TOKENS: Final = Estimate(0, 0)
+
+
+def n_answers(peek: BodyFields) -> int:
+    """Return how many answers a model makes at most for one request."""
+    return max(1, min(peek.n, _MOST_ANSWERS))
+
+
+def longest_answer(peek: BodyFields) -> int:
+    """Return the tokens of all answers that a request may get, at most: what a strict budget holds."""
+    if peek.max_tokens is None:
+        return _USUAL_LONGEST * n_answers(peek)
+    return min(max(peek.max_tokens, 0), _LONGEST_ANSWER) * n_answers(peek)
+
+
+def recorded(estimate: Estimate, peek: BodyFields) -> Estimate:
+    """Return what of an estimate counts where no reply tells: as it is, but with no answer above the longest.
+
+    A limit is refilled within minutes; what is recorded stays spent. So a client may ask for any number, and leave.
+    """
+    if estimate.answer <= _USUAL_LONGEST and peek.n <= _MOST_ANSWERS:
+        return estimate  # most of them
+    answer = min(estimate.answer, longest_answer(peek))
+    return estimate if answer == estimate.answer else Estimate(estimate.prompt, answer, estimate.named)
 
 
 @dataclass(frozen=True, slots=True)
