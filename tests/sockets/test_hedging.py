@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.sockets.composed import routing_of
 from tests.sockets.core_attempts import RULES, broken, put_out, run, status_of, until, whole
 from tests.sockets.core_gateway import FakeClient
-from tests.sockets.core_hedging import COMMENT, EVENT, NEVER, event_head, race, turns
+from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, event_head, race, turns
+from tests.unit.recorded_calls import CallRecords
 from velox.errors import Reason
-from velox.heads import ReplyHead
+from velox.gateway.calls import CallLog
+from velox.heads import ReplyHead, RequestHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.group import GroupRules
 from velox.policy.health.member import State, Verdict
-from velox.policy.routes import Delay
+from velox.policy.routes import ANYTHING, Delay, Hedge, RouteEntry, Target
+from velox.types import ANYONE
 
 
 def test_second_attempt_that_speaks_first_wins() -> None:
@@ -50,6 +56,33 @@ def test_first_attempt_that_speaks_late_wins() -> None:
             assert both.hedges() == {"LOST": 1}
 
     run(main)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_of_two_at_one_upstream_each_is_recorded_as_what_it_was(tmp_path: Path, winner: int) -> None:
+    """Their upstream's name does not tell them apart: the second one asks it for a smaller model."""
+    records = CallRecords(tmp_path)
+
+    async def main() -> None:
+        with race(1) as both:
+            made, balance = both.made, both.balance
+            target = Target(made.routing.members[0].name)
+            fallback = (replace(target, model="small"),)
+            entry = RouteEntry("*", ANYTHING, (target,), fallback=fallback, hedge=Hedge(AT_ONCE, 100.0))
+            made.routing = routing_of(made.routing.members, entry, balancer=balance)
+            made.parts = replace(made.parts, calls=CallLog(records.writer, lambda *_: None))
+            media = (b"content-type", b"application/json")
+            head = RequestHead.of(b"POST", b"/v1/chat/completions", [media], len(both.body))
+            made.submit(both.client, head, both.body, ANYONE)
+            await until(lambda: len(both.first.streams) == 2)
+            usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}\n\n'
+            both.first.says((event_head(), usage, True), n=winner)
+            await until(both.client.finished.is_set)
+
+    run(main)
+    found = [(call.attempt, call.upstream_model, call.reason, call.tokens.output) for call in records.calls]
+    models = ("m", "small")
+    assert sorted(found) == sorted([(winner + 1, models[winner], "ok", 7), (2 - winner, models[1 - winner], "lost", 0)])
 
 
 def test_attempt_that_answers_in_time_stays_alone() -> None:

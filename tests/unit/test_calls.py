@@ -8,26 +8,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.recorded_calls import CallRecords
 from velox.errors import Reason
 from velox.gateway.budgets import BudgetGate
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
 from velox.gateway.metering import Usage
-from velox.ledger.record import Call, NamePart, NameParts, read_body
-from velox.ledger.writer import CallWriter
+from velox.ledger.record import Call
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule
 from velox.policy.estimate import Estimator
 from velox.prices.price import Price, compiled
 from velox.shm.budget_table import BudgetMemory, BudgetTable
-from velox.shm.record_ring import RecordRing
 from velox.types import BodyFields, Caller, Endpoint
 
 NOON = 1_795_435_200.0
 ALICE = Caller("alice", id=b"a" * 8)
-# Of a token: 1,000 nano-dollars.
+# Nano-dollars of a token: 1,000; of the small model: 10.
 PRICE = Price(compiled({"input_mtok": 1_000_000, "output_mtok": 1_000_000}), "test", "1")
+SMALL = Price(compiled({"input_mtok": 10_000, "output_mtok": 10_000}), "test", "1")
 UNTOLD = Usage(None, None, False)
 LONGEST = 131_072
+
+
+def price(upstream: str, model: str, tier: str, now_s: int) -> Price:
+    return SMALL if model == "small" else PRICE
 
 
 class NoCounts:
@@ -61,12 +65,11 @@ class Desk:
     """A worker's log of calls, with a ring, and a budget of the gateway."""
 
     def __init__(self, folder: Path, **budget: object) -> None:
-        self.ring = RecordRing(folder / "0.ring", 100)
-        self.ring.recover()
+        self.records = CallRecords(folder)
         self.memory = BudgetMemory(1000, 1)
         rule = BudgetRule("budgets[0]", "gateway", parse_budget({"usd": 2000, "window": "month", **budget}))
-        self.gate = BudgetGate((rule,), BudgetTable(self.memory, 0), lambda *_: PRICE, lambda: NOON)
-        self.log = CallLog(CallWriter(self.ring, 0xABCD), lambda *_: PRICE, lambda: int(NOON * 1e9), lambda: 0)
+        self.gate = BudgetGate((rule,), BudgetTable(self.memory, 0), price, lambda: NOON)
+        self.log = CallLog(self.records.writer, price, lambda: int(NOON * 1e9), lambda: 0)
 
     def request(self, fields: BodyFields, n_bytes: int = 400, endpoint: Endpoint = Endpoint.CHAT) -> RequestCalls:
         estimate = Estimator().estimate(endpoint, n_bytes, fields)
@@ -76,15 +79,7 @@ class Desk:
     @property
     def calls(self) -> list[Call]:
         """What is recorded."""
-        names, calls = NameParts(), []
-        for body in self.ring.read(0, self.ring.head):
-            assert body is not None
-            record = read_body(body, names)
-            if isinstance(record, NamePart):
-                names.add(record)
-            elif record is not None:
-                calls.append(record)
-        return calls
+        return self.records.calls
 
     @property
     def spent(self) -> int:
@@ -93,9 +88,9 @@ class Desk:
         return state.spent
 
 
-def left(upstream: str = "one") -> Answered:
+def left(attempt: Attempt | None) -> Answered:
     """Return the end of a request whose client left before any of the reply had come."""
-    return Answered(upstream, 499, Reason.CLIENT_CLOSED, True, False, 0, UNTOLD, NO_KINDS)
+    return Answered(attempt, 499, Reason.CLIENT_CLOSED, True, False, 0, UNTOLD, NO_KINDS)
 
 
 # -- what is taken for used where nothing tells -----------------------------------------------------
@@ -118,8 +113,9 @@ def test_client_that_leaves_uses_up_no_more_than_an_answer_can_be(
     """Whatever it asks for: as a strict budget holds."""
     desk = Desk(tmp_path)
     calls = desk.request(fields)
-    calls.begin(Attempt(may_have_worked=True), "one", "m")
-    calls.end(left())
+    attempt = Attempt(may_have_worked=True)
+    calls.begin(attempt, "one", "m")
+    calls.end(left(attempt))
 
     (call,) = desk.calls
     assert call.tokens[:2] == (100, answer)
@@ -131,7 +127,7 @@ def test_call_of_a_killed_worker_counts_no_more_either(tmp_path: Path, fields: B
     """What the ledger has for it is what budgets begin with after the next start."""
     desk = Desk(tmp_path)
     desk.request(fields).begin(Attempt(), "one", "m")
-    desk.ring.recover()
+    desk.records.ring.recover()
 
     (call,) = desk.calls
     assert (call.reason, call.tokens[:2], call.cost_nano) == ("killed", (100, answer), (100 + answer) * 1000)
@@ -143,5 +139,40 @@ def test_strict_budget_holds_all_that_can_count(tmp_path: Path, fields: BodyFiel
     calls = desk.request(fields)
     (state,) = desk.memory.states(NOON)
     assert state.held >= (100 + answer) * 1000
-    calls.end(left())
+    calls.end(left(None))
+    assert desk.calls == [] and desk.spent == 0
+
+
+# -- whose reply it is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_of_two_attempts_at_one_upstream_the_one_that_answered_counts_as_it_tells(tmp_path: Path, winner: int) -> None:
+    """The other counts its prompt; each at its own model's price. The client is told the same."""
+    desk = Desk(tmp_path)
+    calls = desk.request(BodyFields("m", max_tokens=1000))
+    attempts = [Attempt(), Attempt()]
+    attempts[1 - winner].may_have_worked = True
+    calls.whose = lambda: attempts[winner]
+    for attempt, model in zip(attempts, ("m", "small"), strict=True):
+        calls.begin(attempt, "one", model)
+    told = Usage(200, 50, True)
+    cost = calls.cost(told, NO_KINDS)
+    calls.end(Answered(attempts[winner], 200, None, True, True, 0, told, NO_KINDS))
+
+    answered, lost = sorted(desk.calls, key=lambda call: call.reason == "lost")
+    assert (answered.attempt, answered.upstream_model) == (winner + 1, ("m", "small")[winner])
+    assert (answered.reason, answered.tokens[:2], answered.cost_nano) == ("ok", (200, 50), 250 * (1000, 10)[winner])
+    assert (lost.attempt, lost.upstream_model) == (2 - winner, ("small", "m")[winner])
+    assert (lost.reason, lost.tokens[:2], lost.cost_nano) == ("lost", (100, 0), 100 * (10, 1000)[winner])
+    assert cost == b"0.%09d" % answered.cost_nano
+    assert desk.spent == answered.cost_nano + lost.cost_nano
+
+
+def test_request_that_ends_before_its_first_attempt_records_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    calls = desk.request(BodyFields("m"))
+    calls.whose = lambda: None
+    assert calls.cost(UNTOLD, NO_KINDS) == b"unknown"
+    calls.end(left(None))
     assert desk.calls == [] and desk.spent == 0

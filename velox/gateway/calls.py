@@ -74,12 +74,12 @@ class RecordedAttempt(Protocol):
 class Answered(NamedTuple):
     """How the attempt ended that was the request's last.
 
-    upstream: whose reply it was, or the last that was asked. status: that the client got. pays: False: it was not
-    answered, and not by the client's doing. started: the client has seen the head. first_byte_ns: monotonic; 0: none.
-    usage: estimated where the reply tells nothing. kinds: as far as it tells.
+    attempt: whose reply it was, or the last that was made; None: none was. status: that the client got. pays: False: it
+    was not answered, and not by the client's doing. started: the client has seen the head. first_byte_ns: monotonic; 0:
+    none. usage: estimated where the reply tells nothing. kinds: as far as it tells.
     """
 
-    upstream: str
+    attempt: RecordedAttempt | None
     status: int
     reason: Reason | None
     pays: bool
@@ -183,7 +183,7 @@ class CallLog:
 
 
 class RequestCalls:
-    """Those of one request. whose: the upstream whose reply it is; set where cost() is asked for."""
+    """Those of one request. whose: the attempt whose reply it is; set where cost() is asked for."""
 
     __slots__ = (
         "_begun",
@@ -222,7 +222,7 @@ class RequestCalls:
         self._fields: Final = fields
         self._estimate: Final = estimate
         self._begun: list[Begun] = []
-        self.whose: Callable[[], str] | None = None
+        self.whose: Callable[[], RecordedAttempt | None] | None = None
 
     def __repr__(self) -> str:
         return f"<RequestCalls of {self._number:x}, {len(self._begun)} begun>"
@@ -261,23 +261,23 @@ class RequestCalls:
 
     def cost(self, usage: Usage | None, kinds: TokenUsage) -> bytes:
         """Return what the client learns of the cost of its answer: dollars. Asked before the end of the request."""
-        upstream = "" if self.whose is None else self.whose()
-        begun = self._last(upstream)
+        begun = None if self.whose is None else self._of(self.whose())
         if begun is None:
             return _NOT_KNOWN
         kinds, flags = self._kinds(usage, kinds)
         start = begun.call.start
-        nano, _ = self._log.cost(upstream, start.names.upstream_model, kinds, start.started_us)
+        nano, _ = self._log.cost(begun.upstream, start.names.upstream_model, kinds, start.started_us)
         if nano is None:
             return _NOT_KNOWN
         return b"%d.%09d%b" % (*divmod(nano, NANO_PER_USD), b"; estimated" if flags else b"")
 
-    def _last(self, upstream: str) -> Begun | None:
-        return next((each for each in reversed(self._begun) if each.upstream == upstream), None)
+    def _of(self, attempt: RecordedAttempt | None) -> Begun | None:
+        # By the attempt itself: two of them may be at one upstream, for other models or at other origins.
+        return next((each for each in self._begun if each.attempt is attempt), None)
 
     def end(self, answered: Answered) -> None:
         """Record them. Once, when the request is over."""
-        last = self._last(answered.upstream)
+        last = self._of(answered.attempt)
         begun, self._begun, self.whose = self._begun, [], None
         now_ns = self._log.times()[1]
         try:

@@ -105,8 +105,9 @@ class Exchange(HedgingHost):
     """
 
     __slots__ = (
-        *("_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone", "_grant"),
-        *("_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway", "taken_ns"),
+        *("_answering", "_attempting", "_before", "_calls", "_cursor", "_failed", "_filters", "_forward_s", "_gone"),
+        *("_grant", "_meter", "_retries", "_routing", "_running", "_task", "_timer", "_way", "cost", "gateway"),
+        "taken_ns",
     )
 
     lasts: bool = False  # a tunnel's does: it has a connection of its own
@@ -158,6 +159,7 @@ class Exchange(HedgingHost):
         self._retries: RetryPolicy | None = None  # most requests need none
         self._forward_s = 0.0  # when the first attempt began
         self._attempting: Attempt | HedgedAttempts | None = None
+        self._answering: Attempt | None = None  # at `upstream`
 
     def __repr__(self) -> str:
         tried = " ".join((*self.tried, self.upstream))
@@ -420,6 +422,7 @@ class Exchange(HedgingHost):
         member = attempt.member
         self.n_attempts += 1
         self.upstream = member.name
+        self._answering = attempt
         if self._calls is not None:
             self._calls.begin(attempt, member.name, attempt.asked(self.fields.model))
         if self.n_attempts == 1 and not self.tried:
@@ -507,6 +510,11 @@ class Exchange(HedgingHost):
     def rules(self) -> RetryRules:
         """Which errors are tried again."""
         return self.gateway.parts.retry_rules
+
+    def goes_on_with(self, attempt: Attempt) -> None:
+        """Note which of two attempts is left."""
+        self.upstream = attempt.member.name
+        self._answering = attempt
 
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""
@@ -624,7 +632,7 @@ class Exchange(HedgingHost):
 
     def _tell_cost(self, calls: RequestCalls, meter: Meter) -> None:
         """Have the client told what its call cost."""
-        calls.whose = lambda: self.upstream
+        calls.whose = lambda: self._answering
         self._filters = (*self._filters, CostFilter(lambda: calls.cost(meter.usage(is_whole=True), meter.kinds())))
 
     def _end_calls(self, calls: RequestCalls, error: VeloxError | None, usage: Usage | None, *, pays: bool) -> None:
@@ -633,7 +641,7 @@ class Exchange(HedgingHost):
         started, first_ns = (False, 0) if reply is None else (reply.started, reply.first_byte_ns)
         reason = None if error is None else error.reason
         kinds = NO_KINDS if self._meter is None else self._meter.kinds()
-        calls.end(Answered(self.upstream, status, reason, pays, started, first_ns, usage, kinds))
+        calls.end(Answered(self._answering, status, reason, pays, started, first_ns, usage, kinds))
 
     @property
     def rates(self) -> RateHeaders | None:

@@ -337,6 +337,10 @@ class HedgingHost(AttemptHost):
         """Which errors are tried again."""
 
     @abc.abstractmethod
+    def goes_on_with(self, attempt: Attempt) -> None:
+        """Of two attempts this is the one whose reply it will be, if any."""
+
+    @abc.abstractmethod
     def count_hedges(self, n: int) -> None:
         """So many second attempts more are under way, or fewer."""
 

@@ -217,7 +217,7 @@ class HedgedAttempts:
         if loser.held.is_bad:
             self._host.attempt_failed(loser.name, loser.held.refusal())
         else:
-            self._note_hedged(loser.name, winner.name)
+            self._note_hedged(loser, winner)
             self._heard_nothing_of(loser)
         self._drop(loser)
         self._leave_alone(winner)
@@ -229,16 +229,16 @@ class HedgedAttempts:
         self._stop_timer()
         host = self._host
         if host.n_attempts:
-            host.upstream = racer.name
+            host.goes_on_with(racer.attempt)
             host.phase = "ttfb" if racer.attempt.is_sent else "connect"
         assert self._reply is not None, "set by run()"
         if not self._reply.done.done():  # else it was failed in this turn, and the attempts hear of it in the next
             racer.held.release()
 
-    def _note_hedged(self, loser: str, winner: str) -> None:
+    def _note_hedged(self, loser: Racer, winner: Racer) -> None:
         """Of two at a time one was given up for the other."""
-        self._host.tried += (f"{loser}=hedged",)
-        self._host.upstream = winner
+        self._host.tried += (f"{loser.name}=hedged",)
+        self._host.goes_on_with(winner.attempt)
 
     def _drop(self, racer: Racer) -> None:
         """End an attempt: its error is reported; without one it is cancelled."""
@@ -291,7 +291,7 @@ class HedgedAttempts:
         if self._sole is None and not first.is_out:
             self._heard_nothing_of(first)
             if second is not None:
-                self._note_hedged(second.name, first.name)
+                self._note_hedged(second, first)
         self._stop_timer()
         running = [each for each in (first, second) if each is not None and each.task and not each.task.done()]
         for racer in running:
