@@ -175,6 +175,19 @@ def test_case_11_request_that_is_not_read_passes_no_budget_of_dollars_for_nothin
     assert counting.spent == [60]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_request_that_is_not_read_passes_no_budget_of_tokens_that_is_used_up(strict: bool) -> None:
+    """What it takes is known from its reply alone, so at most the last one goes over the limit."""
+    house = House(rule(tokens=100, strict=strict))
+    for _ in range(2):
+        used(house.gate.hold(ALICE, HERE, BodyFields(), NO_TOKENS), None, 99)
+    assert (house.spent, house.held) == ([198], [0])
+    with pytest.raises(VeloxError) as caught:
+        house.gate.hold(ALICE, HERE, BodyFields(), NO_TOKENS)
+    assert caught.value.reason is Reason.INSUFFICIENT_QUOTA
+    assert house.spent == [198]
+
+
 def test_dearest_destination_decides() -> None:
     house = House(rule(usd=1), cheap=CHEAP, dear=TIERED)
     house.hold(way=Way("cheap", "dear"), prompt=100, max_tokens=100)

@@ -173,7 +173,8 @@ class BudgetGate:
         """Return what a budget holds. A guess is no reason to refuse a request for ever: it is the limit at most."""
         budget = kept.rule.budget
         if kept.is_tokens:
-            amount = amounts.tokens
+            # Of what is not read, one: what holds nothing passes a budget that is used up.
+            amount = amounts.tokens or 1
         elif amounts.nano is not None:
             amount = amounts.nano
         elif budget.refuses_unpriced:
