@@ -36,7 +36,7 @@ _USER_CHARS: Final = 256
 # Python refuses to convert over 4,300 digits, and takes quadratic time below that.
 _INT_DIGITS: Final = 1000
 
-# The first one that is present counts.
+# The largest one counts: which of them an upstream goes by is its own affair.
 _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 # The larger one counts: `best_of` answers are made, of which the best `n` are sent.
 _CHOICES: Final = ("n", "best_of")
@@ -216,10 +216,12 @@ def _add_rare(fields: BodyFields, values: dict[str, object]) -> None:
     for name in _MAX_TOKENS:
         if name in values:
             value = values.pop(name)
+            if value is None:
+                continue
             # bool is an int to Python, and not to JSON.
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise _bad(name, "must be an integer of 0 or more, or null")
-            if fields.max_tokens is None:
+            if fields.max_tokens is None or value > fields.max_tokens:
                 fields.max_tokens = value
     if not values:
         return
