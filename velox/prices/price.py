@@ -79,8 +79,8 @@ class Price:
     def cost(self, usage: TokenUsage) -> Cost | None:
         """Return what a call cost; None: its tokens, or the rate of its answer, are not known.
 
-        The whole prompt decides the band, and the band all rates, those of the cache among them. Parts that are more
-        than the whole are cut to it.
+        The whole prompt decides the band, and the band all rates, those of the cache among them. Parts that together
+        are more than the whole are cut to it.
         """
         prompt, answer = usage.input, usage.output
         if prompt is None or answer is None:
@@ -103,23 +103,27 @@ class Price:
         pico += band.request
         if written and usage.written_1h:
             pico += min(usage.written_1h, written) * (band.written_1h - band.written)
-        if usage.audio_input or usage.image_input or usage.audio_output or usage.image_output:
-            pico += _modalities(usage, band, rate, left - written, cached)
         if usage.reasoning and band.reasoning is not None:
-            pico += min(usage.reasoning, answer) * (band.reasoning - rate)
+            thought = min(usage.reasoning, answer)
+            pico += thought * (band.reasoning - rate)
+            answer -= thought  # what is left of it may be pictures and sound: each token is of one kind
+        if usage.audio_input or usage.image_input or usage.audio_output or usage.image_output:
+            pico += _modalities(usage, band, rate, left - written, cached, answer)
         if usage.web_searches:
             pico += usage.web_searches * band.web_search
         return Cost(pico)
 
 
-def _modalities(usage: TokenUsage, band: Band, rate: int, fresh: int, cached: int) -> int:
-    """Return what audio and images cost beside the text that they were counted as. fresh: not of the cache."""
+def _modalities(usage: TokenUsage, band: Band, rate: int, fresh: int, cached: int, answer: int) -> int:
+    """Return what audio and images cost beside the text that they were counted as.
+
+    fresh: of the prompt, what is not of the cache. answer: what has the rate of its text.
+    """
     audio_cached = min(usage.audio_cached or 0, cached, usage.audio_input or 0)
     audio = min((usage.audio_input or 0) - audio_cached, fresh)
     image = min(usage.image_input or 0, fresh - audio)
     pico = audio * (band.audio_input - band.input) + audio_cached * (band.audio_cached - band.cached)
     pico += image * (band.image_input - band.input)
-    answer = usage.output or 0
     made = min(usage.audio_output or 0, answer)
     if band.audio_output is not None:
         pico += made * (band.audio_output - rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from velox.prices.book import PriceBook, Seller
@@ -118,6 +118,18 @@ def test_audio_costs_its_own_rate_and_not_that_of_text_as_well() -> None:
     assert pico(of, usage) == 400 * 100 + 600 * 4_000 + 10 * 200 + 40 * 8_000
 
 
+def test_no_token_of_an_answer_is_both_reasoning_and_sound() -> None:
+    """What is told of both is cut to the answer together; reasoning comes first."""
+    of = price(
+        input_mtok=0, output_mtok=200, output_audio_mtok=8_000, output_image_mtok=9_000, output_reasoning_mtok=50
+    )
+    usage = TokenUsage(0, 50, reasoning=20, audio_output=25, image_output=40)
+    assert pico(of, usage) == 20 * 50 + 25 * 8_000 + 5 * 9_000
+    assert pico(of, usage._replace(audio_output=40)) == 20 * 50 + 30 * 8_000
+    alike = price(input_mtok=0, output_mtok=200, output_audio_mtok=8_000)
+    assert pico(alike, usage._replace(audio_output=40)) == 40 * 8_000 + 10 * 200
+
+
 @pytest.mark.parametrize("usage", [TokenUsage(), TokenUsage(10), TokenUsage(None, 10)])
 def test_tokens_that_are_not_known_have_no_cost(usage: TokenUsage) -> None:
     assert price(**PLAIN).cost(usage) is None
@@ -129,6 +141,10 @@ def test_an_answer_without_a_rate_has_no_cost_and_never_0() -> None:
 
 COUNTS = st.none() | st.integers(0, 10**9)
 RATES = st.integers(0, 10**9)
+PARTS = (
+    *("cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "cache_audio_read_mtok", "input_audio_mtok"),
+    *("output_audio_mtok", "input_image_mtok", "output_image_mtok", "output_reasoning_mtok", "web_searches_kcount"),
+)
 
 
 @given(
@@ -169,7 +185,17 @@ def test_a_cost_is_the_exact_sum_over_the_parts(
 
 @given(
     st.builds(TokenUsage, *[COUNTS] * 12),
-    st.fixed_dictionaries(dict.fromkeys(("input_mtok", "output_mtok", "input_audio_mtok", "output_audio_mtok"), RATES)),
+    st.fixed_dictionaries(
+        dict.fromkeys(("input_mtok", "output_mtok"), RATES), optional=dict.fromkeys(("requests_kcount", *PARTS), RATES)
+    ),
+)
+@example(
+    TokenUsage(0, 100, reasoning=100, audio_output=100),
+    {"input_mtok": 0, "output_mtok": 10, "output_reasoning_mtok": 1, "output_audio_mtok": 1},
+)
+@example(
+    TokenUsage(0, 100, reasoning=60, audio_output=60, image_output=60),
+    {"input_mtok": 0, "output_mtok": 10, "output_reasoning_mtok": 0, "output_image_mtok": 0, "output_audio_mtok": 0},
 )
 def test_no_usage_has_a_cost_below_nothing(usage: TokenUsage, rates: dict[str, int]) -> None:
     cost = price(**rates).cost(usage)
