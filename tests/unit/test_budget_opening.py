@@ -225,6 +225,67 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     folder.release()
 
 
+@pytest.mark.parametrize("how", ["glimpse", "step"])
+def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: str) -> None:
+    """One request under it, which nobody but its worker sees; or some seconds, in which each budget was asked."""
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: day}]"})
+    folder = LedgerFolder(tmp_path, 1, 8192)
+    memory, wall_s, now_s = BudgetMemory(1000, 2), NOW_S, 1000.0
+
+    def fork(run: Callable[[], int]) -> int:
+        pid = os.fork()
+        if not pid:
+            code = 1
+            with contextlib.suppress(BaseException):
+                code = run()
+            os._exit(code)
+        return pid
+
+    opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork, wall_s=lambda: wall_s)
+
+    def look(after_s: float) -> bool:
+        """Return whether it was read."""
+        nonlocal now_s, wall_s
+        now_s, wall_s = now_s + after_s, wall_s + after_s
+        opening.look(settings.budgets, KeyChanges((), (), list), now_s)
+        if not opening.pid:
+            return False
+        assert os.waitpid(opening.pid, 0)[1] == 0
+        opening.died()
+        return True
+
+    opening.begin([], lambda: False, lambda _pid: None)
+    one, other = (BudgetTable(memory, n).budget(settings.budgets[0], "", "", NOW_S) for n in range(2))
+    for each, nano in ((one, 70), (other, 200)):
+        hold = each.hold(nano, NOW_S)
+        assert hold is not None
+        each.spend(hold, nano)
+        each.release(hold)
+    store = SqliteStore(tmp_path, days=30)
+    spend(store, (entry(1), 70), (entry(1), 200))
+    store.close()
+    assert not look(1) and not look(10)
+    if how == "step":
+        wall_s += 400 * DAY_S
+        assert not look(1) and look(3)
+    assert one.hold(5, NOW_S + 400 * DAY_S) is not None
+    if how == "step":
+        wall_s -= 400 * DAY_S
+    else:
+        assert one.spent(NOW_S) == 200 and memory.n_came_back == 1
+    assert not look(1) and look(3)
+    assert (one.spent(NOW_S), one.amounts(NOW_S)) == (270, (270, 0))
+
+    hold = other.hold(30, NOW_S)
+    assert hold is not None
+    other.spend(hold, 30)  # it is not in the ledger yet
+    assert one.hold(5, NOW_S + 400 * DAY_S) is not None and one.spent(NOW_S) == 300
+    assert not look(10), "a row that comes back later is no reason to read all again at once"
+    assert not look(60) and look(3)
+    assert one.spent(NOW_S) == 300, "nothing that was counted is taken back"
+    folder.release()
+
+
 @pytest.mark.slow
 def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> None:
     """A key is blocked and unblocked: its budget has counted calls before, and what came in between is added."""

@@ -11,7 +11,7 @@ import pytest
 
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetLabel, BudgetRule, BudgetScope
-from velox.shm.budget_table import BudgetMemory, BudgetTable, SharedBudget
+from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable, SharedBudget
 
 NOON = 1_795_435_200.0  # 2026-11-23T12:00Z
 DAY = 86_400
@@ -115,11 +115,47 @@ def test_case_08_window_begins_once_and_old_holds_never_touch_it() -> None:
 
 
 def test_case_08_process_whose_clock_is_behind_counts_in_the_new_window() -> None:
+    """By some minutes: it was read just before midnight, or set back a little."""
     ahead, behind = budgets(2, rule(tokens=100))
-    assert ahead.hold(60, NOON + DAY) is not None
-    assert behind.hold(60, NOON) is None
-    hold = behind.hold(40, NOON)
-    assert hold is not None and ahead.amounts(NOON + DAY) == (0, 100)
+    midnight = NOON + DAY / 2
+    assert ahead.hold(60, midnight) is not None
+    for before_s in (0.001, MOST_AHEAD_S):
+        assert behind.hold(60, midnight - before_s) is None
+    hold = behind.hold(40, midnight - 1)
+    assert hold is not None and ahead.amounts(midnight) == (0, 100)
+
+
+def test_clock_that_was_wrong_for_a_moment_moves_no_window_for_good() -> None:
+    """One process comes with a time that is far ahead: all go on in the window of now, with what the others had."""
+    memory = BudgetMemory(1000, 2)
+    one, other = budgets(2, rule(tokens=100), memory)
+    for each in (one, other):
+        hold = each.hold(30, NOON)
+        assert hold is not None
+        each.spend(hold, 30)
+        each.release(hold)
+    (row,) = memory.used_rows()
+    memory.set_base(row, one.window(NOON).number, 5)
+    open_call = one.hold(1, NOON)
+    assert open_call is not None
+    one.begin(open_call)
+    assert one.hold(1, NOON + 400 * DAY) is not None and memory.n_came_back == 0
+    one.release(open_call, 1)
+
+    (state,) = memory.states(NOON)
+    assert (state.spent, state.held, state.window) == (35, 0, one.window(NOON))
+    assert memory.n_came_back == 1, "what `one` had counted must be read from the ledger"
+    assert other.hold(66, NOON) is None and other.hold(1, NOON) is not None
+    assert memory.window_of(row)[1:] == (one.window(NOON).number, one.window(NOON).end_s)
+    assert one.hold(100, NOON + DAY) is not None and amounts(other, NOON + DAY) == (0, 100)
+    assert memory.n_came_back == 1
+
+
+def test_clock_that_is_set_back_by_a_day_counts_in_the_window_that_it_shows() -> None:
+    (one,) = budgets(1, rule(tokens=100))
+    assert one.hold(100, NOON) is not None
+    assert one.hold(100, NOON - DAY) is not None and one.window(NOON - DAY).end_s == NOON - DAY / 2
+    assert one.hold(1, NOON - DAY) is None
 
 
 def test_case_09_changed_limit_keeps_what_was_spent_and_another_period_is_another_budget() -> None:

@@ -5,6 +5,8 @@
     after a change of the budgets     the same for those that are new, while they count already
     when a budget is back             a blocked key, or a rule that was taken away, has its row from before, which has
                                       counted its part of what is kept: only the rest of it is added
+    after a step of the clock         the same for all of them: rows that were in another window for a moment have lost
+                                      what they had counted in this one
 
 Knows: which sums are asked for, which rows they belong to, and when. Does not know: how a store sums up (velox.ledger),
 or what a row is (shm/budget_table.py).
@@ -36,7 +38,7 @@ from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_budg
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import record_store
 from velox.settings import Settings
-from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.shm.budget_table import MOST_AHEAD_S, BudgetMemory, BudgetTable
 from velox.types import Budget, KeyEntry
 
 __all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
@@ -56,6 +58,8 @@ _START_S: Final = 10.0
 _LOOK_S: Final = 0.01
 # By then all workers count by a change, and the records of calls before it are kept.
 _SETTLED_S: Final = 2.0
+# Thousands of budgets come back one by one, as their next requests do; what the first reading found holds for all.
+_STEPPED_S: Final = 60.0
 
 
 def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
@@ -177,7 +181,9 @@ def read_spent(
                     more = spent.tokens if rule.budget.is_tokens else spent.nano
                     amounts[row] = (window, amounts.get(row, (window, 0))[1] + more)
     for row, (window, amount) in amounts.items():
-        memory.set_base(row, window.number, amount - counted.get(row, 0))
+        # Never less than before: calls that have just ended are counted, and kept in a moment.
+        base = max(amount - counted.get(row, 0), memory.base(row, window.number))
+        memory.set_base(row, window.number, base)
         memory.open_window(row, window)
     return len(amounts)
 
@@ -284,7 +290,7 @@ def _since(start_s: int, now_s: float) -> int:
 
 
 class BudgetOpening:
-    """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. fork: starts one."""
+    """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. fork: starts one. wall_s: Unix time."""
 
     def __init__(
         self,
@@ -294,7 +300,13 @@ class BudgetOpening:
         logger: logging.Logger,
         fork: Callable[[Callable[[], int]], int],
         start_s: float = _START_S,
+        *,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
+        self._wall_s: Final = wall_s
+        self._ahead_s: float | None = None  # of monotonic time
+        self._n_came_back = 0
+        self._next_step_s = 0.0
         self._start_s: Final = start_s
         self._book: Final = RuleBook()
         self._settings: Final = settings
@@ -341,7 +353,7 @@ class BudgetOpening:
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
-        self._due = (time.monotonic() + _SETTLED_S, time.time(), rules)
+        self._due = (time.monotonic() + _SETTLED_S, self._wall_s(), rules)
 
     def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
         """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic.
@@ -356,16 +368,30 @@ class BudgetOpening:
         if keys.gone or keys.come:
             fixed = {rule.identity for rule in self._fixed}
             new += [rule for rule in self._book.change(keys.gone, keys.come) if rule.identity not in fixed]
+        if self._has_stepped(now_s):
+            every = {rule.identity: rule for rule in (*self._fixed, *self._book.rules.values())}
+            new = list(every.values())
         if new:
             before = () if self._due is None else self._due[2]
             self._back.update(rule.identity for rule in new if rule.identity in self._had)
             self._had.update(rule.identity for rule in new)
-            self._due = (now_s + _SETTLED_S, time.time(), (*before, *new))
+            self._due = (now_s + _SETTLED_S, self._wall_s(), (*before, *new))
         if self._due is not None and now_s >= self._due[0] and not self.pid:
             _, changed_s, due = self._due
             self._due = None
             self.pid = self._fork(partial(self._read, due, keys.all(), changed_s, frozenset(self._back)))
             self._back.clear()
+
+    def _has_stepped(self, now_s: float) -> bool:
+        """Say whether the clock was set, by so much that budgets may have been in another window."""
+        ahead_s, n = self._wall_s() - now_s, self._memory.n_came_back
+        before_s, self._ahead_s = self._ahead_s, ahead_s
+        has_stepped = before_s is not None and abs(ahead_s - before_s) > MOST_AHEAD_S
+        # A step that was taken back at once is seen by what requests have made of it.
+        if has_stepped or (n != self._n_came_back and now_s >= self._next_step_s):
+            self._n_came_back, self._next_step_s = n, now_s + _STEPPED_S
+            return True
+        return False
 
     def died(self) -> None:
         """Note that the child was reaped."""
@@ -384,7 +410,7 @@ class BudgetOpening:
                 collector = Collector(self._folder.all, store, time.time)
                 while collector.collect():
                     pass
-            n = read_spent(self._memory, store, rules, keys, time.time(), changed_s, back)
+            n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
             store.close()
         except StoreError as exc:
             logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)

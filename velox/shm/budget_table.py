@@ -5,7 +5,8 @@ it (gateway/budgets.py).
 
 LAYOUT. A memfd; everything is an 8-byte cell.
 
-    gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them
+    gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them;
+                              how often a budget went back to a window before
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
@@ -25,7 +26,9 @@ is room for. Two that meet at the last amount both stand back, and try again.
 WINDOWS. A window has a number, which grows. A process that comes with a higher number than its cells have sets them to
 0 first, with the number 0 meanwhile: a reader counts only cells of the number that it asks for. What was held in a
 window is settled in that window; when that is over, nowhere. NUMBER is the highest one that anybody came with: a
-process whose clock is behind counts in that window, too.
+process whose clock is behind by some minutes counts in that window, too. Where it is further behind, one of the two
+clocks is or was wrong, and nobody can say which: it goes back to the window of its own time. What its cells had counted
+there is lost then, and read from the ledger as BASE (runtime/budget_opening.py, by `n_came_back`).
 
 BASE is what was spent before this gateway began to count, or elsewhere: its one writer reads it from the ledger. GRANT
 is how much of the limit this gateway may hold and spend, where several share it; ELSEWHERE is what the others spent and
@@ -50,6 +53,7 @@ from velox.shm.segment import CELL_BYTES, LINE_CELLS, shared_memory, whole_lines
 from velox.types import Budget
 
 __all__ = [
+    "MOST_AHEAD_S",
     "AlertCount",
     "BudgetMemory",
     "BudgetState",
@@ -63,6 +67,7 @@ __all__ = [
 # Cells of the gateway's line.
 _OVERFLOWED: Final = 0
 _ALERTS: Final = 1  # and the next ones, by AlertCount
+_CAME_BACK: Final = 5
 
 # Shared cells of a row.
 _LIMIT: Final = 0
@@ -86,6 +91,9 @@ _N_ARRAYS: Final = 4
 _PROBES: Final = 64
 _MOST: Final = 1 << 61  # no sum of blocks wraps around
 _TRIES: Final = 4
+# A window may begin so much later than it is now: the clock was set back a little, or a request that is slow comes at
+# midnight with the time of before.
+MOST_AHEAD_S: Final = 300
 
 
 class BudgetState(NamedTuple):
@@ -176,6 +184,11 @@ class BudgetMemory:
         """How many there were."""
         return self.cells[_ALERTS + what]
 
+    @property
+    def n_came_back(self) -> int:
+        """How often a budget went back to a window before, because of a clock that was wrong."""
+        return self.cells[_CAME_BACK]
+
     def tag(self, *parts: str) -> tuple[int, bytes]:
         """Return the tag of a row, and a name that is the same in all gateways."""
         text = b"".join(len(data).to_bytes(4, "big") + data for data in map(_bytes, parts))
@@ -208,10 +221,6 @@ class BudgetMemory:
         """Return where a row begins."""
         return self._rows_first + row * self._row_cells
 
-    def raise_number(self, row: int, seen: int, number: int) -> None:
-        """Set NUMBER of a row, if it is still what was seen."""
-        self._atomic.cas_u64((self.first_cell(row) + _NUMBER) * CELL_BYTES, seen, number)
-
     def used_rows(self) -> Iterator[int]:
         """Return the rows that budgets have."""
         fence()
@@ -233,13 +242,26 @@ class BudgetMemory:
         self.cells[first + _BASE] = min(max(amount, 0), _MOST)
         self.cells[first + _BASE_NUMBER] = number
 
+    def base(self, row: int, number: int) -> int:
+        """Return what is noted as spent in a window before the row was."""
+        first = self.first_cell(row)
+        return self.cells[first + _BASE] if self.cells[first + _BASE_NUMBER] == number else 0
+
     def open_window(self, row: int, window: BudgetWindow) -> None:
         """Note a window as the open one, if it is later than that."""
-        first = self.first_cell(row)
-        latest = self.cells[first + _NUMBER]
+        latest = self.cells[self.first_cell(row) + _NUMBER]
         if window.number > latest:
-            self.cells[first + _END] = window.end_s or 0
-            self.raise_number(row, latest, window.number)
+            self._set_window(row, latest, window)
+
+    def come_back(self, row: int, seen: int, window: BudgetWindow) -> None:
+        """Note an earlier window as the open one, if that is still what was seen."""
+        if self._set_window(row, seen, window):
+            self._atomic.fetch_add_u64(_CAME_BACK * CELL_BYTES, 1)
+
+    def _set_window(self, row: int, seen: int, window: BudgetWindow) -> bool:
+        first = self.first_cell(row)
+        self.cells[first + _END] = window.end_s or 0
+        return self._atomic.cas_u64((first + _NUMBER) * CELL_BYTES, seen, window.number) == seen
 
     def tell(self, row: int, number: int, told: Told) -> None:
         """Note what Redis said of a window. For the keeper of leases."""
@@ -265,7 +287,7 @@ class BudgetMemory:
         return Told(cells[first + _GRANT], *elsewhere, cells[first + _TOLD_NS])
 
     def window_of(self, row: int) -> tuple[int, int, int]:
-        """Return the limit, and of the latest window that anybody came with the number (0: none) and end (0: never)."""
+        """Return the limit, and of the open window the number (0: none) and end (0: never)."""
         first, cells = self.first_cell(row), self.cells
         return cells[first + _LIMIT], cells[first + _NUMBER], cells[first + _END]
 
@@ -337,7 +359,7 @@ class BudgetMemory:
         first = self.first_cell(row)
         limit, number, end_s = (self.cells[first + at] for at in (_LIMIT, _NUMBER, _END))
         window = window_at(label.budget(limit), now_s)
-        if number > window.number:  # this process's clock is behind
+        if number > window.number and number - 1 - now_s <= MOST_AHEAD_S:  # as in SharedBudget.window()
             window = BudgetWindow(number - 1, end_s or None)
         spent, held = self.amounts(row, window.number)
         told = self.told(row, window.number)
@@ -443,8 +465,10 @@ class SharedBudget:
         number, latest = window.number, cells[first + _NUMBER]
         if number > latest:
             self._memory.open_window(self._row, window)
-        elif number < latest:  # the clock was set back
-            return BudgetWindow(latest - 1, cells[first + _END] or None)
+        elif number < latest:
+            if latest - 1 - now_s <= MOST_AHEAD_S:
+                return BudgetWindow(latest - 1, cells[first + _END] or None)
+            self._memory.come_back(self._row, latest, window)
         return window
 
     def hold(self, amount: int, now_s: float) -> Hold | None:
