@@ -6,12 +6,13 @@ Knows: how far each ring has been read, and what is done about records that can'
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from velox.ledger.record import Call, NamePart, NameParts, read_body
-from velox.ledger.store import NOTHING, Batch, Numbered, Store, Sums
-from velox.shm.record_ring import RecordRing
+from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
+from velox.shm.record_ring import RecordRing, RingError
 
 __all__ = ["MOST_OF_BATCH", "Collector"]
 
@@ -54,7 +55,8 @@ class _RingReader:
     def __init__(self, ring: RecordRing, store: Store) -> None:
         self.ring: Final = ring
         # A store that is new, or another one than before, knows nothing of what the ring has let go.
-        self.position = max(store.position(ring.name), ring.tail)
+        self.position = max(_safe_position(ring, store), ring.tail)
+        ring.free(self.position)
         self._names: Final = NameParts(store.names(ring.name))
         self._dropped = NOTHING
         self._waits_since_s = 0.0  # for a record that can't be read
@@ -94,6 +96,28 @@ class _RingReader:
         if not self._waits_since_s:
             self._waits_since_s = now_s
         return abs(now_s - self._waits_since_s) >= _DAMAGED_AFTER_S
+
+
+def _safe_position(ring: RecordRing, store: Store) -> int:
+    """Return the number of the first record that the store does not have. Raises StoreError.
+
+    If it has more than writers had left before this start, the file of the ring is older than the store: after a power
+    failure, or out of a backup. Then it has all that they left, and what has the numbers above that now is new. Under
+    another name it is not taken for what is there: not by the files of days either, which have positions of their own.
+    """
+    left, position = ring.left, store.position(ring.name)
+    end = ring.head if left is None else left
+    try:
+        if position > end:
+            identity = secrets.randbits(64)
+            store.renew(ring.name, ring.name_with(identity), end)
+            ring.rename(identity)
+            return end
+        if left is not None:
+            ring.compared()
+    except RingError as exc:
+        raise StoreError(str(exc)) from exc
+    return position
 
 
 def _dropped(ring: RecordRing) -> Sums:

@@ -116,6 +116,12 @@ _PARTITIONS: Final = (
     "SELECT c.relname FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid WHERE inhparent = 'velox_call'::regclass"
     " ORDER BY c.relname"
 )
+_RENEW: Final = (
+    "INSERT INTO velox_ring SELECT gateway, $3, $4, 0, dropped FROM velox_ring WHERE gateway = $1 AND name = $2"
+)
+_RENEW_NAMES: Final = (
+    "INSERT INTO velox_name SELECT gateway, $3, number, text FROM velox_name WHERE gateway = $1 AND ring = $2"
+)
 # Of all advisory locks of a database, ours for partitions: "vdays" in ASCII.
 _PARTITION_LOCK: Final = 0x7664617973
 
@@ -148,6 +154,12 @@ class PostgresStore:
         """Return the texts that records of a ring refer to, by number, oldest first."""
         sql = "SELECT number, text FROM velox_name WHERE gateway = $1 AND ring = $2 ORDER BY number"
         return {int(number): str(text) for number, text in self._database.rows(sql, self._gateway, ring)}
+
+    def renew(self, ring: str, name: str, position: int) -> None:
+        """Know a ring by another name, too: all before `position` is safe, what the old name has else holds for it."""
+        with self._database.transaction() as transaction:
+            transaction.execute(_RENEW, self._gateway, ring, name, position)
+            transaction.execute(_RENEW_NAMES, self._gateway, ring, name)
 
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""

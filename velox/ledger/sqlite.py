@@ -148,6 +148,13 @@ class SqliteStore:
             rows = self._sums.execute("SELECT number, text FROM name WHERE ring = ? ORDER BY number", (ring,))
             return dict(rows.fetchall())
 
+    def renew(self, ring: str, name: str, position: int) -> None:
+        """Know a ring by another name, too: all before `position` is safe, what the old name has else holds for it."""
+        sums = self._sums
+        with failing(self._folder / "ledger.db"), transaction(sums):
+            sums.execute("INSERT INTO ring SELECT ?, ?, 0, dropped FROM ring WHERE name = ?", (name, position, ring))
+            sums.execute("INSERT INTO name SELECT ?, number, text FROM name WHERE ring = ?", (name, ring))
+
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
         by_day: dict[str, list[Numbered]] = {}

@@ -122,6 +122,12 @@ class Store(Protocol):
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
 
+    def renew(self, ring: str, name: str, position: int) -> None:
+        """Know a ring by another name, too: all before `position` is safe, what the old name has else holds for it.
+
+        What the old name stands for stays as it is.
+        """
+
     def add(self, batch: Batch) -> None:
         """Keep records: all of them are safe when this returns. A batch may come again, whole or in part."""
 

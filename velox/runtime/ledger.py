@@ -94,7 +94,7 @@ class LedgerLoop:
                 self._alerts.turn(time.monotonic(), time.time())
             pause_s = 0.0 if has_more else _TURN_S if is_well else _RETRY_S
             poll.poll(pause_s * 1000)
-        while self._turn() and self._collector is not None and self._collector.n_waiting:
+        while self._turn() and self._collector is not None and self._collector.n_waiting > 0:
             pass
         self._close()
         if self._keys is not None:

@@ -35,6 +35,7 @@ class LedgerFolder:
         names = {f"{block}.ring" for block in range(blocks)}
         self._others: Final = [RecordRing(each, 1) for each in sorted(path.glob("*.ring")) if each.name not in names]
         for ring in self.all:
+            ring.start()
             ring.recover()
 
     def __repr__(self) -> str:

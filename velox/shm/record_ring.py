@@ -9,8 +9,13 @@ know: what a record means (ledger/record.py).
 
 The file is mapped with MAP_SHARED: what a process has written is there when it is killed at the next instruction. A
 record ends in a CRC-32 that begins with its sequence number, so a record that is torn, older, or not there yet is never
-taken for a whole one, whichever order a processor stores its bytes in. After a power failure the kernel may have
-written some pages and not others: what is damaged is counted and left out.
+taken for a whole one, whichever order a processor stores its bytes in.
+
+After a power failure the kernel may have written some pages and not others: what is damaged is counted and left out.
+The header's page may be older than the records, and than what the reader's store has of them; so may a file be that
+came out of a backup. start() finds the whole records that the header does not count, and notes where the writers before
+it had come to. A reader compares that with its store before it reads. A file that is older gets another name: numbers
+that the store has seen come again, for other records.
 
 The disk space is taken when the file is made: a page that can't be had later would kill the writer with SIGBUS.
 """
@@ -32,10 +37,12 @@ BODY_BYTES: Final = 124  # and a CRC-32
 _OPEN_RECORDS: Final = 4096
 _NAMES_OF_CALL: Final = 64  # records: more than a call and all of its names may take
 _PAGE: Final = 4096
+_RECORDS_OF_PAGE: Final = _PAGE // RECORD_BYTES
 _RING_AT: Final = _PAGE + _OPEN_RECORDS * RECORD_BYTES
 _MAGIC: Final = int.from_bytes(b"VELOXRG1", "little")
 _NONE: Final = bytes(RECORD_BYTES)
 _MASK: Final = 0xFFFF_FFFF
+_MOST_TOTAL: Final = (1 << 63) - 1
 # The CRC of an open record begins with this: it can't be taken for one of the ring.
 _OPEN: Final = 0x4F50_454E
 
@@ -50,6 +57,9 @@ _N_NAMES: Final = 6  # numbers that names have got; the writer's
 _IDENTITY: Final = 7  # a random number: no other ring has it
 _TOTALS: Final = 8  # sums over what was dropped, as its writer counts them
 N_TOTALS: Final = 8
+# 1 + the head as the writers before the last start had left it; 0: a reader has compared that with its store. The
+# supervisor's, then the reader's.
+_LEFT: Final = _TOTALS + N_TOTALS
 
 
 class RingError(Exception):
@@ -59,23 +69,51 @@ class RingError(Exception):
 class RecordRing:
     """One ring, as its writer and as its reader.
 
-    path: its file, which is made if it is not there. n_records: of a new one; one that is there keeps its own. name: of
-    the file, and what makes it another one than any before it.
+    path: its file, which is made if it is not there. n_records: of a new one; one that is there keeps its own.
     """
 
-    __slots__ = ("_cells", "_free", "_head", "_memory", "n_records", "name")
+    __slots__ = ("_cells", "_free", "_head", "_memory", "_path", "n_records")
 
     def __init__(self, path: Path, n_records: int) -> None:
         memory = _mapped(path, n_records)
+        self._path: Final = path
         self._memory: Final = memory
         self._cells: Final = memoryview(memory)[:_PAGE].cast("Q")
-        self.name: Final = f"{path.stem}-{self._cells[_IDENTITY]:016x}"
         self.n_records: Final = self._cells[_N_RECORDS]
         self._head = self._cells[_HEAD]
         self._free: list[int] = []  # places of open calls that nobody has
 
     def __repr__(self) -> str:
         return f"<RecordRing {self.name} {self.tail}..{self.head}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the file, and what makes it another one than any before it."""
+        return self.name_with(self._cells[_IDENTITY])
+
+    def name_with(self, identity: int) -> str:
+        """Return the name that it would have with another identity."""
+        return f"{self._path.stem}-{identity:016x}"
+
+    # -- the supervisor, before any other process uses it ----------------------------------------
+
+    def start(self) -> None:
+        """Count all whole records that are there, and note for the reader where they end.
+
+        Pages are written as a whole: one that was written after its last record was put has its first one, too.
+        """
+        cells, n = self._cells, self.n_records
+        number = head = cells[_HEAD]
+        end = cells[_TAIL] + n
+        while number < end:
+            if self._record(number) is not None:
+                number = head = number + 1
+            else:
+                at = number % n
+                number += min(_RECORDS_OF_PAGE - at % _RECORDS_OF_PAGE, n - at)
+        self._head = cells[_HEAD] = head
+        if not cells[_LEFT]:  # else no reader has had a store since the last start
+            cells[_LEFT] = head + 1
 
     # -- the writer -----------------------------------------------------------------------------
 
@@ -106,7 +144,7 @@ class RecordRing:
     def add_dropped(self, totals: Sequence[int]) -> None:
         """Add what a dropped record would have told to the sums that are kept of them: at most N_TOTALS."""
         for at, n in enumerate(totals, _TOTALS):
-            self._cells[at] += n
+            self._cells[at] = min(max(self._cells[at] + n, 0), _MOST_TOTAL)
 
     @property
     def is_full(self) -> bool:
@@ -166,6 +204,27 @@ class RecordRing:
     def tail(self) -> int:
         """The number of the first record that is kept for the reader."""
         return self._cells[_TAIL]
+
+    @property
+    def left(self) -> int | None:
+        """The number after the last record of the writers before the last start; None: that was compared()."""
+        return self._cells[_LEFT] - 1 if self._cells[_LEFT] else None
+
+    def compared(self) -> None:
+        """Note that the store knows no record that the writers before the last start have not left. Raises RingError.
+
+        On the disk, too: after a power failure the head of this moment must not be compared with a later store.
+        """
+        self._cells[_LEFT] = 0
+        try:
+            self._memory.flush(0, _PAGE)
+        except OSError as exc:
+            raise RingError(f"{self._path}: {exc.strerror}") from exc
+
+    def rename(self, identity: int) -> None:
+        """Have another name from now on, which the store knows already. Raises RingError."""
+        self._cells[_IDENTITY] = identity
+        self.compared()
 
     @property
     def n_dropped(self) -> int:

@@ -17,6 +17,7 @@ from velox.ledger.record import Call, Flag, NameParts, Tokens, call_body, read_b
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
 from velox.ledger.store import Batch, Dimension, Numbered, Question, StoreError, Sums
+from velox.ledger.writer import CallWriter
 from velox.shm.record_ring import RecordRing
 
 DAY_S = 86_400
@@ -373,6 +374,117 @@ def test_ring_made_again_begins_anew(tmp_path: Path) -> None:
     collect(tmp_path, path)
 
     assert [call.number for call in kept(tmp_path)] == list(range(6))
+
+
+class LostPower:
+    """A ring whose calls 0 to 29 are safe, after a power failure: its header is of the time when it had ten of them.
+
+    has_records: the kernel had written their pages. start() and write() are a worker that comes then, with its own key.
+    """
+
+    def __init__(self, folder: Path, *, has_records: bool) -> None:
+        self.folder, self.path = folder, folder / "0.ring"
+        writer = writer_of(self.path)
+        for n in range(10):
+            write(writer, made_call(n))
+        collect(folder, self.path)
+        before = self.path.read_bytes()
+        for n in range(10, 30):
+            write(writer, made_call(n, key=f"{n:016x} old", model=f"old-{n}"))
+        collect(folder, self.path)
+        if has_records:
+            with self.path.open("r+b") as file:
+                file.write(before[:4096])
+        else:
+            self.path.write_bytes(before)
+        self.n_calls = 30
+
+    def start(self) -> None:
+        """Be the supervisor, then a worker that begins."""
+        self.ring = RecordRing(self.path, 1)
+        self.ring.start()
+        self.ring.recover()
+        self._writer = CallWriter(self.ring, 0xBBBB)
+
+    def write(self, n: int) -> None:
+        for number in range(self.n_calls, self.n_calls + n):
+            write(self._writer, made_call(number, process=0xBBBB, key="8899aabbccddeeff new", team="new", model="new"))
+        self.n_calls += n
+
+    def check(self) -> None:
+        """All calls are kept once, each under its own key."""
+        while collect(self.folder, self.path):
+            pass
+        calls = kept(self.folder)
+        assert sorted(call.number for call in calls) == list(range(self.n_calls))
+        for call in calls:
+            wanted = "0011223344556677 ada" if call.number < 10 else f"{call.number:016x} old"
+            assert call.key == ("8899aabbccddeeff new" if call.process == 0xBBBB else wanted)
+        assert total(self.folder).n == self.n_calls
+        assert self.ring.head == self.ring.tail
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_header_older_than_the_store_loses_no_call(tmp_path: Path, has_records: bool) -> None:
+    """The store has synced what it has, nobody has synced the ring. What comes now is another call, and key."""
+    lost = LostPower(tmp_path, has_records=has_records)
+    lost.start()
+    lost.write(5)
+    collect(tmp_path, lost.path)
+    lost.write(200)
+    lost.check()
+
+
+def test_header_older_than_the_store_is_known_when_the_store_comes_late(tmp_path: Path) -> None:
+    """It was away: meanwhile the ring has had more records than the store knew, and another start."""
+    lost = LostPower(tmp_path, has_records=False)
+    lost.start()
+    lost.write(100)
+    lost.start()
+    lost.write(100)
+    lost.check()
+
+
+def test_reader_killed_while_it_renames_a_ring_does_it_again(tmp_path: Path) -> None:
+    """The store knew the other name already, the ring did not."""
+    lost = LostPower(tmp_path, has_records=False)
+    lost.start()
+    lost.write(3)
+    assert lost.ring.left is not None
+    store = store_of(tmp_path)
+    store.renew(lost.ring.name, lost.ring.name_with(7), lost.ring.left)
+    store.close()
+    lost.check()
+
+
+def test_second_power_failure_finds_the_new_name(tmp_path: Path) -> None:
+    """The new name is on the disk before anything is kept under it: what is read back is never older than that."""
+    lost = LostPower(tmp_path, has_records=False)
+    lost.start()
+    Collector([RecordRing(lost.path, 1)], store_of(tmp_path), lambda: NOON_S)
+    before = lost.path.read_bytes()
+    lost.write(100)
+    collect(tmp_path, lost.path)
+    lost.path.write_bytes(before)
+    lost.start()
+    lost.write(20)
+    lost.check()
+
+
+def test_ring_that_is_as_the_store_knows_it_keeps_its_name(tmp_path: Path) -> None:
+    """After any other start. What is safe, and was not let go of yet, is let go of."""
+    path = tmp_path / "0.ring"
+    write(writer_of(path), made_call(1))
+    before = path.read_bytes()
+    collect(tmp_path, path)
+    path.write_bytes(before)  # killed before the ring knew
+    ring = RecordRing(path, 1)
+    name = ring.name
+    ring.start()
+    assert ring.tail == 0
+    assert collect(tmp_path, path) == 0
+    assert (ring.name, ring.left, ring.tail) == (name, None, ring.head)
+    assert total(tmp_path).n == 1
 
 
 def test_store_that_is_new_takes_what_the_ring_still_has(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from tests.unit.ledger.made import made_call, write
+from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch
 from velox.ledger.writer import CallWriter
@@ -42,6 +42,22 @@ class BusyStore(SqliteStore):
         assert self.n_batches < 20, "a turn never ends"
         if self._turns.n_left >= 0:
             write(self._writer, made_call(self.n_batches))
+
+
+def test_process_ends_where_the_store_is_ahead_of_the_ring(tmp_path: Path) -> None:
+    """As after a power failure: nothing waits there, and it does not wait for it."""
+    settings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0)
+    folder = LedgerFolder(tmp_path, 1, 1000)
+    store = SqliteStore(tmp_path, days=30)
+    store.add(Batch(folder[0].name, 100, [], {}, NOON_S))
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, None, lambda _settings: store).run([15])
+
+    assert folder[0].left is None
+    os.close(wake_read)
+    os.close(wake_write)
+    folder.release()
 
 
 def test_rows_that_come_during_a_commit_wait_for_the_next_turn(tmp_path: Path) -> None:

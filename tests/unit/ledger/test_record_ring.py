@@ -96,6 +96,85 @@ def test_record_without_its_count_is_kept(tmp_path: Path) -> None:
     assert _read(RecordRing(path, 8)) == [_body(1), _body(2), _body(3)]
 
 
+def _older_header(path: Path, header: bytes) -> None:
+    """Be a power failure before which the kernel had written all pages but the first one."""
+    with path.open("r+b") as file:
+        file.write(header)
+
+
+@pytest.mark.parametrize("n_records", [150, 256])
+@pytest.mark.parametrize("n_before", [0, 100])
+def test_records_that_an_older_header_does_not_count_are_found(tmp_path: Path, n_records: int, n_before: int) -> None:
+    """Also behind a page that was not written, and over the end of the ring. Twice finds no more."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path, n_records)
+    for n in range(n_before):
+        ring.put(_body(n))
+    ring.free(n_before)
+    header = path.read_bytes()[:4096]
+    for n in range(n_before, n_before + 130):
+        ring.put(_body(n))
+    _older_header(path, header)
+    page = (n_before + 32) // 32
+    lost = [n for n in range(n_before, n_before + 130) if n % n_records // 32 == page]
+    with path.open("r+b") as file:
+        file.seek(_RING_AT + lost[0] % n_records * RECORD_BYTES)
+        file.write(bytes(len(lost) * RECORD_BYTES))
+
+    for _ in range(2):
+        ring = RecordRing(path, 1)
+        ring.start()
+        ring.recover()
+        assert (ring.head, ring.left) == (n_before + 130, n_before + 130)
+        expected = [None if n in lost else _body(n) for n in range(n_before, n_before + 130)]
+        assert _read(ring) == expected
+
+
+def test_records_of_the_round_before_are_not_found(tmp_path: Path) -> None:
+    """They lie where the next ones will."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path, 64)
+    for n in range(100):
+        ring.put(_body(n))
+        ring.free(n + 1)
+    ring = RecordRing(path, 1)
+    ring.start()
+
+    assert (ring.head, ring.left) == (100, 100)
+
+
+def test_what_was_left_is_known_until_a_reader_has_compared_it(tmp_path: Path) -> None:
+    """Without a store it stays what it was at the first start, however much comes behind it."""
+    path = tmp_path / "0.ring"
+    _writer(path).put(_body(1))
+    for n in range(2, 5):
+        ring = RecordRing(path, 1)
+        ring.start()
+        ring.begin()
+        ring.put(_body(n))
+        assert ring.left == 1
+    RecordRing(path, 1).compared()
+    assert ring.left is None
+
+    ring = RecordRing(path, 1)
+    ring.start()
+    assert ring.left == 4
+
+
+def test_ring_with_another_identity_has_another_name(tmp_path: Path) -> None:
+    """In all processes that have it; its records stay."""
+    path = tmp_path / "0.ring"
+    writer = _writer(path)
+    writer.start()
+    writer.put(_body(1))
+    reader = RecordRing(path, 1)
+    before = reader.name
+    reader.rename(7)
+
+    assert before != reader.name == reader.name_with(7) == writer.name == "0-0000000000000007"
+    assert writer.left is None and _read(writer) == [_body(1)]
+
+
 @pytest.mark.parametrize("at", range(RECORD_BYTES))
 def test_torn_record_is_not_taken(tmp_path: Path, at: int) -> None:
     """Any byte of it that is not what was written."""

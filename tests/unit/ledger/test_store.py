@@ -200,6 +200,19 @@ def test_what_rings_dropped_is_in_the_sums_once(store: Store) -> None:
     assert total(store).input == 50
 
 
+def test_ring_goes_on_under_another_name(store: Store) -> None:
+    """With its names, and what it had dropped; its numbers begin again, also where a day has calls of the old name."""
+    store.add(batch([made_call(n) for n in range(9)], names={1: "a", 2: "b"}, dropped=Sums(3, input=30)))
+    store.renew("0.ring", "0.ring-2", 4)
+
+    assert (store.position("0.ring"), store.position("0.ring-2")) == (9, 4)
+    assert store.names("0.ring-2") == {1: "a", 2: "b"} == store.names("0.ring")
+    store.add(batch([made_call(9), made_call(10)], 4, "0.ring-2", names={2: "c"}, dropped=Sums(5, input=50)))
+    assert [call.number for call in kept(store)] == list(range(11))
+    assert (total(store).n, store.position("0.ring-2")) == (11 + 5, 6)
+    assert (store.names("0.ring-2"), store.names("0.ring")) == ({1: "a", 2: "c"}, {1: "a", 2: "b"})
+
+
 def test_names_are_as_many_as_may_be_referred_to(store: Store) -> None:
     store.add(batch([], 1, names={n: f"name {n}" for n in range(1, 10)}))
     store.add(batch([], 2, names={KEPT_NAMES + 5: "new", 7: "again"}))
