@@ -6,6 +6,7 @@ Knows: how far each ring has been read, and what is done about records that can'
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -54,12 +55,14 @@ class _RingReader:
 
     def __init__(self, ring: RecordRing, store: Store) -> None:
         self.ring: Final = ring
+        left = ring.left  # by writers that are dead: no record of theirs is on its way
         # A store that is new, or another one than before, knows nothing of what the ring has let go.
         self.position = max(_safe_position(ring, store), ring.tail)
         ring.free(self.position)
         self._names: Final = NameParts(store.names(ring.name))
         self._dropped = NOTHING
-        self._waits_since_s = 0.0  # for a record that can't be read
+        # Records before this number that can't be read are given time since then.
+        self._waits_before, self._waits_since_s = left or 0, -math.inf
 
     def read(self, now_s: float) -> Batch | None:
         """Return what has come; None: nothing."""
@@ -69,7 +72,7 @@ class _RingReader:
         n_damaged = 0
         for body in ring.read(number, MOST_OF_BATCH):
             if body is None:
-                if not self._is_damaged(now_s):
+                if not self._is_damaged(number, now_s):
                     break
                 n_damaged += 1
             else:
@@ -81,7 +84,6 @@ class _RingReader:
                     if text is not None:
                         names[found.number] = text
             number += 1
-            self._waits_since_s = 0.0
         dropped = _dropped(ring)
         if number == self.position and dropped == self._dropped:
             return None
@@ -92,9 +94,10 @@ class _RingReader:
         self.position, self._dropped = batch.end, batch.dropped
         self.ring.free(batch.end)
 
-    def _is_damaged(self, now_s: float) -> bool:
-        if not self._waits_since_s:
-            self._waits_since_s = now_s
+    def _is_damaged(self, number: int, now_s: float) -> bool:
+        """Tell whether a record that can't be read was counted so long ago that it should be there."""
+        if number >= self._waits_before:
+            self._waits_before, self._waits_since_s = self.ring.head, now_s
         return abs(now_s - self._waits_since_s) >= _DAMAGED_AFTER_S
 
 

@@ -362,6 +362,62 @@ def test_damaged_record_is_left_out_after_a_while(tmp_path: Path) -> None:
     assert damaged == 1
 
 
+def damage(path: Path, records: range) -> None:
+    """Have pages of the ring not written."""
+    with path.open("r+b") as file:
+        for number in records:
+            file.seek(4096 + 4096 * 128 + number * 128)
+            file.write(bytes(128))
+
+
+def test_damaged_records_that_were_counted_at_once_are_waited_for_once(tmp_path: Path) -> None:
+    """Wherever they are. One that is counted meanwhile has a second of its own."""
+    path, now_s = tmp_path / "0.ring", [float(NOON_S)]
+    writer = writer_of(path)
+    for n in range(100):
+        write(writer, made_call(n))
+    n_records = RecordRing(path, 1).head
+    damage(path, range(32, 64))
+    damage(path, range(96, 98))
+    store = store_of(tmp_path)
+    collector = Collector([RecordRing(path, 1)], store, lambda: now_s[0])
+    assert collector.collect() == 32 and collector.collect() == 0
+    now_s[0] += 0.5
+    write(writer, made_call(100))
+    write(writer, made_call(101))
+    damage(path, range(n_records, n_records + 1))
+    now_s[0] += 0.5
+
+    assert collector.collect() == n_records - 32
+    assert collector.n_waiting == 2 and collector.collect() == 0
+    now_s[0] += 1.0
+    assert collector.collect() == 2 and collector.n_waiting == 0
+    (damaged,) = sqlite3.connect(tmp_path / "ledger.db").execute("SELECT damaged FROM ring").fetchone()
+    assert damaged == 35 and total(tmp_path).n == 102 - 35
+
+
+def test_damaged_records_of_dead_writers_are_not_waited_for(tmp_path: Path) -> None:
+    """At a start: budgets are read behind them. What is counted from then on may be on its way."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path)
+    for n in range(100):
+        write(writer, made_call(n))
+    damage(path, range(32, 64))
+    damage(path, range(96, 98))
+    ring = RecordRing(path, 1)
+    ring.start()
+    ring.recover()
+    n_left = ring.head
+    write(CallWriter(ring, 0xBBBB), made_call(100, process=0xBBBB))
+    damage(path, range(n_left, n_left + 1))
+
+    store = store_of(tmp_path)
+    collector = Collector([RecordRing(path, 1)], store, lambda: NOON_S)
+    assert collector.collect() == n_left
+    assert collector.collect() == 0 < collector.n_waiting
+    assert total(tmp_path).n == 100 - 34
+
+
 def test_ring_made_again_begins_anew(tmp_path: Path) -> None:
     """Its numbers are below those that the store has seen of the one before."""
     path = tmp_path / "0.ring"
