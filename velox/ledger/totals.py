@@ -68,8 +68,10 @@ def added(batch: Batch, calls: Sequence[Call], dropped: Sums) -> Added:
     """Return what a batch adds, of whose calls these count. dropped: what of the ring's was counted before."""
     totals = _rows((_group(call), call) for call in calls)
     by_tag = _rows(((*_group(call), tag), call) for call in calls for tag in dict.fromkeys(call.tags))
-    more = Sums(*(new - old for new, old in zip(batch.dropped, dropped, strict=True)))
-    if more.n:
+    # One after the other is counted, so a call's cost may come in the batch after its number. After a power failure the
+    # ring may know less than it did: then it has begun to count again from there.
+    more = Sums(*(max(new - old, 0) for new, old in zip(batch.dropped, dropped, strict=True)))
+    if any(more):
         for period, seconds in PERIODS.items():
             totals.append((period, batch.time_s // seconds * seconds, _DROPPED, "", "", "", "", *more))
     return Added(totals, by_tag)

@@ -200,6 +200,23 @@ def test_what_rings_dropped_is_in_the_sums_once(store: Store) -> None:
     assert total(store).input == 50
 
 
+def test_what_was_dropped_is_counted_though_it_is_read_in_between(store: Store) -> None:
+    """A worker adds one number after the other: here the ledger's process looks after the first."""
+    store.add(batch([], 1, dropped=Sums(1)))
+    store.add(batch([], 1, dropped=Sums(1, input=100, output=200, cost_nano=5_000_000)))
+
+    assert total(store) == Sums(1, input=100, output=200, cost_nano=5_000_000)
+    assert groups(store, "key") == {("(not recorded)",): 1}
+
+
+def test_ring_that_knows_less_of_what_it_dropped_takes_nothing_back(store: Store) -> None:
+    """Its header is older than the store, after a power failure."""
+    for n, cost_nano in ((3, 30), (2, 20), (4, 40)):
+        store.add(batch([], 1, dropped=Sums(n, cost_nano=cost_nano)))
+
+    assert total(store) == Sums(5, cost_nano=50)
+
+
 def test_ring_goes_on_under_another_name(store: Store) -> None:
     """With its names, and what it had dropped; its numbers begin again, also where a day has calls of the old name."""
     store.add(batch([made_call(n) for n in range(9)], names={1: "a", 2: "b"}, dropped=Sums(3, input=30)))
