@@ -24,6 +24,7 @@ from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Ques
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
+    MOST_OF_SUM,
     US,
     added,
     carried,
@@ -38,7 +39,7 @@ __all__ = ["PostgresStore", "numbered", "safe_text"]
 
 _DAY_US: Final = DAY_S * US
 _PAGE: Final = 5000
-# Sums of money may be larger than a call's cost can be; sums of tokens are never near 2**63.
+# Sums of money may be larger than a call's cost can be; of all others 2**63 is as good as more.
 _COUNTS: Final = ", ".join(f"{name} bigint NOT NULL" for name in Sums._fields[:-1]) + ", cost_nano numeric NOT NULL"
 _NAMES: Final = ("key", "team", '"user"', "upstream", "model")
 _GROUP: Final = "gateway text NOT NULL, period text NOT NULL, start bigint NOT NULL, " + ", ".join(
@@ -89,7 +90,9 @@ def _arrays(types: Iterable[str]) -> str:
 
 def _adding(table: str, tags: Sequence[str], key: str) -> str:
     types = (*_GROUP_TYPES, *tags, *_SUM_TYPES)
-    sums = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in Sums._fields)
+    cost, grown = Sums._fields[-1], "{0} = least({1}.{0}::numeric + excluded.{0}, {2})::bigint"
+    sums = ", ".join(grown.format(name, table, MOST_OF_SUM) for name in Sums._fields[:-1])
+    sums += f", {cost} = {table}.{cost} + excluded.{cost}"
     return f"INSERT INTO {table} SELECT * FROM unnest({_arrays(types)}) ON CONFLICT ({key}) DO UPDATE SET {sums}"
 
 
@@ -205,7 +208,11 @@ class PostgresStore:
             group = (self._gateway, *map(_asked, row[:-n]))
             found[group] = Sums(*row[-n:]).plus(found.get(group, NOTHING))
         if found:
-            columns = zip(*((*group, *sums) for group, sums in found.items()), strict=True)
+            rows = [
+                (*group, *(min(each, MOST_OF_SUM) for each in sums[:-1]), sums.cost_nano)
+                for group, sums in found.items()
+            ]
+            columns = zip(*rows, strict=True)
             transaction.execute(sql, *map(list, columns))
 
     def _make_partitions(self, days: set[int]) -> None:

@@ -45,6 +45,9 @@ _KEY_ID: Final = re.compile(rf"([0-9a-f]{{{KEY_ID_CHARS}}})(?: |\Z)")
 _NAME: Final = 1
 _CALL: Final = 2
 _UNKNOWN: Final = 0xFFFF_FFFF
+# Of what a record has 64 bits for without a sign, databases have one bit less, and times beyond the year 9999 no date.
+_MOST: Final = (1 << 63) - 1
+_MOST_US: Final = 253_402_300_799_999_999
 _NO_COST: Final = -1
 # kind, part, parts, bytes of text in it, number, text
 _NAME_FORMAT: Final = struct.Struct("<BBBBI116s")
@@ -242,6 +245,7 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         return None
     found = _CALL_FORMAT.unpack_from(body)
     _, attempt, endpoint, status, flags, process, number, started_us, first_us, duration_us = found[:10]
+    number, started_us, duration_us = min(number, _MOST), min(started_us, _MOST_US), min(duration_us, _MOST)
     key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
     tokens = Tokens(*(None if n == _UNKNOWN else n for n in found[16:22]))
     cost, prices = found[24:26]

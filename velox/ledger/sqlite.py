@@ -32,7 +32,9 @@ from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
     KEY_NAME,
+    MOST_OF_SUM,
     US,
+    Row,
     added,
     carried,
     day_s,
@@ -104,7 +106,17 @@ CREATE INDEX call_key ON call (key, started_us)
 _N_CALL: Final = 28
 # Names of columns are ours in all that is put together here; what others give is a parameter.
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
-_SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(f"{name} = {name} + excluded.{name}" for name in Sums._fields)
+# What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.
+_SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(
+    f"{name} = min({name} + excluded.{name}, {MOST_OF_SUM})" for name in Sums._fields
+)
+_COUNTS: Final = ("n", "n_errors", "n_estimated", "n_unpriced")  # never near that, and read faster
+_SUMS: Final = tuple(
+    f"sum({name})"
+    if name in _COUNTS
+    else f"min(sum({name} >> 32) * {1 << 32} + sum({name} & {(1 << 32) - 1}), {MOST_OF_SUM})"
+    for name in Sums._fields
+)
 _ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 17)}) {_SET}"
 _ADD_BY_TAG: Final = f"INSERT INTO tag_total VALUES ({', '.join('?' * 18)}) {_SET}"
 
@@ -173,8 +185,8 @@ class SqliteStore:
             row = sums.execute("SELECT position, damaged, dropped FROM ring WHERE name = ?", (batch.ring,)).fetchone()
             position, damaged, dropped = (0, 0, NOTHING) if row is None else (row[0], row[1], sums_of_text(row[2]))
             rows = added(batch, [call for number, call in calls if number >= position], dropped)
-            sums.executemany(_ADD, rows.totals)
-            sums.executemany(_ADD_BY_TAG, rows.by_tag)
+            sums.executemany(_ADD, map(_bounded, rows.totals))
+            sums.executemany(_ADD_BY_TAG, map(_bounded, rows.by_tag))
             if batch.names:
                 names = [(batch.ring, number, text) for number, text in batch.names.items()]
                 sums.executemany("INSERT OR REPLACE INTO name VALUES (?, ?, ?)", names)
@@ -187,7 +199,7 @@ class SqliteStore:
         """Have the sums of an upstream that no call goes to be these, and no others."""
         with failing(self._folder / "ledger.db"), transaction(self._sums):
             self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
-            self._sums.executemany(_ADD, carried(upstream, rows))
+            self._sums.executemany(_ADD, map(_bounded, carried(upstream, rows)))
 
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: files of days, and sums of short periods."""
@@ -210,7 +222,7 @@ class SqliteStore:
 
     def totals(self, question: Question) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
-        sql, values = total_question(question, "total", "tag_total")
+        sql, values = total_question(question, "total", "tag_total", _SUMS)
         with failing(self._folder / "ledger.db"):
             return totals_of(question, self._sums.execute(sql, values))
 
@@ -351,6 +363,12 @@ class _DayFile:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _bounded(row: Row) -> Row:
+    """Return a row of sums as SQLite can hold it."""
+    n = len(Sums._fields)
+    return (*row[:-n], *(min(each, MOST_OF_SUM) for each in row[-n:]))
 
 
 def _is_key(text: str, asked: str) -> bool:

@@ -79,7 +79,7 @@ def failing(path: Path) -> Iterator[None]:
     """Say which file it is that failed. Raises StoreError."""
     try:
         yield
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, OverflowError) as exc:  # the latter: a number of more than 64 bits
         raise StoreError(f"{path}: {exc}") from exc
     except OSError as exc:
         raise StoreError(f"{path}: {exc.strerror}") from exc

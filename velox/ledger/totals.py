@@ -16,8 +16,10 @@ __all__ = [
     "DAY_S",
     "KEPT_S",
     "KEY_NAME",
+    "MOST_OF_SUM",
     "US",
     "Added",
+    "Row",
     "Span",
     "added",
     "carried",
@@ -32,6 +34,10 @@ __all__ = [
 ]
 
 US: Final = 1_000_000
+# Of 64 bits, with a sign. What is more is kept as this.
+MOST_OF_SUM: Final = (1 << 63) - 1
+# The last moment that has a date here: the end of the year 9999.
+_LAST_S: Final = 253_402_300_799
 DAY_S: Final = 86_400
 # Sums are kept this long, by period; days for ever.
 KEPT_S: Final = {"minute": 2 * DAY_S, "hour": 90 * DAY_S}
@@ -52,7 +58,7 @@ _COLUMNS: Final[dict[Dimension, str]] = {
     "day": "start",
 }
 _LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
-_SUMS: Final = ", ".join(f"sum({name})" for name in Sums._fields)
+_SUMS: Final = tuple(f"sum({name})" for name in Sums._fields)
 
 Row = tuple[Any, ...]
 
@@ -109,8 +115,10 @@ def spans(question: Question) -> list[Span]:
     return list(_covered(question.since_s, question.until_s, _LONGEST_FIRST))
 
 
-def total_question(question: Question, table: str, tag_table: str) -> tuple[str, tuple[Any, ...]]:
-    """Return SQL with `?` for each value, and the values."""
+def total_question(
+    question: Question, table: str, tag_table: str, sums: Sequence[str] = _SUMS
+) -> tuple[str, tuple[Any, ...]]:
+    """Return SQL with `?` for each value, and the values. sums: how a database sums up each column."""
     columns = [_COLUMNS[dimension] for dimension in question.by]
     where = [_condition(dimension, value) for dimension, value in question.where]
     parts = spans(question)
@@ -118,7 +126,7 @@ def total_question(question: Question, table: str, tag_table: str) -> tuple[str,
     conditions = " AND ".join([f"({times})", *(sql for sql, _ in where)])
     asked = tag_table if "tag" in (*question.by, *dict(question.where)) else table
     group = f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
-    select = "".join(f"{column}, " for column in columns) + _SUMS
+    select = ", ".join([*columns, *sums])
     sql = f"SELECT {select} FROM {asked} WHERE {conditions}{group}"
     return sql, (*(value for span in parts for value in span), *(value for _, value in where))
 
@@ -150,8 +158,8 @@ def sums_of_text(text: str) -> Sums:
 
 
 def day_text(time_us: int) -> str:
-    """Return the day of a time, in UTC."""
-    return datetime.datetime.fromtimestamp(time_us / US, datetime.UTC).strftime("%Y-%m-%d")
+    """Return the day of a time, in UTC; of one without a date, the last that there is."""
+    return _date(time_us // US).strftime("%Y-%m-%d")
 
 
 def day_s(text: str) -> int:
@@ -220,6 +228,10 @@ def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:
     )
 
 
+def _date(time_s: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(min(time_s, _LAST_S), datetime.UTC)
+
+
 def _time(start_s: int, period: Dimension) -> str:
-    time = datetime.datetime.fromtimestamp(start_s, datetime.UTC)
+    time = _date(start_s)
     return time.strftime("%Y-%m-%d" if period == "day" else "%Y-%m-%dT%H:%MZ")

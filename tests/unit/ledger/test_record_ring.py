@@ -55,6 +55,15 @@ def test_full_ring_drops_and_counts(tmp_path: Path) -> None:
     assert _read(ring) == [_body(1), _body(2), _body(3), _body(9)]
 
 
+def test_sums_of_what_was_dropped_do_not_overflow(tmp_path: Path) -> None:
+    """Whatever a call's tokens and cost are: its request goes on."""
+    ring = _writer(tmp_path / "0.ring", 4)
+    for _ in range(2):
+        ring.add_dropped((1, 2**70, 2**62, -5))
+
+    assert ring.dropped[:4] == (2, 2**63 - 1, 2**63 - 1, 0)
+
+
 def _write_and_die(path: Path) -> None:
     ring = RecordRing(path, 2000)
     ring.begin()

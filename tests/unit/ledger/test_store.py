@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NAMES, NOON_S, made_call
 from velox.ledger.postgres import PostgresStore
-from velox.ledger.record import KEPT_NAMES, Call, Flag, Tokens
+from velox.ledger.record import KEPT_NAMES, Call, Flag, NameParts, Tokens, call_body, read_body
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Carried, Dimension, Numbered, Question, Store, StoreError, Sums
 
@@ -200,6 +201,40 @@ def test_what_rings_dropped_is_in_the_sums_once(store: Store) -> None:
     assert total(store).input == 50
 
 
+def test_sums_that_are_too_large_are_the_most_that_there_is(store: Store) -> None:
+    """No record stops those behind it: in one batch, in several, in sums of several rows."""
+    most = 2**63 - 1
+    store.add(batch([made_call(n, cost_nano=most) for n in range(3)], dropped=Sums(1, input=2**70, cost_nano=2**70)))
+    store.add(batch([made_call(3, cost_nano=most), made_call(4, cost_nano=5, model="other")], 3))
+    store.carry("(other)", [Carried(NOON_S, "k", "", "", "m", Sums(1, output=2**65, cost_nano=2**65))])
+
+    assert (total(store).n, total(store).cost_nano >= most) == (7, True)
+    assert total(store).input >= most and total(store).output >= most
+    assert groups(store, "upstream") == {("(other)",): 1, (NAMES.upstream,): 5, ("",): 1}
+    by_model = store.totals(dataclasses.replace(ALL, by=("model",), where=(("upstream", NAMES.upstream),)))
+    assert [each.sums.cost_nano >= most for each in by_model] == [True, False]
+    assert [call.cost_nano for call in kept(store)] == [most] * 4 + [5]
+
+
+@pytest.mark.parametrize("at", [2**63 - 1, 2**64 - 1])
+def test_record_of_a_time_without_a_date_is_kept(store: Store, at: int) -> None:
+    """No clock goes so far: it is damaged, or written by one that was wrong. Those behind it are kept as well."""
+    body = call_body(
+        process=1, number=at, attempt=1, endpoint=1, status=200, flags=0, started_us=at, first_byte_us=None,
+        duration_us=at, names=(1, 1, 1, 1, 1, 1), tokens=Tokens(1, 2), cost_nano=5, prices=1,
+    )  # fmt: skip
+    call = read_body(body, NameParts({1: "text"}))
+    assert isinstance(call, Call)
+    store.add(batch([call, made_call(1)]))
+
+    end_s = 253_402_300_800
+    (late,) = store.calls(Question(end_s - DAY_S, end_s))
+    assert late == call and late.started_us == end_s * 1_000_000 - 1
+    days = [each.group[0] for each in store.totals(Question(0, end_s, ("day",)))]
+    assert days == ["2026-11-23", "9999-12-31"]
+    assert [each.number for each in kept(store)] == [1]
+
+
 def test_what_was_dropped_is_counted_though_it_is_read_in_between(store: Store) -> None:
     """A worker adds one number after the other: here the ledger's process looks after the first."""
     store.add(batch([], 1, dropped=Sums(1)))
@@ -342,6 +377,41 @@ def test_many_calls_and_few_are_found_in_order(store: Store) -> None:
     assert numbers(key="rare") == [n for n in ordered if n % 100 == 3]
     assert numbers(team="x") == [n for n in ordered if n % 100 == 3] + [21_000]
     assert numbers(team="x", key=busy) == [21_000] and numbers(team="y", key=rare) == []
+
+
+def test_call_of_a_time_without_a_date_is_in_the_last_file(tmp_path: Path) -> None:
+    """However it came there; whoever asks or drops that far gets what there is."""
+    store = SqliteStore(tmp_path, days=30)
+    store.add(batch([made_call(1, started_s=300_000_000_000)]))
+    found = list(store.calls(Question(0, 400_000_000_000)))
+    assert [call.number for call in found] == [1]
+    assert [each.group for each in store.totals(Question(0, 400_000_000_000, ("day",)))] == [("9999-12-31",)]
+    store.prune(400_000_000_000)
+    assert list(tmp_path.glob("calls-*")) != []
+    store.close()
+
+
+def test_sums_that_an_earlier_velox_made_too_large_are_read(tmp_path: Path) -> None:
+    """They became numbers with a fraction, which no sum is."""
+    store = SqliteStore(tmp_path, days=30)
+    store.add(batch([made_call(1)]))
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        db.execute("UPDATE total SET cost_nano = 12e18")
+    most = 2**63 - 1
+    assert total(store).cost_nano == most
+    store.add(batch([made_call(2)], 1))
+    assert sqlite3.connect(tmp_path / "ledger.db").execute("SELECT DISTINCT cost_nano FROM total").fetchall() == [
+        (most,)
+    ]
+    store.close()
+
+
+def test_number_that_sqlite_can_not_hold_is_an_error_of_the_store(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, days=30)
+    with pytest.raises(StoreError, match=r"calls-2026-11-23\.db: Python int too large"):
+        store.add(batch([made_call(2**64)]))
+    assert store.position("0.ring") == 0
+    store.close()
 
 
 def test_file_of_a_day_without_such_calls_is_not_read(tmp_path: Path) -> None:
