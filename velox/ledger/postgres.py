@@ -125,6 +125,8 @@ _RENEW: Final = (
 _RENEW_NAMES: Final = (
     "INSERT INTO velox_name SELECT gateway, $3, number, text FROM velox_name WHERE gateway = $1 AND ring = $2"
 )
+# Behind all days.
+_NO_DATE: Final = "velox_call_:"
 # Of all advisory locks of a database, ours for partitions: "vdays" in ASCII.
 _PARTITION_LOCK: Final = 0x7664617973
 
@@ -228,6 +230,11 @@ class PostgresStore:
         with self._database.transaction() as transaction:
             transaction.execute("DELETE FROM velox_total WHERE upstream = $1", upstream)
             self._add_sums(transaction, _ADD, carried(upstream, rows))
+
+    def newest_s(self) -> int | None:
+        """Return when the last day ends of which there are calls: Unix time; None: there are none."""
+        names = [name for (name,) in self._database.rows(_PARTITIONS) if name < _NO_DATE]
+        return (_day(names[-1]) + 1) * DAY_S if names else None
 
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: partitions of days, and sums of short periods."""
@@ -347,7 +354,7 @@ def _partition(day: int) -> str:
     try:
         return (datetime.date(1970, 1, 1) + datetime.timedelta(day)).strftime("velox_call_%Y%m%d")
     except OverflowError:
-        return "velox_call_:"
+        return _NO_DATE
 
 
 def _day(partition: str) -> int:

@@ -201,6 +201,11 @@ class SqliteStore:
             self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
             self._sums.executemany(_ADD, map(_bounded, carried(upstream, rows)))
 
+    def newest_s(self) -> int | None:
+        """Return when the last day ends of which there are calls: Unix time; None: there are none."""
+        paths = self._paths()
+        return day_s(paths[-1].stem.removeprefix("calls-")) + DAY_S if paths else None
+
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: files of days, and sums of short periods."""
         oldest = day_text((now_s - self._days_kept * DAY_S) * US)

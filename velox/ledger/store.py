@@ -140,8 +140,11 @@ class Store(Protocol):
     def calls(self, question: Question) -> Iterator[Call]:
         """Return calls in the order of their start, as far back as they are kept one by one."""
 
+    def newest_s(self) -> int | None:
+        """Return when the last day ends of which there are calls: Unix time; None: there are none."""
+
     def prune(self, now_s: int) -> None:
-        """Drop what is older than it is to be kept."""
+        """Drop what is older than it is to be kept. now_s: as whoever calls is sure of it; what is gone is gone."""
 
     def close(self) -> None:
         """Let go of all files and connections."""

@@ -28,6 +28,7 @@ from velox.accounts.snapshot import KeySnapshot
 from velox.accounts.store import AccountStore
 from velox.ledger.collector import MOST_OF_BATCH, Collector
 from velox.ledger.store import Store, StoreError
+from velox.ledger.totals import DAY_S
 from velox.observe.oplog import operations_logger
 from velox.runtime.budget_alerts import AlertWatch
 from velox.runtime.ledger_folder import LedgerFolder
@@ -35,11 +36,13 @@ from velox.runtime.stores import account_store, record_store
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
 
-__all__ = ["run_ledger"]
+__all__ = ["LedgerLoop", "Pruner", "run_ledger"]
 
 _TURN_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 3600.0
+# By so much the clock may be set, within that time, and still be one that goes as it should.
+_SET_S: Final = 60.0
 _KEYS_S: Final = 0.1  # in each turn
 
 
@@ -80,7 +83,7 @@ class LedgerLoop:
         self._store: Store | None = None
         self._collector: Collector | None = None
         self._problem = ""  # as logged last; "": all is well
-        self._prune_at_s = 0.0
+        self._pruner: Final = Pruner()
         self._keys: Final = KeyWriter(settings, folder.path, logger) if settings.managed_keys else None
 
     def run(self, stopped: list[int]) -> None:
@@ -108,13 +111,12 @@ class LedgerLoop:
             if self._store is None or self._collector is None:
                 self._store = self._open_store(self._settings)
                 self._collector = Collector(self._folder.all, self._store, time.time)
+            # First: what comes now may tell a wrong time.
+            self._pruner.turn(self._store, time.monotonic(), time.time())
             # Of rows that come all the time, what came during a commit waits for the next turn: each commit is a write
             # to the disk, whether it holds one row or a thousand.
             while self._collector.collect() >= MOST_OF_BATCH:
                 pass
-            if time.monotonic() >= self._prune_at_s:
-                self._prune_at_s = time.monotonic() + _PRUNE_S
-                self._store.prune(int(time.time()))
         except StoreError as exc:
             self._close()
             if str(exc) != self._problem:
@@ -131,6 +133,34 @@ class LedgerLoop:
         if store is not None:
             with contextlib.suppress(Exception):
                 store.close()
+
+
+class Pruner:
+    """Has what is old dropped once an hour, by a clock that has not been set meanwhile.
+
+    At the start nothing is known of the clock: then the last day that has calls tells what is surely old. A clock that
+    is wrong for a moment, at the start or later, drops nothing that is to be kept.
+    """
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+        self._ahead_s: float | None = None  # the clock, of the monotonic one
+
+    def __repr__(self) -> str:
+        return f"<Pruner due={self._due_s:.0f}>"
+
+    def turn(self, store: Store, now_s: float, time_s: float) -> None:
+        """Have it done if it is time. now_s: monotonic. time_s: Unix time. Raises StoreError."""
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _PRUNE_S
+        before_s, self._ahead_s = self._ahead_s, time_s - now_s
+        if before_s is None:
+            newest_s = store.newest_s()
+            if newest_s is not None:
+                store.prune(int(min(time_s, newest_s + DAY_S)))
+        elif abs(self._ahead_s - before_s) <= _SET_S:
+            store.prune(int(time_s))
 
 
 class KeyWriter:

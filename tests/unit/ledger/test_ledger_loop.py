@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch
+from velox.ledger.store import Batch, Numbered, Question
 from velox.ledger.writer import CallWriter
-from velox.runtime.ledger import LedgerLoop
+from velox.runtime.ledger import LedgerLoop, Pruner
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 
@@ -42,6 +42,61 @@ class BusyStore(SqliteStore):
         assert self.n_batches < 20, "a turn never ends"
         if self._turns.n_left >= 0:
             write(self._writer, made_call(self.n_batches))
+
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
+
+class Days:
+    """A store of which only the days matter that it has calls of, and how much is dropped."""
+
+    def __init__(self, tmp_path: Path, *days: int) -> None:
+        self.store = SqliteStore(tmp_path, days=30)
+        calls = [Numbered(n, made_call(n, started_s=NOON_S + day * DAY_S)) for n, day in enumerate(days)]
+        self.store.add(Batch("r", len(calls), calls, {}, NOON_S))
+
+    @property
+    def left(self) -> list[int]:
+        calls = self.store.calls(Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400))
+        return [round((call.started_us / 1e6 - NOON_S) / DAY_S) for call in calls]
+
+
+def test_old_calls_are_dropped_at_the_start_and_each_hour(tmp_path: Path) -> None:
+    days, pruner = Days(tmp_path, -40, -29, -1), Pruner()
+    pruner.turn(days.store, 10.0, NOON_S)
+    assert days.left == [-29, -1]
+    pruner.turn(days.store, 10.0 + HOUR_S - 1, NOON_S + 2 * DAY_S)
+    assert days.left == [-29, -1], "an hour has not passed"
+
+
+def test_clock_that_is_set_drops_nothing_until_it_has_gone_for_an_hour(tmp_path: Path) -> None:
+    """Forward and back again: nothing is dropped. To stay there: what is old by then."""
+    days, pruner = Days(tmp_path, -20, 0), Pruner()
+    for hour, ahead_s in enumerate((0, 60 * DAY_S, 0)):
+        pruner.turn(days.store, hour * HOUR_S, NOON_S + hour * HOUR_S + ahead_s)
+        assert days.left == [-20, 0]
+    for hour, left in ((3, [-20, 0]), (4, [0])):
+        pruner.turn(days.store, hour * HOUR_S, NOON_S + hour * HOUR_S + 15 * DAY_S)
+        assert days.left == left
+
+
+def test_clock_that_is_wrong_at_the_start_drops_no_newer_calls_than_the_last_ones_tell(tmp_path: Path) -> None:
+    """Some machines have none until they have asked the network."""
+    days, pruner = Days(tmp_path, -40, -20, 0), Pruner()
+    pruner.turn(days.store, 0.0, NOON_S + 9000 * DAY_S)
+    assert days.left == [-20, 0]
+    pruner.turn(days.store, HOUR_S, NOON_S + HOUR_S)
+    assert days.left == [-20, 0]
+
+
+def test_calls_of_a_gateway_that_is_idle_are_dropped_all_the_same(tmp_path: Path) -> None:
+    """An hour after its start at the latest."""
+    days, pruner = Days(tmp_path, 0), Pruner()
+    for hour in (0, 1):
+        assert days.left == [0]
+        pruner.turn(days.store, hour * HOUR_S, NOON_S + 90 * DAY_S + hour * HOUR_S)
+    assert days.left == []
+    Pruner().turn(days.store, 0.0, NOON_S)  # nothing is there
 
 
 def test_process_ends_where_the_store_is_ahead_of_the_ring(tmp_path: Path) -> None:

@@ -276,7 +276,9 @@ def test_names_are_as_many_as_may_be_referred_to(store: Store) -> None:
 def test_case_19_what_is_old_is_dropped(stores: Stores) -> None:
     """Calls by the day, sums of minutes and hours; sums of days stay."""
     store = stores()
+    assert store.newest_s() is None
     store.add(batch([made_call(n, started_s=NOON_S + n * DAY_S) for n in range(3)]))
+    assert store.newest_s() == MIDNIGHT_S + 3 * DAY_S
     store.prune(NOON_S + 31 * DAY_S)
     assert [call.number for call in kept(store)] == [1, 2]
     store.prune(NOON_S + 100 * DAY_S)
