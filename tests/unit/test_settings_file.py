@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,9 @@ def test_file_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_file_that_is_not_there_or_too_long_is_a_problem(tmp_path: Path) -> None:
     """The variable is named: the file has no line to name."""
-    for path in (tmp_path / "absent", tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # whoever reads it waits for somebody who writes
+    for path in (tmp_path / "absent", tmp_path, pipe):
         with pytest.raises(SettingsError, match="VELOX_CONFIG"):
             load({"VELOX_CONFIG": str(path)}, cores=2)
     assert "at most" in problems(tmp_path, "#" * (2**20 + 1))[0]

@@ -275,3 +275,6 @@ def test_key_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=why) as raised:
             load({"VELOX_API_KEYS_FILE": str(path), "VELOX_LISTEN": "0.0.0.0:80"}, cores=2)
         assert len(raised.value.problems) == 1, "the open door is not another problem"
+    for name in ("VELOX_ADMIN_TOKEN_FILE", "VELOX_UPSTREAM_CA_FILE"):
+        with pytest.raises(SettingsError, match=f"{name}.*no regular file"):
+            load({name: str(pipe)}, cores=2)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from velox.net.client.tls_context import ServerCertificate
@@ -142,6 +141,7 @@ def _of_admin(values: Mapping[str, Any]) -> Iterable[Problem]:
 def ca_problem(path: str) -> str:
     """Return what was expected of a file of authorities, "" if it can be used."""
     try:
+        read_regular_file(path, 0)  # OpenSSL would wait for what comes out of a pipe
         ssl.create_default_context(cafile=path)
     except OSError as exc:  # ssl.SSLError is one
         return f"expected a PEM file of certificates ({exc.strerror or 'no certificate in it'})"
@@ -156,7 +156,7 @@ def client_certificate_problem(cert: str, key: str | None) -> tuple[str, str]:
     for which, path in (("cert", cert), ("key", key)):
         if path is not None:
             try:
-                Path(path).read_bytes()
+                read_regular_file(path, 0)
             except OSError as exc:
                 return which, f"expected a file that can be read ({exc.strerror})"
     try:
@@ -177,8 +177,6 @@ def _read(name: str, path: str) -> bytes:
         content = read_regular_file(path, _FILE_BYTES)
     except OSError as exc:
         raise _error(name, path, f"expected a file that can be read ({exc.strerror})") from None
-    except ValueError:
-        raise _error(name, path, "expected a regular file") from None
     if len(content) > _FILE_BYTES:
         raise _error(name, path, f"expected at most {_FILE_BYTES} bytes")
     return content

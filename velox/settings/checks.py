@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from velox.accounts.snapshot import MOST_SNAPSHOT_BYTES, changes_path, read_keys, snapshot_path
@@ -94,8 +93,7 @@ def add_token_file(values: dict[str, Any]) -> list[Problem]:
     if values.get("admin_token") is not None:
         return [Problem(name, quoted(path), "expected this or VELOX_ADMIN_TOKEN, not both")]
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(_TOKEN_BYTES).decode("ascii", "replace").strip()
+        text = read_regular_file(path, _TOKEN_BYTES)[:_TOKEN_BYTES].decode("ascii", "replace").strip()
     except OSError as exc:
         return [Problem(name, quoted(path), f"expected a file that can be read ({exc.strerror})")]
     try:

@@ -108,10 +108,7 @@ def parse_items(items: Sequence[Tree]) -> tuple[tuple[KeyEntry, ...], list[Probl
 
 def read_key_file(path: str) -> bytes:
     """Return the content of a file of keys. Raises OSError, or ValueError when it can't be one."""
-    try:
-        content = read_regular_file(path, _FILE_BYTES)
-    except IsADirectoryError:
-        raise ValueError("it is no regular file") from None
+    content = read_regular_file(path, _FILE_BYTES)
     if len(content) > _FILE_BYTES:
         raise ValueError(f"it is over {_FILE_BYTES} bytes")
     return content

@@ -27,9 +27,8 @@ def add_prices(values: dict[str, Any]) -> list[Problem]:
         return []
     try:
         content = read_regular_file(path, _MOST_BYTES)
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        return [Problem(_NAME, quoted(path), f"expected a file that can be read ({why})")]
+    except OSError as exc:
+        return [Problem(_NAME, quoted(path), f"expected a file that can be read ({exc.strerror})")]
     if len(content) > _MOST_BYTES:
         return [Problem(_NAME, quoted(path), f"expected at most {_MOST_BYTES} bytes")]
     root, problems = compose(content, path)

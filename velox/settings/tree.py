@@ -7,6 +7,7 @@ field reads the same in the file and in the environment.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -82,15 +83,15 @@ class ConfigFile:
 
 
 def read_regular_file(path: str, most_bytes: int) -> bytes:
-    """Return what a file holds, one byte more than `most_bytes` at most. Raises OSError, or ValueError.
+    """Return what a file holds, one byte more than `most_bytes` at most. Raises OSError.
 
     A pipe or a device is refused: it could block the caller, and gives its content only once.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
         with open(descriptor, "rb", closefd=False) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError("it is no regular file")
             return file.read(most_bytes + 1)
     finally:
         os.close(descriptor)

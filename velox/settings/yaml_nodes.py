@@ -7,13 +7,12 @@ what a text means.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Final
 
 import yaml
 
 from velox.settings.problems import Problem
-from velox.settings.tree import ConfigFile, Entry, FileEnd, Tree
+from velox.settings.tree import ConfigFile, Entry, FileEnd, Tree, read_regular_file
 from velox.settings.yaml_errors import yaml_problem
 
 __all__ = ["compose", "list_items", "place", "read_file", "tree_of"]
@@ -36,8 +35,7 @@ def read_file(path: str, nested: Collection[str] = ()) -> ConfigFile:
     Another one that has any other structure has no fields, which is not None.
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_LONGEST_FILE_BYTES + 1)
+        content = read_regular_file(path, _LONGEST_FILE_BYTES)
     except OSError as exc:
         return _bad(Problem("VELOX_CONFIG", repr(path), f"expected a file that can be read ({exc.strerror})"))
     if len(content) > _LONGEST_FILE_BYTES:
