@@ -10,6 +10,7 @@ in, and what the other commands need would stay in their memory (tests/e2e/test_
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -32,13 +33,37 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """Run one command and return its exit code. argparse leaves by SystemExit, for --help too."""
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser(frozenset(words)).parse_args(words)
+    variables = os.environ if environ is None else environ
+    if arguments.command in ("serve", "sim"):
+        return _run(arguments, variables)
+    if sys.stdout is None:  # a secret that is made must not be lost
+        print("velox: standard output is closed, and this command prints", file=sys.stderr)
+        return 1
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of a path that the terminal's encoding has no letters for
+    try:
+        code = _run(arguments, variables)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `velox usage --calls | head` has seen enough
+        code = 0
+    except OSError as exc:
+        if exc.filename is not None:
+            raise
+        print(f"velox: what this command prints could not be written: {exc.strerror}", file=sys.stderr)
+        code = 1
+    # What is left in the buffer goes nowhere: Python would try once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
     if arguments.command == "sim":
         return _sim(arguments)
     if arguments.command == "key" and arguments.action in _KEY_ACTIONS:
         return _key(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
-        return _import(arguments, os.environ if environ is None else environ)
-    variables = os.environ if environ is None else environ
+        return _import(arguments, variables)
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
     if arguments.command == "reload":
         return _reload(arguments, variables, overrides)
@@ -334,9 +359,6 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
         name = f"--to {arguments.to}: " if isinstance(exc, TargetError) else ""
         print(f"velox usage: {name}{exc}", file=sys.stderr)
         return 2 if isinstance(exc, (ArgumentError, TargetError)) else 1
-    except BrokenPipeError:
-        # `velox usage --calls | head`: what is left in the buffer goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
