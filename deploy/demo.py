@@ -1,9 +1,11 @@
 """`make run`: start Velox, stream one chat answer through it with the OpenAI SDK, and keep it running.
 
-With neither OPENAI_API_KEY nor VELOX_UPSTREAM_ORIGIN set, the upstream is the built-in simulator; else it is
-VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for `velox serve`, and:
+With neither OPENAI_API_KEY nor VELOX_UPSTREAM_ORIGIN set, and no upstreams in VELOX_CONFIG, the upstream is the
+built-in simulator; else it is VELOX_UPSTREAM_ORIGIN (default https://api.openai.com). VELOX_* variables hold as for
+`velox serve`, and:
 
     VELOX_DEMO_MODEL    the model to ask (default: gpt-4o-mini at OpenAI, elsewhere the first one listed)
+    VELOX_DEMO_KEY      the Velox key to present (default: the first that stands in VELOX_API_KEYS as it is)
     VELOX_DEMO_KEEP=1   keep the gateway running without a terminal too; else it is stopped after the answer
 """
 
@@ -49,14 +51,19 @@ def main() -> int:
         return 2
     # SIGTERM leaves through the `with` too: no gateway stays behind.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    is_sim = settings.openai_api_key is None and settings.origins["VELOX_UPSTREAM_ORIGIN"] == "default"
+    key = demo_key(settings)
+    if key is None:
+        say("VELOX_API_KEYS has no key that the demo could present: set VELOX_DEMO_KEY to one of them\n")
+        return 2
+    is_named = settings.upstreams[0].where or settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default"
+    is_sim = settings.openai_api_key is None and not is_named
     say(f"Velox -> {'built-in simulator (no OPENAI_API_KEY)' if is_sim else settings.upstream_origins[0]}\n")
     with gateway(environ, is_sim=is_sim) as process:
         if not wait_ready(process, settings):
             say("Velox did not become ready\n")
             return 1
         try:
-            stream_answer(settings, environ)
+            stream_answer(settings, key)
         except openai.OpenAIError as exc:
             say(f"\nno answer: {exc}\n")
             return 1
@@ -118,9 +125,15 @@ def is_ready(settings: Settings) -> bool:
         return False
 
 
-def stream_answer(settings: Settings, environ: dict[str, str]) -> None:
+def demo_key(settings: Settings) -> str | None:
+    """Return the key that the demo presents; None where clients must have one, and none is known."""
+    given = [key.strip() for key in os.environ.get("VELOX_API_KEYS", "").split(",")]
+    usable = [key for key in (os.environ.get("VELOX_DEMO_KEY", ""), *given) if key and not key.startswith("sha256:")]
+    return usable[0] if usable else None if settings.asks_for_keys else "none-needed"
+
+
+def stream_answer(settings: Settings, key: str) -> None:
     """Ask QUESTION and print the answer token by token, as it arrives."""
-    key = environ.get("VELOX_API_KEYS", "").partition(",")[0].strip() or "none-needed"
     host = reachable(settings.listen[0])
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{settings.listen[0].port}/v1"
     # trust_env: a proxy in the environment is for the internet, not for this machine.

@@ -149,9 +149,10 @@ def _aligned(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
 def upstream_lines(settings: Settings) -> list[str]:
     """Return lines for each upstream: its name, where it is, where it was written; what is said of it; its APIs."""
     origin = settings.origins["VELOX_UPSTREAM_ORIGIN"]
+    said = [_of_upstream(entry, asks_for_keys=settings.asks_for_keys) for entry in settings.upstreams]
     rows = [
-        (entry.name, ", ".join(map(str, entry.origins)), _of_upstream(entry), entry.where or origin)
-        for entry in settings.upstreams
+        (entry.name, ", ".join(map(str, entry.origins)), text, entry.where or origin)
+        for entry, text in zip(settings.upstreams, said, strict=True)
     ]
     lines = iter(_lines("upstream", rows))
     return [line for entry in settings.upstreams for line in (next(lines), next(lines), *_apis(entry))]
@@ -258,11 +259,11 @@ def _rule_origin(settings: Settings, rule: LimitRule) -> str:
     return ", ".join(sorted(origins - {"default"})) or "default"
 
 
-def _of_upstream(entry: UpstreamEntry) -> str:
+def _of_upstream(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
     probe = entry.probe
     return _listed(
         _provider(entry),
-        _credential(entry),
+        _credential(entry, asks_for_keys=asks_for_keys),
         f"http2 {entry.http2}",
         f"weight {entry.weight}" if entry.weight != 1 else "",
         f"concurrency {entry.concurrency}" if entry.concurrency else "",
@@ -290,9 +291,11 @@ def is_keyless(entry: UpstreamEntry) -> bool:
     return not entry.keys and PROVIDERS[entry.provider].keyless is Keyless.CLIENT
 
 
-def _credential(entry: UpstreamEntry) -> str:
+def _credential(entry: UpstreamEntry, *, asks_for_keys: bool) -> str:
     if entry.keys:
         return f"keys {', '.join(map(str, entry.keys))}"
+    if asks_for_keys and is_keyless(entry):
+        return "no credential"  # clients present keys of Velox, which go nowhere
     return _KEYLESS[PROVIDERS[entry.provider].keyless]
 
 
