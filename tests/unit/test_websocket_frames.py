@@ -1,4 +1,4 @@
-"""Where WebSocket frames end, however the bytes are cut; and the Close frame that is Velox's own.
+"""Where WebSocket frames end, however the bytes are cut; the Close frame that is Velox's own; a client's messages.
 
 The frames are written, and ours are read, by the `websockets` library, which is the other reading of RFC 6455 §5.2.
 """
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from websockets.frames import Close, Frame, Opcode
 
 from velox.protocol.websocket import GOING_AWAY, NO_CODE, FrameScanner, close_frame
+from velox.protocol.websocket_frames import FrameReader, TooLongError
 
 SIZES = [0, 1, 2, 125, 126, 127, 65535, 65536, 70000]
 
@@ -140,3 +141,50 @@ def test_close_frame_is_read_by_another_implementation(mask: bytes) -> None:
     scanner = FrameScanner()
     scanner.feed(data)
     assert (scanner.between, scanner.close_code) == (True, 1001)
+
+
+# -- a client's messages ------------------------------------------------------------------------------
+
+
+@given(st.lists(frames, min_size=1, max_size=6), st.data())
+def test_messages_are_the_same_however_cut(given_frames: list[tuple[Opcode, bytes, bool, bool]], data: st.DataObject) -> None:  # fmt: skip # noqa: E501
+    """§5.4: fragments make one message, and control frames between them are told at once."""
+    stream, wanted, message, opcode = b"", [], b"", 0
+    for kind, payload, fin, _ in given_frames:
+        if kind >= Opcode.CLOSE:
+            payload = payload[:125]
+            stream += wire(kind, payload, mask=True)
+            wanted.append((int(kind), payload))
+            continue
+        stream += wire(Opcode.CONT if opcode else Opcode.TEXT, payload, fin=fin, mask=True)
+        message, opcode = message + payload, 1
+        if fin:
+            wanted.append((opcode, message))
+            message, opcode = b"", 0
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=30)))
+
+    reader, found = FrameReader(), []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += reader.feed(stream[begin:end])
+    assert found == wanted
+    assert reader.held_bytes == len(message)
+
+
+def test_empty_fragments_are_not_held() -> None:
+    """They have no payload: however many come, nothing grows."""
+    reader = FrameReader()
+    reader.feed(wire(Opcode.TEXT, b"ab", fin=False, mask=True))
+    for _ in range(100):
+        assert reader.feed(wire(Opcode.CONT, b"", fin=False, mask=True) * 100) == []
+    assert reader.held_bytes == 2
+    assert len(reader._data) <= 100 * 6
+    assert reader.feed(wire(Opcode.CONT, b"c", mask=True)) == [(1, b"abc")]
+
+
+@pytest.mark.parametrize("pieces", [[11], [10, 1], [5, 0, 6]])
+def test_message_that_is_too_long_is_refused_by_its_heads(pieces: list[int]) -> None:
+    """Before its last fragment comes; the longest one passes."""
+    stream = b"".join(wire(Opcode.CONT if n else Opcode.TEXT, bytes(size), fin=False, mask=True) for n, size in enumerate(pieces))  # fmt: skip # noqa: E501
+    with pytest.raises(TooLongError):
+        FrameReader(10).feed(stream[: len(stream) - pieces[-1]])
+    assert FrameReader(11).feed(stream + wire(Opcode.CONT, b"", mask=True)) == [(1, bytes(11))]

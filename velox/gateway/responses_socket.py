@@ -26,6 +26,7 @@ from velox.gateway.parts import Parts
 from velox.gateway.routing import Routing
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
+from velox.net.client.backlog import Backlog
 from velox.net.tunnel import UNSENT_BYTES
 from velox.protocol.websocket import GOING_AWAY, POLICY, accept_value, close_frame
 from velox.protocol.websocket_frames import (
@@ -36,6 +37,7 @@ from velox.protocol.websocket_frames import (
     PONG,
     TEXT,
     FrameReader,
+    TooLongError,
     close_code_of,
     frame,
 )
@@ -45,7 +47,7 @@ from velox.types import Caller, Endpoint
 __all__ = ["ResponsesSocket", "SocketOwner"]
 
 _PROTOCOL_ERROR: Final = 1002
-_NORMAL: Final = 1000
+_TOO_LARGE: Final = 1009
 _ERRORS_FROM: Final = 400
 _BAD_GATEWAY: Final = 502
 _MOST_ERROR_BYTES: Final = 64 * 1024
@@ -107,7 +109,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
         self._fields: Final = _turn_fields(head)
-        self._reader: Final = FrameReader()
+        self._reader = FrameReader()
         self.messages = SocketMessages()
         self._turns: Final[dict[str | None, Turn]] = {}  # that run, by their lanes
         self._waiting: Final[deque[tuple[str | None, bytes]]] = deque()
@@ -116,9 +118,13 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._is_gone = False
         self._is_closing = False  # a Close frame was sent
         self._closing_s = 0.0
+        self._is_reading = False
+        # Of one read, as one write: a transport that can't send keeps an object for each.
+        self._pongs = bytearray()
+        self._is_deaf = False  # nothing that still comes is looked at
         self.is_write_paused = False
-        self._n_unsent = 0  # while writing is paused: at the last look
-        self._progress_s = 0.0
+        self._backlog: Final = Backlog(round(self._limits.min_rate_bytes * self._limits.client_write_s))
+        self._look_s = 0.0  # while writing is paused: when enough of it must have been taken
         self._began_s: Final = owner.loop.time()
         self.moved_s = self._began_s  # when a message, or an answer, last came to its end
 
@@ -177,8 +183,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         if early:
             self._received(early)
-        if self._transport is transport and not transport.is_closing():
-            transport.resume_reading()
+        self._steer_reading()
 
     # -- asyncio.BufferedProtocol -------------------------------------------------------------------
 
@@ -200,29 +205,65 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
-        self._progress_s = self._owner.loop.time()
-        self._n_unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        self._look_s = self._owner.loop.time() + self._limits.client_write_s
+        if self._transport is not None:
+            self._backlog.begin(self._transport)
         for turn in self._turns.values():
             turn.client_paused()
+        # Nor is more read: whatever the client sends may have an answer that waits, too.
+        self._steer_reading()
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
-        for turn in self._turns.values():
+        for turn in tuple(self._turns.values()):
+            if self.is_write_paused:  # again, by what another one had at hand
+                return
             turn.client_resumed()
+        self._read()
+        self._steer_reading()
 
     # -- what the client sends ----------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
         self.moved_s = self._owner.loop.time()
+        if not self._is_deaf:
+            self._reader.add(data)
+            self._read()
+
+    def _read(self) -> None:
+        """Take what has come, frame by frame, while the client takes what it is told."""
         try:
-            for opcode, payload in self._reader.feed(data):
-                self._take_frame(opcode, payload)
+            while not (self.is_write_paused or self._is_deaf) and (taken := self._reader.take()) is not None:
+                self._take_frame(*taken)
+        except TooLongError as exc:
+            self._go_deaf()
+            self.close(_TOO_LARGE, str(exc))
         except ValueError as exc:
+            self._go_deaf()
             self.close(_PROTOCOL_ERROR, str(exc))
+        if self._pongs and not self._is_closing:
+            self._write(bytes(self._pongs))
+        self._pongs.clear()
+
+    def _go_deaf(self) -> None:
+        """Drop all that still comes: it can't be read, or is of no use."""
+        self._is_deaf = True
+        self._reader = FrameReader()
+
+    def _steer_reading(self) -> None:
+        """Read from the client, or not."""
+        transport, may_read = self._transport, not self.is_write_paused
+        if transport is None or transport.is_closing() or may_read is self._is_reading:
+            return
+        self._is_reading = may_read
+        if may_read:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
 
     def _take_frame(self, opcode: int, payload: bytes) -> None:
         if opcode == PING:
-            self._write(frame(payload, PONG))
+            self._pongs += frame(payload, PONG)
         elif opcode == CLOSE:
             if not self._is_closing:
                 self._write(frame(close_code_of(payload).to_bytes(2), CLOSE))
@@ -314,7 +355,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if self._is_closing:
             if now_s - self._closing_s >= _CLOSE_S:
                 transport.abort()
-        elif self._is_stalled(transport, now_s, limits.client_write_s):
+        elif self._is_stalled(transport, now_s):
             self.client_gone(stalled=True)
             transport.abort()
         elif self._owner.draining and not self._turns:
@@ -324,13 +365,12 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         elif not self._turns and now_s - self.moved_s >= limits.idle_s:
             self.close(GOING_AWAY, "no message came for too long")
 
-    def _is_stalled(self, transport: asyncio.Transport, now_s: float, limit_s: float) -> bool:
-        if not self.is_write_paused:
+    def _is_stalled(self, transport: asyncio.Transport, now_s: float) -> bool:
+        """Say whether the client has taken too little of what waits for it."""
+        if not self.is_write_paused or now_s < self._look_s:
             return False
-        n_unsent = transport.get_write_buffer_size()
-        if n_unsent != self._n_unsent:
-            self._n_unsent, self._progress_s = n_unsent, now_s
-        return now_s - self._progress_s >= limit_s
+        self._look_s = now_s + self._limits.client_write_s
+        return not self._backlog.is_taken(transport)
 
     def close(self, code: int, text: str) -> None:
         """Send a Close frame; what runs is given up. The connection ends when the client has answered it."""
@@ -339,6 +379,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._write(close_frame(code, text))
         self._is_closing = True
         self._closing_s = self._owner.loop.time()
+        self._reader.skip_messages()
         self._waiting.clear()
         for turn in tuple(self._turns.values()):
             turn.client_gone()
@@ -348,12 +389,15 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         """Both Close frames were sent (RFC 6455 §7.1.1)."""
         self._is_closing = True
         self._closing_s = self._owner.loop.time()
+        self._go_deaf()
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            if self.is_write_paused:
+                self._backlog.wrote(len(data))
             self._transport.write(data)
 
 

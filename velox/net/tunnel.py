@@ -54,13 +54,15 @@ class _TlsTransport(Protocol):
 class TunnelLimits:
     """Seconds. idle_s: without a byte in either direction. total_s: from the 101 on; 0: no limit.
 
-    client_write_s, upstream_write_s: how long one side may take nothing of what waits for it.
+    client_write_s, upstream_write_s: how long one side may take nothing of what waits for it. min_rate_bytes: what a
+    client must take a second where Velox answers itself; 0: any.
     """
 
     idle_s: float = 300.0
     total_s: float = 0.0
     client_write_s: float = 30.0
     upstream_write_s: float = 30.0
+    min_rate_bytes: int = 0
 
 
 class Tunnel:

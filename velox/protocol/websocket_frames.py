@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BINARY", "CLOSE", "MOST_BYTES", "PING", "PONG", "TEXT", "FrameReader", "close_code_of", "frame"]
+from velox.protocol.websocket import head_bytes
+
+__all__ = [
+    "BINARY",
+    "CLOSE",
+    "MOST_BYTES",
+    "PING",
+    "PONG",
+    "TEXT",
+    "FrameReader",
+    "TooLongError",
+    "close_code_of",
+    "frame",
+]
 
 _CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
@@ -20,6 +33,7 @@ _FIN: Final = 0x80
 _RESERVED: Final = 0x70
 _MASKED: Final = 0x80
 _MOST_CONTROL_BYTES: Final = 125  # §5.5
+_MOST_HEAD_BYTES: Final = 14
 _NORMAL: Final = 1000
 
 
@@ -38,61 +52,110 @@ def close_code_of(payload: bytes) -> int:
     return int.from_bytes(payload[:2]) if len(payload) >= 2 else _NORMAL
 
 
+class TooLongError(ValueError):
+    """A message is longer than it may be."""
+
+
 class FrameReader:
-    """A client's frames: feed() returns whole messages and control frames, each with its opcode."""
+    """A client's frames, as whole messages and control frames, each with its opcode.
+
+    add(), then take() until it has no more, or feed() for both. A payload is unmasked as it comes: beside what was
+    added and not taken, no more than one message is held, in however many fragments it comes.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         """most_bytes: of a message."""
         self._most_bytes: Final = most_bytes
-        self._held = bytearray()
+        self._data = b""  # that was added
+        self._at = 0  # how far in it was read
+        self._first = 0  # byte of the frame that has begun
+        self._mask = b""  # of it, from the next byte on; b"": none has begun
+        self._left = 0  # bytes of it still to come
+        self._control = bytearray()
         self._message = bytearray()
         self._opcode = _CONTINUATION  # of the message that has begun
+        self._keeps = True
+
+    def __repr__(self) -> str:
+        return f"<FrameReader held={len(self._message)} left={self._left}>"
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the message that has begun, as far as it has come."""
+        return len(self._message)
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take what came. Raises ValueError for what no client may send."""
-        self._held += data
-        found: list[tuple[int, bytes]] = []
-        while (taken := self._take()) is not None:
-            first, payload = taken
-            opcode = first & 0xF
-            if first & _RESERVED:
-                raise ValueError("a reserved bit is set")
-            if opcode >= CLOSE:
-                if not first & _FIN or len(payload) > _MOST_CONTROL_BYTES:
-                    raise ValueError("a control frame is too long, or in fragments")
-                found.append((opcode, payload))
-                continue
-            if (opcode == _CONTINUATION) is (self._opcode == _CONTINUATION):
-                raise ValueError("a message begins within another, or goes on before it began")
-            self._opcode = opcode or self._opcode
-            self._message += payload
-            if len(self._message) > self._most_bytes:
-                raise ValueError("the message is too long")
-            if first & _FIN:
-                found.append((self._opcode, bytes(self._message)))
-                self._message.clear()
-                self._opcode = _CONTINUATION
-        return found
+        """Return what is whole with these bytes. Raises as take()."""
+        self.add(data)
+        return list(iter(self.take, None))
 
-    def _take(self) -> tuple[int, bytes] | None:
-        held = self._held
-        if len(held) < 2:
-            return None
-        if not held[1] & _MASKED:
-            raise ValueError("a client's frame is not masked")
-        length, at = held[1] & 0x7F, 2
-        if length >= 126:
-            n_more = 2 if length == 126 else 8
-            if len(held) < 2 + n_more:
+    def add(self, data: bytes) -> None:
+        """Note what came."""
+        self._data = self._data[self._at :] + data
+        self._at = 0
+
+    def skip_messages(self) -> None:
+        """Hold no message from now on: control frames alone are returned."""
+        self._keeps = False
+        self._message.clear()
+
+    def take(self) -> tuple[int, bytes] | None:
+        """Return the next one; None: it is not whole. Raises ValueError for what no client may send."""
+        while self._mask or self._begin():
+            is_control = self._first & 0xF >= CLOSE
+            self._read(self._control if is_control else self._message)
+            if self._left:
                 return None
-            length, at = int.from_bytes(held[2 : 2 + n_more]), 2 + n_more
-        if length > self._most_bytes:
-            raise ValueError("the frame is too long")
-        end = at + 4 + length
-        if len(held) < end:
-            return None
-        mask = bytes(held[at : at + 4]) * (length // 4 + 1)
-        payload = (int.from_bytes(held[at + 4 : end]) ^ int.from_bytes(mask[:length])).to_bytes(length)
-        first = held[0]
-        del held[:end]
-        return first, payload
+            self._mask = b""
+            if is_control:
+                payload = bytes(self._control)
+                self._control.clear()
+                return self._first & 0xF, payload
+            if self._first & _FIN:
+                opcode, self._opcode = self._opcode, _CONTINUATION
+                if self._keeps:
+                    message = bytes(self._message)
+                    self._message.clear()
+                    return opcode, message
+        return None
+
+    def _begin(self) -> bool:
+        """Read the head of a frame; False: it is not whole."""
+        head = self._data[self._at : self._at + _MOST_HEAD_BYTES]
+        if len(head) < 2:
+            return False
+        if not head[1] & _MASKED:
+            raise ValueError("a client's frame is not masked")
+        if head[0] & _RESERVED:
+            raise ValueError("a reserved bit is set")
+        n_bytes = head_bytes(head)
+        if len(head) < n_bytes:
+            return False
+        length = head[1] & 0x7F
+        if length >= 126:
+            length = int.from_bytes(head[2 : n_bytes - 4])
+        opcode = head[0] & 0xF
+        if opcode >= CLOSE:
+            if not head[0] & _FIN or length > _MOST_CONTROL_BYTES:
+                raise ValueError("a control frame is too long, or in fragments")
+        elif (opcode == _CONTINUATION) is (self._opcode == _CONTINUATION):
+            raise ValueError("a message begins within another, or goes on before it began")
+        elif len(self._message) + length > self._most_bytes:
+            raise TooLongError(f"a message is over {self._most_bytes} bytes")
+        else:
+            self._opcode = opcode or self._opcode
+        self._first, self._mask, self._left = head[0], head[n_bytes - 4 : n_bytes], length
+        self._at += n_bytes
+        return True
+
+    def _read(self, into: bytearray) -> None:
+        """Read what has come of a payload."""
+        piece = self._data[self._at : self._at + self._left]
+        n_bytes = len(piece)
+        self._at += n_bytes
+        self._left -= n_bytes
+        if self._keeps or into is self._control:
+            key = (self._mask * (n_bytes // 4 + 1))[:n_bytes]
+            into += (int.from_bytes(piece) ^ int.from_bytes(key)).to_bytes(n_bytes)
+        turned = n_bytes % 4
+        self._mask = self._mask[turned:] + self._mask[:turned]

@@ -181,6 +181,7 @@ def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:
             total_s=settings.tunnel_timeout_s,
             client_write_s=settings.write_stall_timeout_s,
             upstream_write_s=settings.upstream_write_timeout_s,
+            min_rate_bytes=settings.client_min_rate_bytes,
         ),
     )
 
