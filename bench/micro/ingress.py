@@ -147,6 +147,7 @@ def _by_velox() -> _Take:
         quotas=QuotaTable(QuotaMemory(64, 1), 0),
         leases=None,
         max_tunnels=1,
+        bodies=BodyBudget(1 << 30, 1.0, loop.time),
         metrics=metrics,
         log=AccessLog(2, "off", metrics.count_log_dropped),
         logger=logger,

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.e2e.harness import KEY, VeloxProcess
 from tests.e2e.routed import nobody, routed
+from tests.patience import PATIENCE_S
 
 MIB: Final = 1 << 20
 STALL_S: Final = 2.0
@@ -92,3 +94,40 @@ def test_client_that_sends_and_never_reads_is_ended(velox: VeloxProcess, data: b
         most = most_while_sent(velox, sock, data, 15.0)
     assert most < before + 4 * MIB
     velox.wait_metric("velox_client_connections", lambda n: n == 0)
+
+
+def test_messages_take_of_the_budget_of_bodies() -> None:
+    """VELOX_MAX_BODY and VELOX_BODY_BUDGET: messages that never end hold no more than bodies may."""
+    with nobody() as origin:
+        config = {
+            "upstreams": [{"name": "a", "provider": "anthropic", "origin": origin, "key": "env:MODEL_KEY"}],
+            "max_body": "8MiB",
+            "body_budget": "16MiB",
+            "queue_timeout": "1s",
+            "body_timeout": "3s",
+        }
+        with routed(config, MODEL_KEY="sk-model-0123456789") as velox, contextlib.ExitStack() as stack:
+            before = resident(velox)
+            socks = [stack.enter_context(opened(velox)) for _ in range(10)]
+            data = framed(b" " * (8 * MIB))[:-1]
+            senders = [threading.Thread(target=push, args=(sock, data)) for sock in socks]
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                sender.join()
+            assert resident(velox) < before + 30 * MIB
+            for sock in socks:
+                sock.settimeout(PATIENCE_S)  # some megabytes are still on their way
+            codes = {int.from_bytes(sock.recv(4)[2:]) for sock in socks}
+            assert codes == {1013, 1008}, "no room came in time, or no byte more"
+            assert velox.request("POST", "/v1/responses", b" " * (8 * MIB + 1)).status == 413
+            with opened(velox) as sock:
+                sock.sendall(framed(b" " * (8 * MIB + 1))[:20])
+                assert sock.recv(4)[2:] == (1009).to_bytes(2)
+
+
+def push(sock: socket.socket, data: bytes) -> None:
+    """Send for as long as it is taken, for some seconds at most."""
+    sock.settimeout(4.0)
+    with contextlib.suppress(OSError):
+        sock.sendall(data)

@@ -24,6 +24,7 @@ from velox.gateway.intake import Gateway
 from velox.gateway.limiter import QuotaTable as LimiterTable
 from velox.gateway.member import Member
 from velox.gateway.routing import RouteParts, Routing
+from velox.net.client.body_budget import BodyBudget
 from velox.net.upstream.interface import ConnectionOwner, UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.observe.access_log import AccessLog
@@ -249,6 +250,7 @@ class Composed:
             quotas=quotas or QuotaTable(QuotaMemory(64, 1), 0),
             leases=None,
             max_tunnels=8,
+            bodies=BodyBudget(1 << 30, 1.0, self.loop.time),
             metrics=self.metrics,
             log=self.log,
             logger=_LOGGER,

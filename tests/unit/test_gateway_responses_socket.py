@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from dataclasses import replace
 from typing import Any, Final, cast
 
-from tests.unit.upstream_wire import KIB, Loop, Transport
+import pytest
+from websockets.frames import Frame, Opcode
+
+from tests.unit.upstream_wire import KIB, MIB, Loop, Transport
+from velox.errors import VeloxError
 from velox.gateway.responses_socket import ResponsesSocket
 from velox.gateway.tunnels import Tunnels
 from velox.heads import RequestHead, WebSocketOffer
+from velox.net.client.body_budget import BodyBudget
+from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import TunnelLimits
 from velox.protocol.websocket_frames import CLOSE, PING, PONG, TEXT, frame
 
@@ -51,6 +60,16 @@ class Gateway:
         self.parts: Final = self
         self.tunnels: Final = tunnels
         self.recorder: Final = Recorder()
+        self.submitted: Final[list[tuple[Any, bytes]]] = []  # clients, and their requests' bodies
+
+    def check_head(self, head: RequestHead) -> None:
+        pass
+
+    def submit(self, client: Any, head: RequestHead, body: bytes, caller: None) -> None:
+        self.submitted.append((client, body))
+
+    def refuse(self, client: Any, head: RequestHead, error: VeloxError) -> None:
+        client.answer(error.status, [], b"{}", with_body=True, close=error.close)
 
 
 class Stand:
@@ -83,9 +102,7 @@ class Stand:
 
 def sent(payload: bytes, opcode: int = TEXT) -> bytes:
     """Return a client's frame, masked."""
-    head = frame(payload, opcode)[: -len(payload) or None]
-    mask = b"\x01\x02\x03\x04"
-    return bytes((head[0], head[1] | 0x80)) + head[2:] + mask + bytes(b ^ mask[n % 4] for n, b in enumerate(payload))
+    return Frame(Opcode(opcode), payload).serialize(mask=True)
 
 
 def test_client_that_takes_nothing_is_not_read() -> None:
@@ -169,3 +186,130 @@ def test_answers_that_wait_pause_and_go_on_with_the_client() -> None:
     assert not stand.wire.is_reading()
     stand.wire.make_room(Wire.HIGH)
     assert stand.wire.is_reading()
+
+
+# -- what is held -----------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """A budget of one MiB, of which a test takes some, and a socket that may hold half of it."""
+
+    def __init__(self, limit: int = MIB, most: int = MIB // 2) -> None:
+        self.now_s = 0.0
+        self.budget: Final = BodyBudget(limit, 5.0, lambda: self.now_s)
+        limits = replace(LIMITS, body_bytes=most, message_idle_s=15.0)
+        self.stand: Final = Stand(Tunnels(8, limits, self.budget))
+
+    def refuse_in_time(self) -> None:
+        """Let those in line wait for long enough."""
+        self.now_s += 5.0
+        self.budget.expire()
+
+
+def close_code(stand: Stand) -> int:
+    """Return the code of the Close frame that was sent last."""
+    return int.from_bytes(stand.wire.take()[2:4])
+
+
+def asking(n_bytes: int, **more: object) -> bytes:
+    """Return a message of so many bytes and some more."""
+    return json.dumps({"type": "response.create", "model": "m", "input": "a" * n_bytes, **more}).encode()
+
+
+def test_message_takes_of_the_budget_of_bodies_as_it_comes() -> None:
+    """Above what a connection may have ahead; all of it comes back with the connection's end."""
+    bodies = Bodies()
+    stand = bodies.stand
+    wire = sent(bytes(400 * KIB))
+    stand.wire.read(wire[:READ])
+    assert bodies.budget.taken_bytes == 0
+    for at in range(READ, 4 * READ, READ):
+        stand.wire.read(wire[at : at + READ])
+    assert bodies.budget.taken_bytes == pytest.approx(3 * READ, abs=20)
+    stand.socket.connection_lost(None)
+    assert bodies.budget.taken_bytes == 0
+
+
+def test_message_over_the_largest_body_closes_the_connection() -> None:
+    """VELOX_MAX_BODY: by its head, before any of it is held."""
+    stand = Bodies().stand
+    stand.wire.read(sent(bytes(512 * KIB + 1))[:100])
+    assert close_code(stand) == 1009
+
+
+def test_client_is_not_read_while_there_is_no_room() -> None:
+    """It waits in line as a body does, and goes on, or is closed with 1013 when none came in time."""
+    for comes in (True, False):
+        bodies = Bodies()
+        stand = bodies.stand
+        assert bodies.budget.take_now(MIB - READ)
+        n_read = stand.send_all(sent(bytes(400 * KIB))[:-1])
+        assert n_read == 3 * READ, "what it may have ahead, what was left, and one more read"
+        stand.sweep(29.0)
+        assert not stand.wire.is_closed and not stand.wire.sent, "what is not read can't be late"
+        if comes:
+            bodies.budget.give(MIB - READ)
+            assert stand.wire.is_reading()
+            assert bodies.budget.taken_bytes == pytest.approx(2 * READ, abs=20)
+        else:
+            bodies.refuse_in_time()
+            assert close_code(stand) == 1013
+            assert bodies.budget.taken_bytes == MIB - READ
+
+
+def test_message_that_never_ends_is_closed() -> None:
+    """A silence, or a trickle, would hold room that others wait for."""
+    for n_each, seconds in ((0, 15.0), (100, 20.0)):
+        stand = Bodies().stand
+        stand.wire.read(sent(bytes(400 * KIB))[:1000])
+        for _ in range(int(seconds / 5)):
+            assert stand.wire.n_writes == 0
+            if n_each:
+                stand.wire.read(bytes(n_each))
+            stand.sweep(5.0)
+        assert close_code(stand) == 1008
+
+
+def test_request_is_held_until_it_is_answered() -> None:
+    """Its body is its message's, with the conversation before it; what nobody waits for is given back."""
+    bodies = Bodies()
+    stand = bodies.stand
+    stand.send_all(sent(asking(300 * KIB)))
+    assert len(stand.gateway.submitted) == 1
+    held = len(stand.gateway.submitted[0][1]) - FREE_BYTES
+    assert bodies.budget.taken_bytes == held
+    stand.wire.read(sent(asking(10)))
+    assert bodies.budget.taken_bytes == held + len(asking(10)), "it waits for its turn"
+    stand.gateway.submitted[0][0].finish()
+    stand.gateway.loop.turn()
+    assert len(stand.gateway.submitted) == 2
+    assert bodies.budget.taken_bytes == 0
+
+
+def test_conversation_over_the_largest_body_is_refused_and_the_connection_stays() -> None:
+    """previous_response_id makes a request longer than its message."""
+    bodies = Bodies()
+    stand = bodies.stand
+    stand.send_all(sent(asking(300 * KIB, generate=False)))
+    prepared = re.findall(rb'"id":"(resp_\w+)"', stand.wire.take())[0].decode()
+    stand.send_all(sent(asking(300 * KIB, previous_response_id=prepared)))
+    told = json.loads(stand.wire.take()[4:])
+    assert (told["type"], told["status"]) == ("error", 413)
+    assert not stand.gateway.submitted and bodies.budget.taken_bytes == 0
+    stand.send_all(sent(asking(10, previous_response_id=prepared)))
+    assert len(stand.gateway.submitted) == 1
+
+
+def test_request_that_finds_no_room_is_refused_and_the_connection_stays() -> None:
+    """Its conversation does not fit: 503, as over HTTP."""
+    bodies = Bodies()
+    stand = bodies.stand
+    stand.send_all(sent(asking(300 * KIB, generate=False)))
+    prepared = re.findall(rb'"id":"(resp_\w+)"', stand.wire.take())[0].decode()
+    assert bodies.budget.take_now(MIB - 100 * KIB)
+    stand.send_all(sent(asking(10, previous_response_id=prepared)))
+    told = json.loads(stand.wire.take()[4:])
+    assert (told["type"], told["status"]) == ("error", 503)
+    assert bodies.budget.taken_bytes == MIB - 100 * KIB
+    stand.send_all(sent(asking(10)))
+    assert len(stand.gateway.submitted) == 1

@@ -27,8 +27,10 @@ from velox.gateway.routing import Routing
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ChunkWriter, Client, ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import Backlog
+from velox.net.client.refusals import no_room
+from velox.net.message_room import MessageRoom
 from velox.net.tunnel import UNSENT_BYTES
-from velox.protocol.websocket import GOING_AWAY, POLICY, accept_value, close_frame
+from velox.protocol.websocket import GOING_AWAY, POLICY, TOO_LARGE, TRY_LATER, accept_value, close_frame
 from velox.protocol.websocket_frames import (
     BINARY,
     CLOSE,
@@ -47,14 +49,12 @@ from velox.types import Caller, Endpoint
 __all__ = ["ResponsesSocket", "SocketOwner"]
 
 _PROTOCOL_ERROR: Final = 1002
-_TOO_LARGE: Final = 1009
 _ERRORS_FROM: Final = 400
 _BAD_GATEWAY: Final = 502
 _MOST_ERROR_BYTES: Final = 64 * 1024
 # The last event of an answer repeats all of it.
 _MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
 _MOST_WAITING: Final = 32
-_MOST_WAITING_BYTES: Final = MOST_BYTES
 _MOST_TURNS: Final = 16
 _CLOSE_S: Final = 2.0  # how long a client may take to answer a Close frame
 # Of the handshake alone, or said of each body anew.
@@ -109,7 +109,9 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         self._on_closed: Final = on_closed
         self._limits: Final = owner.parts.tunnels.limits
         self._fields: Final = _turn_fields(head)
-        self._reader = FrameReader()
+        self._room: Final = MessageRoom(owner.parts.tunnels.bodies, self._limits.pace, self)
+        self._most_bytes: Final = min(MOST_BYTES, self._limits.body_bytes)
+        self._reader = FrameReader(self._most_bytes)
         self.messages = SocketMessages()
         self._turns: Final[dict[str | None, Turn]] = {}  # that run, by their lanes
         self._waiting: Final[deque[tuple[str | None, bytes]]] = deque()
@@ -143,6 +145,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for turn in tuple(self._turns.values()):
             turn.client_gone(stalled=stalled)
         self._turns.clear()
+        self._go_deaf()
+        self._room.shrink(0)
         self._on_closed(self)
 
     def client_paused(self) -> None:
@@ -220,7 +224,28 @@ class ResponsesSocket(asyncio.BufferedProtocol):
                 return
             turn.client_resumed()
         self._read()
+        self._settle()
+
+    # -- the room for what is held --------------------------------------------------------------------
+
+    @property
+    def _n_held(self) -> int:
+        """Bytes of messages: of one that has begun, of those that wait, of those that are answered."""
+        n_bytes = self._reader.held_bytes + sum(turn.n_bytes for turn in self._turns.values())
+        return n_bytes + sum(len(message) for _, message in self._waiting)
+
+    def _settle(self) -> None:
+        """Have room for what is held, or wait for it."""
+        self._room.hold(self._n_held)
         self._steer_reading()
+
+    def room_came(self) -> None:
+        """See RoomOwner."""
+        self._settle()
+
+    def room_refused(self) -> None:
+        """See RoomOwner."""
+        self.close(TRY_LATER, "no memory for this message came free in time")
 
     # -- what the client sends ----------------------------------------------------------------------
 
@@ -229,6 +254,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         if not self._is_deaf:
             self._reader.add(data)
             self._read()
+            self._settle()
+            self._room.came(len(data), self.moved_s, is_open=self._reader.held_bytes > 0 and self._is_reading)
 
     def _read(self) -> None:
         """Take what has come, frame by frame, while the client takes what it is told."""
@@ -237,7 +264,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
                 self._take_frame(*taken)
         except TooLongError as exc:
             self._go_deaf()
-            self.close(_TOO_LARGE, str(exc))
+            self.close(TOO_LARGE, str(exc))
         except ValueError as exc:
             self._go_deaf()
             self.close(_PROTOCOL_ERROR, str(exc))
@@ -252,14 +279,16 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 
     def _steer_reading(self) -> None:
         """Read from the client, or not."""
-        transport, may_read = self._transport, not self.is_write_paused
+        transport, may_read = self._transport, not (self.is_write_paused or self._room.waits)
         if transport is None or transport.is_closing() or may_read is self._is_reading:
             return
         self._is_reading = may_read
         if may_read:
             transport.resume_reading()
+            self._room.came(0, self._owner.loop.time(), is_open=self._reader.held_bytes > 0)
         else:
             transport.pause_reading()
+            self._room.stand_still()
 
     def _take_frame(self, opcode: int, payload: bytes) -> None:
         if opcode == PING:
@@ -278,7 +307,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._refuse(exc, None)
             return
         n_bytes = len(message) + sum(len(each) for _, each in self._waiting)
-        if len(self._waiting) >= _MOST_WAITING or n_bytes > _MOST_WAITING_BYTES:
+        if len(self._waiting) >= _MOST_WAITING or n_bytes > self._most_bytes:
             self.close(POLICY, "too many messages wait for their answers")
             return
         self._waiting.append((lane, message))
@@ -298,6 +327,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._ask(lane, message)
             if lane in self._turns:
                 held.add(lane)
+        self._settle()
 
     def _ask(self, lane: str | None, message: bytes) -> None:
         """Make a request of a message."""
@@ -314,13 +344,24 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             self._refuse(exc, lane)
             return
         head = RequestHead.of(b"POST", self._head.target, self._fields, len(asked.body))
-        turn = self._turns[lane] = Turn(self, asked, lane)
+        turn = Turn(self, asked, lane)
         try:
             caller = owner.check_head(head)  # the key may be one of yesterday
+            self._check_body(turn)
         except VeloxError as error:
             owner.refuse(turn, head, error)
             return
+        self._turns[lane] = turn
         turn.begin(owner.submit(turn, head, asked.body, caller))
+
+    def _check_body(self, turn: Turn) -> None:
+        """Take room for a request; with the conversation before it, it may be longer than its message."""
+        most_bytes = self._limits.body_bytes
+        if turn.n_bytes > most_bytes:
+            message = f"body is over the limit of {most_bytes} bytes (VELOX_MAX_BODY)"
+            raise VeloxError(Reason.BODY_TOO_LARGE, message)
+        if not self._room.has_room(self._n_held + turn.n_bytes):
+            raise no_room(close=False)
 
     def _refuse(self, exc: BadRequestError, lane: str | None) -> None:
         error = VeloxError(Reason.BAD_REQUEST, exc.message)
@@ -339,6 +380,7 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         """Note that an answer has ended: the next may begin."""
         if self._turns.get(turn.lane) is turn:
             del self._turns[turn.lane]
+            self._settle()
             self.moved_s = self._owner.loop.time()
             if self._waiting:
                 self._owner.loop.call_soon(self._go_on)  # not from within the end of the one before
@@ -360,6 +402,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
             transport.abort()
         elif self._owner.draining and not self._turns:
             self.close(GOING_AWAY, "the gateway is shutting down")
+        elif self._room.is_late(now_s):
+            self.close(POLICY, "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)")
         elif limits.total_s and now_s - self._began_s >= limits.total_s:
             self.close(GOING_AWAY, "the connection has reached its longest time")
         elif not self._turns and now_s - self.moved_s >= limits.idle_s:
@@ -384,6 +428,8 @@ class ResponsesSocket(asyncio.BufferedProtocol):
         for turn in tuple(self._turns.values()):
             turn.client_gone()
         self._turns.clear()
+        self._room.shrink(0)
+        self._steer_reading()
 
     def _end(self) -> None:
         """Both Close frames were sent (RFC 6455 §7.1.1)."""
@@ -404,7 +450,18 @@ class ResponsesSocket(asyncio.BufferedProtocol):
 class Turn(PairsOnly):
     """One request of a connection, and the client that its reply is for."""
 
-    __slots__ = ("_asked", "_events", "_exchange", "_is_over", "_is_told", "_refusal", "_socket", "_status", "lane")
+    __slots__ = (
+        "_asked",
+        "_events",
+        "_exchange",
+        "_is_over",
+        "_is_told",
+        "_refusal",
+        "_socket",
+        "_status",
+        "lane",
+        "n_bytes",
+    )
 
     may_run_ahead: Final = False
     chunk_writer: Final[ChunkWriter | None] = None
@@ -412,6 +469,7 @@ class Turn(PairsOnly):
     def __init__(self, socket: ResponsesSocket, asked: Asked, lane: str | None) -> None:
         self.lane: Final = lane
         self._socket: Final = socket
+        self.n_bytes: Final = len(asked.body)  # it is held to the end: the conversation is kept then
         self._asked: Final = asked
         self._exchange: ClientExchange | None = None
         self._events: SseEvents | None = None  # of a reply that streams

@@ -8,19 +8,27 @@ from __future__ import annotations
 from typing import Final
 
 from velox.errors import Reason, VeloxError
+from velox.net.client.body_budget import BodyBudget
 from velox.net.tunnel import READ_BYTES, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer
 
 __all__ = ["Tunnels"]
 
 _USUAL: Final = TunnelLimits()
+_NO_BOUND: Final = 1 << 62
 
 
 class Tunnels:
-    """Of one worker. max_tunnels: its share of VELOX_MAX_TUNNELS; an upgrade counts from the gate on."""
+    """Of one worker. max_tunnels: its share of VELOX_MAX_TUNNELS; an upgrade counts from the gate on.
 
-    def __init__(self, max_tunnels: int = 1024, limits: TunnelLimits = _USUAL) -> None:
+    bodies: the room for messages that are held until they are whole, which request bodies take too; None: no bound.
+    """
+
+    def __init__(
+        self, max_tunnels: int = 1024, limits: TunnelLimits = _USUAL, bodies: BodyBudget | None = None
+    ) -> None:
         self.limits: Final = limits
+        self.bodies: Final = BodyBudget(_NO_BOUND, 0.0, lambda: 0.0) if bodies is None else bodies
         self.buffer: Final = ReadBuffer(READ_BYTES)
         self._max: Final = max_tunnels
         self._holders: Final[set[object]] = set()

@@ -20,6 +20,7 @@ from typing import Final, Protocol, cast
 
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
+from velox.policy.pace import PaceRules
 from velox.protocol.websocket import GOING_AWAY, POLICY, FrameScanner, close_frame
 from velox.protocol.websocket_messages import MessageError
 
@@ -55,7 +56,9 @@ class TunnelLimits:
     """Seconds. idle_s: without a byte in either direction. total_s: from the 101 on; 0: no limit.
 
     client_write_s, upstream_write_s: how long one side may take nothing of what waits for it. min_rate_bytes: what a
-    client must take a second where Velox answers itself; 0: any.
+    client must take a second where Velox answers itself, and send of a message that is held back; 0: any.
+
+    message_idle_s: longest silence inside such a message. body_bytes: the most of it, and of a request that it makes.
     """
 
     idle_s: float = 300.0
@@ -63,6 +66,13 @@ class TunnelLimits:
     client_write_s: float = 30.0
     upstream_write_s: float = 30.0
     min_rate_bytes: int = 0
+    message_idle_s: float = 15.0
+    body_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def pace(self) -> PaceRules:
+        """How slow a message may come that is held back."""
+        return PaceRules(self.message_idle_s, self.min_rate_bytes)
 
 
 class Tunnel:

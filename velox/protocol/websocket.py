@@ -22,6 +22,8 @@ __all__ = [
     "GOING_AWAY",
     "NO_CODE",
     "POLICY",
+    "TOO_LARGE",
+    "TRY_LATER",
     "FrameScanner",
     "HandshakeError",
     "accept_value",
@@ -48,6 +50,8 @@ _OURS: Final = HOP_BY_HOP | {b"content-length"}
 # RFC 6455 §7.4.1.
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008  # a message that may not pass
+TOO_LARGE: Final = 1009
+TRY_LATER: Final = 1013  # IANA's registry of WebSocket close codes
 NO_CODE: Final = 1005  # stands for a Close frame that gives none; never on a wire
 
 _CLOSE: Final = 0x8

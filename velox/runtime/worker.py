@@ -92,6 +92,7 @@ def gateway_parts(
     quotas: LimiterTable,
     leases: LeaseWait | None,
     max_tunnels: int,
+    bodies: BodyBudget,
     metrics: WorkerMetrics,
     objects: ObjectTable | None = None,
     records: RecordRing | None = None,
@@ -99,7 +100,7 @@ def gateway_parts(
     log: AccessLog,
     logger: logging.Logger,
 ) -> Parts:
-    """Return the parts. max_tunnels: as many as there are descriptors for."""
+    """Return the parts. max_tunnels: as many as there are descriptors for. bodies: the room for them."""
     recorder = Recorder(metrics, log, logger, secrets.token_hex(4))
     return Parts(
         endpoints=Routes(settings.paths, settings.websocket_paths),
@@ -114,7 +115,7 @@ def gateway_parts(
         recorder=recorder,
         limits=_limits(settings, slot),
         estimator=Estimator(settings.bytes_per_token, settings.default_max_tokens),
-        tunnels=_tunnels(settings, slot, max_tunnels),
+        tunnels=_tunnels(settings, slot, max_tunnels, bodies),
         leases=leases,
         calls=None if records is None else _call_log(settings, records, budgets, recorder),
         models=_models(settings, recorder, logger, loop),
@@ -172,7 +173,7 @@ def _own_hosts(settings: Settings) -> frozenset[bytes]:
     return frozenset(name.lower().encode("ascii", "ignore") for name in names)
 
 
-def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:
+def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tunnels:
     return Tunnels(
         # Each has a connection to the upstream of its own, beside the pools'.
         min(share(settings.max_tunnels, settings.workers, slot), most),
@@ -182,7 +183,10 @@ def _tunnels(settings: Settings, slot: int, most: int) -> Tunnels:
             client_write_s=settings.write_stall_timeout_s,
             upstream_write_s=settings.upstream_write_timeout_s,
             min_rate_bytes=settings.client_min_rate_bytes,
+            message_idle_s=settings.body_timeout_s,
+            body_bytes=settings.max_body_bytes,
         ),
+        bodies,
     )
 
 
@@ -301,6 +305,7 @@ class Worker:
             quotas=quotas,
             leases=leases,
             max_tunnels=self._descriptors.upstream,
+            bodies=self._budget,
             metrics=self._metrics,
             objects=ObjectTable(context.objects, context.block),
             records=context.records,

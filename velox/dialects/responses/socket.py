@@ -33,6 +33,7 @@ _CREATE: Final = "response.create"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _WHOLE: Final = frozenset({"response.completed", "response.incomplete"})
 _LAST_TYPES: Final = _WHOLE | {"response.failed", "error"}
+_BEFORE_ITEMS: Final = b'{"stream":true,"input":['
 _NOT_FOUND: Final = "previous_response_not_found"
 
 
@@ -63,12 +64,17 @@ _TYPED: Final = msgspec.json.Decoder(_Typed)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request. body: as it would be sent by HTTP, streamed. items: of its whole input, as they stand in a list."""
+    """A request. body: as it would be sent by HTTP, streamed. n_items_bytes: of its whole input, without brackets."""
 
     body: bytes
-    items: bytes
+    n_items_bytes: int
     stream_id: str | None = None
     generate: bool = True
+
+    @property
+    def items(self) -> bytes:
+        """The items of its whole input, as they stand in a list: a conversation may be megabytes, and is held once."""
+        return self.body[len(_BEFORE_ITEMS) : len(_BEFORE_ITEMS) + self.n_items_bytes]
 
 
 class SocketMessages:
@@ -104,8 +110,8 @@ class SocketMessages:
         for name in ("type", "stream_id", "generate", "previous_response_id", "input", "stream"):
             fields.pop(name, None)
         others = [b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in fields.items()]
-        body = b'{"stream":true,"input":[%b]%b}' % (items, b"".join(others))
-        return Asked(body, items, given.stream_id, given.generate is not False)
+        body = b"%b%b]%b}" % (_BEFORE_ITEMS, items, b"".join(others))
+        return Asked(body, len(items), given.stream_id, given.generate is not False)
 
     def messages(self, asked: Asked, events: Sequence[bytes]) -> list[bytes]:
         """Return the messages for the events of an answer, and keep its conversation when it is whole."""
@@ -136,6 +142,8 @@ class SocketMessages:
             answer = _LAST.decode(event).response
         except (msgspec.DecodeError, UnicodeDecodeError):
             return  # an upstream's own, which says too little to go on with it
+        if asked.n_items_bytes > self._most_kept_bytes:
+            return
         items = b",".join([each for each in (asked.items, _items(answer.output)) if each])
         if len(items) > self._most_kept_bytes:
             return
