@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.harness import KEY, VeloxProcess
-from tests.e2e.routed import nobody, routed
+from tests.e2e.routed import named, nobody, routed
 from tests.patience import PATIENCE_S
 
 MIB: Final = 1 << 20
@@ -131,3 +131,31 @@ def push(sock: socket.socket, data: bytes) -> None:
     sock.settimeout(4.0)
     with contextlib.suppress(OSError):
         sock.sendall(data)
+
+
+def test_messages_that_are_looked_at_take_of_the_budget_too() -> None:
+    """A key that is limited to some models: its messages are held until they are whole, and its tunnels are closed."""
+    with named("models") as sims:
+        config = {
+            "api_keys": [{"name": "some", "key": KEY, "models": ["gpt-realtime*"]}],
+            "upstreams": [{"name": "a", "origin": sims["models"]["origin"], "key": "env:MODEL_KEY"}],
+            "max_body": "8MiB",
+            "body_budget": "16MiB",
+            "queue_timeout": "1s",
+            "body_timeout": "3s",
+        }
+        target = "/v1/realtime?model=gpt-realtime"
+        with routed(config, MODEL_KEY="sk-model-0123456789") as velox, contextlib.ExitStack() as stack:
+            before = resident(velox)
+            socks = [stack.enter_context(opened(velox, target)) for _ in range(10)]
+            data = framed(b" " * (8 * MIB))[:-1]
+            senders = [threading.Thread(target=push, args=(sock, data)) for sock in socks]
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                sender.join()
+            assert resident(velox) < before + 30 * MIB
+            velox.wait_metric("velox_tunnels", lambda n: n == 0)
+            with opened(velox, target) as sock:
+                most = most_while_sent(velox, sock, framed(b"", fin=False) + framed(b"", 0, fin=False) * 50_000, 15.0)
+            assert most < before + 30 * MIB

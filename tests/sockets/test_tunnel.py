@@ -14,10 +14,14 @@ import uvloop
 from websockets.frames import Frame, Opcode
 
 from tests.patience import PATIENCE_S
+from tests.sockets.core_ingress import eventually
 from velox.errors import Reason, VeloxError
+from velox.net.client.body_budget import BodyBudget
+from velox.net.message_room import FREE_BYTES
 from velox.net.tunnel import CLOSE_S, READ_BYTES, UNSENT_BYTES, Tunnel, TunnelLimits
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.protocol.websocket import FrameScanner, close_frame
+from velox.protocol.websocket_messages import MessageGate
 
 LIMITS: Final = TunnelLimits(idle_s=60.0, client_write_s=60.0, upstream_write_s=60.0)
 STOP: Final = VeloxError(Reason.DRAINING, "the gateway is shutting down")
@@ -81,8 +85,13 @@ async def pair() -> tuple[socket.socket, asyncio.Transport]:
 
 
 @contextlib.asynccontextmanager
-async def tunnel(limits: TunnelLimits = LIMITS, *, early: bytes = b"", rest: bytes = b"") -> AsyncIterator[Setup]:
-    """Open one. early, rest: what the client and the upstream had sent before it was there."""
+async def tunnel(
+    limits: TunnelLimits = LIMITS, *, early: bytes = b"", rest: bytes = b"", bodies: BodyBudget | None = None
+) -> AsyncIterator[Setup]:
+    """Open one. early, rest: what the client and the upstream had sent before it was there.
+
+    bodies: room for the client's messages, which are held until they are whole; None: they are not.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[VeloxError | None] = loop.create_future()
     made = Tunnel(ReadBuffer(READ_BYTES), limits, loop, ended.set_result)
@@ -91,6 +100,8 @@ async def tunnel(limits: TunnelLimits = LIMITS, *, early: bytes = b"", rest: byt
     setup = Setup(made, client, upstream, ended)
     made.upstream.take(upstream_transport, rest, lambda exc: setup.lost.append("upstream"))
     made.client.take(client_transport, early, lambda exc: setup.lost.append("client"))
+    if bodies is not None:
+        made.guard(MessageGate(lambda message: None), None, bodies)
     made.start()
     with client, upstream:
         yield setup
@@ -335,5 +346,90 @@ def test_half_closed_tunnel_ends_in_its_time() -> None:
             t.tunnel.check(loop.time() + 2.5)
             error = await t.end()
             assert error is not None and error.reason is Reason.UPSTREAM_TRUNCATED
+
+    run(work)
+
+
+# -- messages that are held until they are whole --------------------------------------------------------------------
+
+LARGE: Final = Frame(Opcode.BINARY, bytes(1 << 20)).serialize(mask=True)
+
+
+def budget() -> BodyBudget:
+    """Return one that refuses who waits as soon as it is asked to."""
+    return BodyBudget(2 << 20, 0.0, asyncio.get_running_loop().time)
+
+
+def test_held_message_takes_of_the_budget_until_the_upstream_has_it() -> None:
+    """All that is held of it, and then what of it waits to be sent."""
+
+    async def work() -> None:
+        bodies = budget()
+        async with tunnel(bodies=bodies) as t:
+            await t.say(t.client, LARGE[:-1])
+            await eventually(lambda: bodies.taken_bytes == len(LARGE) - 1 - FREE_BYTES)
+            await t.say(t.client, LARGE[-1:])
+            await eventually(lambda: t.tunnel.client.n_bytes == len(LARGE))
+            assert bodies.taken_bytes > len(LARGE) // 2, "the upstream reads nothing"
+            assert await t.hear(t.upstream, len(LARGE)) == LARGE
+            await eventually(lambda: not bodies.taken_bytes)
+
+    run(work)
+
+
+def test_client_whose_message_has_no_room_is_not_read() -> None:
+    """It goes on when some comes; when none comes in time, both sides are closed with 1013."""
+
+    async def work() -> None:
+        bodies = budget()
+        for comes in (True, False):
+            async with tunnel(bodies=bodies) as t:
+                assert bodies.take_now(2 << 20)
+                saying = asyncio.create_task(t.say(t.client, LARGE))
+                await eventually(lambda: "waiting=1" in repr(bodies))
+                assert t.tunnel.client.n_bytes <= FREE_BYTES + READ_BYTES
+                if comes:
+                    bodies.give(2 << 20)
+                    assert await t.hear(t.upstream, len(LARGE)) == LARGE
+                else:
+                    bodies.expire()
+                    assert int.from_bytes((await t.hear(t.client, 4))[2:]) == 1013
+                    error = await t.end()
+                    assert error is not None and error.reason is Reason.OVERLOAD_MEMORY
+                    bodies.give(2 << 20)
+                saying.cancel()
+            assert bodies.taken_bytes == 0
+
+    run(work)
+
+
+def test_client_that_leaves_gives_its_room_back() -> None:
+    """In the midst of a message."""
+
+    async def work() -> None:
+        bodies = budget()
+        async with tunnel(bodies=bodies) as t:
+            await t.say(t.client, LARGE[: len(LARGE) // 2])
+            await eventually(lambda: bodies.taken_bytes > len(LARGE) // 4)
+            t.client.close()
+            await eventually(lambda: not bodies.taken_bytes)
+
+    run(work)
+
+
+def test_held_message_that_never_ends_closes_both_sides() -> None:
+    """As a body that is silent for too long is refused: others wait for its room."""
+
+    async def work() -> None:
+        async with tunnel(bodies=budget()) as t:
+            await t.say(t.client, MASKED + LARGE[:1000])
+            await eventually(lambda: t.tunnel.client.n_bytes == len(MASKED) + 1000)
+            now_s = asyncio.get_running_loop().time()
+            t.tunnel.check(now_s + LIMITS.message_idle_s - 1.0)
+            assert t.tunnel.close_code is None
+            t.tunnel.check(now_s + LIMITS.message_idle_s + 1.0)
+            error = await t.end()
+            assert error is not None and error.reason is Reason.BODY_TIMEOUT
+            assert t.tunnel.close_code == 1008
 
     run(work)

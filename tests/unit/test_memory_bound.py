@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from velox.gateway import limiter, mirror
-from velox.net import tunnel
+from velox.gateway import limiter, mirror, responses_socket, sockets
+from velox.net import message_room, tunnel
 from velox.net.client import http1, plain_socket, reply_buffer_budget, tls
 from velox.net.upstream import http2, interface
 from velox.protocol.http1 import Http1Limits
@@ -46,6 +46,9 @@ def test_numbers_are_those_of_the_code_that_keeps_them() -> None:
     assert INGRESS_SETTINGS.max_streams_local == capacity._STREAMS
     assert capacity._NARROW_WINDOW == http2.NARROW_WINDOW_BYTES
     assert capacity._READ == tunnel.READ_BYTES
+    assert capacity._AHEAD == capacity._UNSENT == message_room.FREE_BYTES, "what messages hold beside the budget"
+    assert capacity._CONVERSATIONS == sockets._MOST_KEPT_BYTES
+    assert capacity._TURNS == responses_socket._MOST_TURNS
     assert len(interface.ReadBuffer().view) == capacity._UPSTREAM_READ
     assert capacity._KEPT == 2 * limiter._KEPT_SETS == 2 * limiter._KEPT_BOUNDS, "a Memo holds twice its limit"
     assert capacity._MOST_ALONE == quota_table._MOST_OVERFLOWN
@@ -127,6 +130,24 @@ def test_copies_for_a_mirror_count(tmp_path: Path) -> None:
         bounds.append(memory_of(settings, PLENTY).n_bytes)
 
     assert bounds[1] - bounds[0] == 2 * 64 * MIB + 256 * capacity._EXCHANGE
+
+
+def test_websockets_that_are_answered_here_count(tmp_path: Path) -> None:
+    """Where an upstream can't take them: conversations, and up to sixteen requests each."""
+    file = tmp_path / "velox.yaml"
+    found = []
+    for provider in ("openai", "anthropic"):
+        file.write_text(f"upstreams: [{{name: a, provider: {provider}, origin: http://a, key: none}}]\nmax_tunnels: 10")
+        environ = {name: value for name, value in SMALL.items() if name != "VELOX_UPSTREAM_ORIGIN"}
+        settings = load({**environ, "VELOX_CONFIG": str(file)}, cores=1, memory_bytes=0)
+        found.append({row.what: row for row in memory_of(settings, PLENTY).rows})
+
+    passed, answered = found
+    assert answered["conversations of WebSockets"].n_bytes == 256 * MIB
+    assert answered["more replies of WebSockets"].count == 10 * 15
+    requests = "waiting and running requests"
+    assert answered[requests].count == passed[requests].count + 10 * 15
+    assert not passed["conversations of WebSockets"].n_bytes and not passed["more replies of WebSockets"].n_bytes
 
 
 def test_authorities_of_the_system_count_for_each_origin_that_is_checked_by_them(tmp_path: Path) -> None:

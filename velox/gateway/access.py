@@ -48,7 +48,7 @@ from velox.protocol.named_models import (
     query_models,
     response_models,
 )
-from velox.protocol.websocket_messages import MessageGate
+from velox.protocol.websocket_messages import MOST_BYTES, MessageGate
 from velox.shm.object_table import ObjectTable
 from velox.types import BodyFields, Caller
 
@@ -270,9 +270,9 @@ class Guard:
         yield from owned.check(head, body)
         return (*filters, *owned.filters(head, stores=fields.stores))
 
-    def gate(self) -> MessageGate:
-        """Return what looks at the messages of a client's WebSocket."""
-        return MessageGate(self._check_message)
+    def gate(self, most_bytes: int = MOST_BYTES) -> MessageGate:
+        """Return what looks at the messages of a client's WebSocket. most_bytes: of one."""
+        return MessageGate(self._check_message, min(most_bytes, MOST_BYTES))
 
     def watch(self) -> IdWatch | None:
         """Return what reads the ids in what the upstream sends over a WebSocket; None: nobody asks for them."""

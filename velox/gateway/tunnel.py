@@ -172,7 +172,9 @@ class TunnelReply(Reply):
             headers = self._check(fields)
             tunnel = Tunnel(self._tunnels.buffer, self._tunnels.limits, self._loop, self._on_end)
             if self._guard is not None:
-                tunnel.client.gate, tunnel.upstream.gate = self._guard.gate(), self._guard.watch()
+                tunnels = self._tunnels
+                gate = self._guard.gate(tunnels.limits.body_bytes)
+                tunnel.guard(gate, self._guard.watch(), tunnels.bodies)
             tunnel.upstream.take(transport, rest)
             self._client.switch(headers, tunnel.client)
         except (HandshakeError, ValueError) as exc:  # ValueError: a field with CR, LF or NUL

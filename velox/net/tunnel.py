@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from velox.errors import Reason, VeloxError
+from velox.net.client.body_budget import BodyBudget
+from velox.net.message_room import MessageRoom
 from velox.net.upstream.interface import ReadBuffer, UpstreamFailure
 from velox.policy.pace import PaceRules
-from velox.protocol.websocket import GOING_AWAY, POLICY, FrameScanner, close_frame
+from velox.protocol.websocket import GOING_AWAY, POLICY, TRY_LATER, FrameScanner, close_frame
 from velox.protocol.websocket_messages import MessageError
 
-__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Gate", "Tunnel", "TunnelEnd", "TunnelLimits"]
+__all__ = ["CLOSE_S", "READ_BYTES", "UNSENT_BYTES", "Gate", "HoldingGate", "Tunnel", "TunnelEnd", "TunnelLimits"]
 
 # What may wait to be sent on one side before the other is not read any more.
 UNSENT_BYTES: Final = 64 * 1024
@@ -42,6 +44,14 @@ class Gate(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that may go on. Raises MessageError or VeloxError: none may any more."""
+
+
+class HoldingGate(Gate, Protocol):
+    """One that holds messages until they are whole."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What came and has not gone on."""
 
 
 class _TlsTransport(Protocol):
@@ -109,6 +119,14 @@ class Tunnel:
         state = "closing" if self._error else "half closed" if self._first else "open"
         return f"<Tunnel {state} up={self.client.n_bytes} down={self.upstream.n_bytes} close={self.close_code}>"
 
+    def guard(self, gate: HoldingGate, watch: Gate | None, bodies: BodyBudget) -> None:
+        """Have what comes from the client looked at before it passes. watch: of what comes from the upstream.
+
+        bodies: the room for what is held of messages, and for what of a large one the upstream has still to take.
+        """
+        self.upstream.gate = watch
+        self.client.hold(gate, MessageRoom(bodies, self._limits.pace, self.client))
+
     def start(self) -> None:
         """Let the bytes flow; both ends have their connections."""
         self.client.start()
@@ -123,6 +141,9 @@ class Tunnel:
         elif self.upstream.is_stalled(now_s, limits.upstream_write_s):
             message = f"the upstream took nothing of the tunnel's bytes for {limits.upstream_write_s:g} s"
             self._cut(UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message))
+        elif self.client.is_late(now_s):
+            message = "a message came too slowly (VELOX_BODY_TIMEOUT, VELOX_CLIENT_MIN_RATE)"
+            self.close(VeloxError(Reason.BODY_TIMEOUT, message), message, POLICY)
         elif self._first is not None:
             if now_s - self._first_s >= _HALF_CLOSED_S and not self.client.n_unsent and not self.upstream.n_unsent:
                 self.abort()
@@ -142,6 +163,7 @@ class Tunnel:
         if self.close_code is None:
             self.close_code = code
         self._timer = self.loop.call_later(CLOSE_S, self.abort)
+        self.client.let_go()
         self.client.say_goodbye()
         self.upstream.say_goodbye()
 
@@ -157,6 +179,7 @@ class Tunnel:
             return
         if self._timer is not None:
             self._timer.cancel()
+        self.client.let_go()
         error = self._error
         if error is None and self.close_code is None:
             if self._first is self.client:
@@ -201,6 +224,8 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._write_paused = False
         self._n_unsent = 0  # while writing is paused: at the last look
         self._progress_s = 0.0  # when that had last changed
+        self._held: HoldingGate | None = None  # the gate, where it holds messages
+        self._room: MessageRoom | None = None  # for them
 
     def __repr__(self) -> str:
         side = "upstream" if self._is_server else "client"
@@ -253,6 +278,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._got_eof = True
+        self.let_go()
         self._tunnel.ends(self)
         if not self.peer._said_goodbye:
             self.peer.end_sending()
@@ -261,6 +287,7 @@ class TunnelEnd(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
+        self.let_go()
         self._tunnel.ends(self)
         if not self.peer._said_goodbye:  # after our goodbye it has its own time to answer
             self.peer.end_sending(is_lost=True)
@@ -278,7 +305,35 @@ class TunnelEnd(asyncio.BufferedProtocol):
         self._write_paused = False
         self.peer._resume()
 
+    # -- RoomOwner ----------------------------------------------------------------------------------
+
+    def room_came(self) -> None:
+        """See RoomOwner."""
+        if not self.peer._write_paused:
+            self._resume()
+
+    def room_refused(self) -> None:
+        """See RoomOwner."""
+        message = "no memory for this message came free in time"
+        self._tunnel.close(VeloxError(Reason.OVERLOAD_MEMORY, message), message, TRY_LATER)
+
     # -- for the tunnel and the peer ----------------------------------------------------------------
+
+    def hold(self, gate: HoldingGate, room: MessageRoom) -> None:
+        """Let messages pass when they were looked at."""
+        self.gate = self._held = gate
+        self._room = room
+
+    def is_late(self, now_s: float) -> bool:
+        """True when a message that is held comes too slowly."""
+        return self._room is not None and self._room.is_late(now_s)
+
+    def let_go(self) -> None:
+        """Hold nothing any more: no message will become whole. What the peer has still to take is held on."""
+        self.gate = self._held = None
+        if self._room is not None:
+            self._room.stand_still()
+            self._room.shrink(self.peer.n_unsent)
 
     def send(self, data: bytes) -> None:
         """Send bytes of the peer; they are dropped when nothing more can be sent."""
@@ -333,10 +388,25 @@ class TunnelEnd(asyncio.BufferedProtocol):
         if tunnel.goodbye:
             self._received_late(data)
         else:
+            n_bytes = len(data)
             if self.gate is not None:
                 data = self._checked(self.gate, data)
             self._scan(data)
             peer.send(data)
+            if self._room is not None:
+                self._settle(self._room, n_bytes)
+
+    def _settle(self, room: MessageRoom, n_bytes: int) -> None:
+        """Have room for what is held, or wait for it. n_bytes: that came."""
+        if self._held is None:
+            return
+        n_held = self._held.held_bytes
+        room.hold(n_held + self.peer.n_unsent)
+        if room.waits or self.peer._write_paused:
+            room.stand_still()
+            self._pause()
+        else:
+            room.came(n_bytes, self._tunnel.loop.time(), is_open=n_held > 0)
 
     def _checked(self, gate: Gate, data: bytes) -> bytes:
         """Return what may pass; the first message that may not closes both sides."""
@@ -376,6 +446,10 @@ class TunnelEnd(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _resume(self) -> None:
+        if self._room is not None:
+            self._settle(self._room, 0)
+            if self._room.waits:
+                return
         transport = self._transport
         if transport is not None and not (self._got_eof or transport.is_closing() or transport.is_reading()):
             transport.resume_reading()

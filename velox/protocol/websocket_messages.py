@@ -11,7 +11,7 @@ from typing import Final
 
 from velox.protocol.websocket import head_bytes
 
-__all__ = ["MessageError", "MessageGate"]
+__all__ = ["MOST_BYTES", "MessageError", "MessageGate"]
 
 # Audio goes in messages of up to 15 MiB.
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -22,6 +22,11 @@ _CONTROL: Final = 0x08
 _CONTINUATION: Final = 0x0
 _MASKED: Final = 0x80
 _LENGTH: Final = 0x7F
+_MOST_CONTROL_BYTES: Final = 125  # RFC 6455 §5.5
+# Of a message, bytes that are not its content, as of a chunked body (protocol/chunked.py).
+_OVERHEAD_BYTES: Final = 16 * 1024
+_OVERHEAD_SHARE: Final = 8
+_PIECE_BYTES: Final = 64 * 1024  # a multiple of the mask's length
 
 
 class MessageError(Exception):
@@ -29,69 +34,99 @@ class MessageError(Exception):
 
 
 class MessageGate:
-    """Of a client's direction. check: is given each message, and raises if it may not pass."""
+    """Of a client's direction. check: is given each message, and raises if it may not pass. most_bytes: of a message.
 
-    __slots__ = ("_at", "_check", "_held", "_in_message", "_message")
+    What is held beside a message, the heads of its fragments and control frames between them, is bounded too.
+    """
 
-    def __init__(self, check: Callable[[bytes], None]) -> None:
+    __slots__ = ("_at", "_check", "_held", "_in_message", "_most_bytes", "_payload_bytes", "_start")
+
+    def __init__(self, check: Callable[[bytes], None], most_bytes: int = MOST_BYTES) -> None:
         self._check: Final = check
+        self._most_bytes: Final = most_bytes
         self._held: Final = bytearray()  # that was not passed on, from the start of a frame
         self._at = 0  # where in it the next frame begins
-        self._message: Final = bytearray()  # of fragments so far
+        self._start = 0  # where the message begins
+        self._payload_bytes = 0  # of its fragments so far
         self._in_message = False
 
     def __repr__(self) -> str:
         return f"<MessageGate held={len(self._held)}>"
+
+    @property
+    def held_bytes(self) -> int:
+        """What was not passed on."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that may go on: whole frames of messages that were checked. Raises what `check` raises."""
         held = self._held
         held += data
         passed = 0
-        while (end := self._frame_end()) > 0:
-            self._read_frame(end)
+        while (frame := self._next_frame()) is not None:
+            first, _, content, end = frame
             self._at = end
+            if not first & _CONTROL:
+                self._payload_bytes += end - content
+                self._in_message = not first & _FIN
+                if not self._in_message:
+                    self._check(self._message(end))
             if not self._in_message:
-                passed = end
-        out = bytes(held[:passed])
+                passed = self._start = end
+                self._payload_bytes = 0
+            elif end - self._start - self._payload_bytes > _OVERHEAD_BYTES + self._payload_bytes // _OVERHEAD_SHARE:
+                raise MessageError("a message has more framing than content; send larger fragments")
+        out = bytes(memoryview(held)[:passed])
         del held[:passed]
         self._at -= passed
+        self._start -= passed
         return out
 
-    def _frame_end(self) -> int:
-        """Return where the next frame ends; 0: it has not come as a whole. Raises MessageError."""
-        held, at = self._held, self._at
-        head = bytes(held[at : at + 14])
-        n_head = head_bytes(head)
-        if len(head) < max(2, n_head):
-            return 0
-        length = head[1] & _LENGTH
-        if length == 126:
-            length = int.from_bytes(head[2:4])
-        elif length == 127:
-            length = int.from_bytes(head[2:10])
-        if not head[1] & _MASKED or head[0] & _RESERVED:
-            raise MessageError("a frame is not masked, or uses an extension that was not agreed on")
-        if length + len(self._message) > MOST_BYTES:
-            raise MessageError(f"a message is over {MOST_BYTES >> 20} MiB")
-        end = at + n_head + length
-        return end if end <= len(held) else 0
+    def _next_frame(self) -> tuple[int, bytes, int, int] | None:
+        """Return the next frame: first byte, mask, where its content begins and ends; None: it has not come as a whole.
 
-    def _read_frame(self, end: int) -> None:
-        held, at = self._held, self._at
-        first = held[at]
-        opcode = first & _OPCODE
-        if opcode & _CONTROL:
-            return
-        if (opcode == _CONTINUATION) is not self._in_message:
+        Raises MessageError.
+        """
+        found = _frame_at(self._held, self._at)
+        if found is None:
+            return None
+        first, mask, content, end = found
+        if not mask or first & _RESERVED:
+            raise MessageError("a frame is not masked, or uses an extension that was not agreed on")
+        if first & _CONTROL:
+            if end - content > _MOST_CONTROL_BYTES or not first & _FIN:
+                raise MessageError("a control frame is too long, or in fragments")
+        elif (first & _OPCODE == _CONTINUATION) is not self._in_message:
             raise MessageError("the fragments of a message are out of order")
-        content = at + head_bytes(bytes(held[at : at + 14]))
-        self._message.extend(_unmasked(bytes(held[content:end]), bytes(held[content - 4 : content])))
-        self._in_message = not first & _FIN
-        if not self._in_message:
-            message = bytes(self._message)
-            self._message.clear()
-            self._check(message)
+        elif end - content + self._payload_bytes > self._most_bytes:
+            raise MessageError(f"a message is over {self._most_bytes} bytes")
+        return found if end <= len(self._held) else None
+
+    def _message(self, end: int) -> bytes:
+        """Return the message that ends here. It was held as it came: its frames pass unchanged."""
+        message = bytearray()
+        at = self._start
+        while at < end:
+            found = _frame_at(self._held, at)
+            assert found is not None, "each was read before"
+            first, mask, content, at = found
+            if not first & _CONTROL:
+                for begin in range(content, at, _PIECE_BYTES):
+                    message += _unmasked(bytes(self._held[begin : min(begin + _PIECE_BYTES, at)]), mask)
+        return bytes(message)
+
+
+def _frame_at(held: bytearray, at: int) -> tuple[int, bytes, int, int] | None:
+    """Return a frame's first byte, its mask, where its content begins and ends; None: its head is not whole."""
+    head = bytes(held[at : at + 14])
+    n_head = head_bytes(head)
+    if len(head) < n_head:
+        return None
+    length = head[1] & _LENGTH
+    is_masked = bool(head[1] & _MASKED)
+    if length >= 126:
+        length = int.from_bytes(head[2 : n_head - 4 if is_masked else n_head])
+    return head[0], head[n_head - 4 : n_head] if is_masked else b"", at + n_head, at + n_head + length
 
 
 def _unmasked(payload: bytes, mask: bytes) -> bytes:

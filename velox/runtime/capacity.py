@@ -21,7 +21,9 @@ from typing import Final, Protocol
 
 from velox.policy.descriptors import DescriptorPlan, plan_descriptors
 from velox.policy.memory_watch import MemoryState, MemoryWatch
+from velox.providers.rows import PROVIDERS
 from velox.runtime.buckets import table_size
+from velox.runtime.on_demand import has_lanes
 from velox.settings import Settings
 from velox.shm.object_table import object_bytes
 from velox.shm.status import WorkerStatus
@@ -147,6 +149,10 @@ _EXCHANGE: Final = 112 * _KIB
 _GROWTH: Final = 9 / 8
 # Of each upload the HTTP/2 engine holds one slice as a copy.
 _SLICE: Final = 64 * _KIB
+# WebSockets of the Responses API that a worker answers itself (gateway/sockets.py, gateway/responses_socket.py): the
+# conversations of all of them, and requests of each beside each other.
+_CONVERSATIONS: Final = 256 * _MIB
+_TURNS: Final = 16
 # A connection to the upstream: its objects; over HTTP/2 an engine and a write buffer with one turn's slices.
 _UPSTREAM: Final = 16 * _KIB
 _UPSTREAM_HTTP2: Final = 320 * _KIB
@@ -213,15 +219,17 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     window = settings.upstream_stream_window_bytes
     is_always_http1 = all(http2 == "off" or (http2 == "auto" and not is_tls) for http2, is_tls in kinds)
     streams = clients * _STREAMS if settings.listen_http2 else clients
-    exchanges = min(streams, inflight + queued)
+    tunnels = min(-(-settings.max_tunnels // settings.workers), clients)
+    turns = (_TURNS - 1) * tunnels if _answers_sockets(settings) else 0  # beside a first one
+    exchanges = min(streams + turns, inflight + queued)
     passes_by = any(not is_tls and http2 != "on" for http2, is_tls in kinds)
-    reply = _UNSENT + max(_UPSTREAM_LARGE_READ if passes_by else _UPSTREAM_READ, window)
+    under_way = max(_UPSTREAM_LARGE_READ if passes_by else _UPSTREAM_READ, window)
+    reply = _UNSENT + under_way
     if settings.listen_http2:
         windows = _STREAMS_AHEAD * window + (_STREAMS - _STREAMS_AHEAD) * _NARROW_WINDOW
         more = _UPSTREAM_READ if is_always_http1 else windows
         reply = max(reply, 2 * _UNSENT + _REPLIES_HTTP2 + more)
     records = any(is_tls and http2 != "on" for http2, is_tls in kinds)
-    tunnels = -(-settings.max_tunnels // settings.workers)
     body = round(settings.body_budget_bytes * _GROWTH)
     rows = [
         MemoryRow("the process itself", _PROCESS, 1),
@@ -230,7 +238,9 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
         MemoryRow("data that clients send ahead", per_client, clients),
         MemoryRow("unread replies", reply, clients),
         MemoryRow("waiting and running requests", _EXCHANGE, exchanges),
-        MemoryRow("WebSockets", 2 * (_UNSENT + _READ), min(tunnels, inflight, clients)),
+        MemoryRow("WebSockets", 2 * (_UNSENT + _READ), tunnels),
+        MemoryRow("conversations of WebSockets", _CONVERSATIONS, min(turns, 1)),
+        MemoryRow("more replies of WebSockets", under_way, min(turns, inflight)),
     ]
     if settings.listen_http2:
         rows.append(MemoryRow("HTTP/2 with clients", _HTTP2, clients))
@@ -263,6 +273,11 @@ def memory_bound(settings: Settings, clients: int, upstream: int, inflight: int,
     if any(route.mirror is not None for route in settings.routes):
         rows.append(MemoryRow("copies for mirrors", _EXCHANGE + _MIRRORED_BODIES // _MIRRORED, _MIRRORED))
     return MemoryBound(tuple(rows))
+
+
+def _answers_sockets(settings: Settings) -> bool:
+    """Say whether WebSockets of the Responses API are answered by the worker."""
+    return any(has_lanes(entry) and not PROVIDERS[entry.provider].sockets for entry in settings.upstreams)
 
 
 def _of_limits(settings: Settings) -> list[MemoryRow]:
