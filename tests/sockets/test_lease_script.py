@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ SECOND = 10**9
 MINUTE = 60 * SECOND
 # For answers; a machine that is busy must not make a test fail.
 PATIENT_S = 10.0
+# Who is sure of the time at once, even if its clock is set back.
+SURE_NS = -(10**18)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,29 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
+def boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class Clock:
+    """A gateway's, which the test sets."""
+
+    ahead_ns: int = 0
+
+    def __call__(self) -> int:
+        return boot_ns() + self.ahead_ns
+
+
 @contextlib.contextmanager
-def gateway(url: str, name: str = "a", timeout_s: float = PATIENT_S, sure_after_ns: int = 0) -> Iterator[LeaseRedis]:
-    connection = LeaseRedis(url, "velox:", timeout_s, name, sure_after_ns)
+def gateway(
+    url: str,
+    name: str = "a",
+    timeout_s: float = PATIENT_S,
+    sure_after_ns: int = SURE_NS,
+    clock: Callable[[], int] = boot_ns,
+) -> Iterator[LeaseRedis]:
+    connection = LeaseRedis(url, "velox:", timeout_s, name, sure_after_ns, clock)
     try:
         yield connection
     finally:
@@ -138,41 +161,148 @@ def test_key_outlives_what_anybody_may_know_of_it(server: RedisServer) -> None:
     assert 10 * 60_000 < left_ms <= 11 * 60_000
 
 
-@pytest.mark.parametrize("jump_s", [-3600, -30, 30, 3600])
-def test_clock_that_jumps_changes_nothing(server: RedisServer, jump_s: int) -> None:
-    """Redis' time is set by hand, or another machine's after a failover: the gateways' steps count."""
-    with gateway(server.url) as connection, gateway(server.url, "b") as other:
-        ask = bucket()._replace(pairs=[(1, 20)])
-        assert one(connection, ask).granted == 10
-        one(other, bucket())
-        with contextlib.closing(server.client()) as client:
-            offset = int(client.get("velox:{velox}:clock") or 0)
-            client.set("velox:{velox}:clock", offset + jump_s * 10**7)
+# -- the time -----------------------------------------------------------------------------------------------
 
-        told = [one(who, ask) for who in (connection, other, connection)]
+CLOCK, REPLICAS = "velox:{velox}:clock", "velox:{velox}:replicas"
+COUNTS_NS = 5 * SECOND
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of the server, which is empty."""
+    with contextlib.closing(server.client()) as client:
+        client.flushall()
+        yield client
+
+
+def jump(client: redis.Redis, seconds: int, *clocks: Clock) -> None:
+    """Set Redis' time. A test can't: what Redis knows and the clocks of the gateways move the other way."""
+    for clock in clocks:
+        clock.ahead_ns -= seconds * SECOND
+    for name in client.zrange(REPLICAS, 0, -1):
+        client.zincrby(REPLICAS, -seconds * 10**7, name)
+    for name in client.scan_iter("velox:{velox}:" + "?" * 32):
+        client.decrby(name, seconds * 10**7)
+
+
+def time_of(connection: LeaseRedis, clock: Callable[[], int], *, lives: bool = False) -> float:
+    """Ask, and return by how many seconds Redis' time is ahead of the clock."""
+    connection.ask((), counts_for_ns=COUNTS_NS if lives else None)
+    return connection.now_ns / SECOND - clock() / SECOND
+
+
+@pytest.mark.parametrize("lives", [False, True])
+@pytest.mark.parametrize("jump_s", [-3600, -30, 30, 3600])
+def test_clock_that_jumps_changes_nothing(server: RedisServer, client: redis.Redis, jump_s: int, lives: bool) -> None:
+    """Redis' time is set by hand, or another machine's after a failover: the gateways' steps count."""
+    clock = Clock()
+    counts_for_ns = COUNTS_NS if lives else None
+    with gateway(server.url, clock=clock) as connection, gateway(server.url, "b", clock=clock) as other:
+        ask = bucket()._replace(pairs=[(1, 20)])
+        assert connection.ask((ask,), counts_for_ns=counts_for_ns)[1][0].granted == 10
+        for who in (other, connection):
+            who.ask((), counts_for_ns=counts_for_ns)
+        jump(client, jump_s, clock)
+
+        told = [who.ask((ask,), counts_for_ns=counts_for_ns)[1][0] for who in (connection, other, connection)]
         assert [answer.granted for answer in told] == [0, 0, 0]
         assert all(9 * MINUTE < answer.ahead_ns <= 10 * MINUTE for answer in told)
 
 
 @pytest.mark.parametrize("jump_s", [-3600, 3600])
-def test_gateway_that_comes_right_after_a_jump_does_not_argue(server: RedisServer, jump_s: int) -> None:
-    """It takes the wrong time for right until the others have asked; else the two would set it to and fro for ever."""
-    ask = bucket()._replace(pairs=[(1, 20)])
+def test_gateway_that_comes_right_after_a_jump_does_not_argue(
+    server: RedisServer, client: redis.Redis, jump_s: int
+) -> None:
+    """It takes the wrong time for right until the others have asked, and is no witness of it."""
+    ask, clock = bucket()._replace(pairs=[(1, 20)]), Clock()
     with (
-        gateway(server.url) as old,
-        gateway(server.url, "b", sure_after_ns=MINUTE) as new,
-        contextlib.closing(server.client()) as client,
+        gateway(server.url, clock=clock) as old,
+        gateway(server.url, "b", sure_after_ns=MINUTE, clock=clock) as new,
     ):
-        assert one(old, ask).granted == 10
-        offset = int(client.get("velox:{velox}:clock") or 0)
-        client.set("velox:{velox}:clock", offset + jump_s * 10**7)
-        new.ask((bucket(),))
+        assert old.ask((ask,), counts_for_ns=COUNTS_NS)[1][0].granted == 10
+        jump(client, jump_s, clock)
+        new.ask((bucket(),), counts_for_ns=COUNTS_NS)
         told = [one(who, ask) for who in (old, new, old, new)]
         assert [answer.granted for answer in told] == [0, 0, 0, 0]
         assert all(9 * MINUTE < answer.ahead_ns <= 10 * MINUTE for answer in told)
 
 
-def test_gateways_are_counted_while_they_live(server: RedisServer) -> None:
+def test_connection_that_takes_long_is_no_step_of_the_time(server: RedisServer, client: redis.Redis) -> None:
+    """A resolver that needs 30 s: the time is taken when the question goes out."""
+
+    class Slow:
+        connection: LeaseRedis | None = None
+
+        def __call__(self) -> int:
+            return boot_ns() - (30 * SECOND if self.connection and "closed" in repr(self.connection) else 0)
+
+    clock = Slow()
+    with gateway(server.url, clock=clock) as connection:
+        before = time_of(connection, boot_ns)
+        clock.connection = connection
+        connection.close()
+        assert abs(time_of(connection, boot_ns) - before) < 1
+        assert client.get(CLOCK) is None
+
+
+def test_gateway_that_stood_still_takes_the_time_of_the_others(server: RedisServer, client: redis.Redis) -> None:
+    """A paused machine: the others gave signs of life meanwhile, so it was not Redis' clock that jumped."""
+    clock = Clock()
+    with gateway(server.url, clock=clock) as stood, gateway(server.url, "b") as other:
+        before = [time_of(who, boot_ns, lives=True) for who in (stood, other)]
+        clock.ahead_ns = -30 * SECOND
+        after = [time_of(who, boot_ns) for who in (stood, other, stood, other)]
+
+    assert max(after + before) - min(after + before) < 1
+
+
+def test_gateways_that_differ_set_the_time_once(server: RedisServer, client: redis.Redis) -> None:
+    """Nobody else was heard, so the time goes back with it; and then it does not go to and fro."""
+    clock = Clock()
+    with gateway(server.url, clock=clock) as stood, gateway(server.url, "b") as other:
+        before = [time_of(who, boot_ns) for who in (stood, other)]
+        clock.ahead_ns = -30 * SECOND
+        after = [time_of(who, boot_ns) for who in (stood, other, stood, other)]
+
+    assert max(before) - min(before) < 1 and max(after) - min(after) < 1
+    assert 29 < before[0] - after[0] < 31
+
+
+@pytest.mark.parametrize("jump_s", [-30, 30])
+def test_gateway_of_an_older_version_may_change_the_offset(
+    server: RedisServer, client: redis.Redis, jump_s: int
+) -> None:
+    """It knows of no others and sets the time as it takes it: that is taken as it is."""
+    with gateway(server.url) as one_gateway, gateway(server.url, "b") as other:
+        before = time_of(one_gateway, boot_ns)
+        time_of(other, boot_ns)
+        client.set(CLOCK, jump_s * 10**7)
+        after = [time_of(who, boot_ns) for who in (one_gateway, other)]
+
+    assert all(abs(found - before - jump_s) < 1 for found in after)
+
+
+@pytest.mark.parametrize("jump_s", [-30, 30])
+@pytest.mark.parametrize("comes_back", ["without", "earlier"])
+def test_offset_that_is_lost_is_restored(
+    server: RedisServer, client: redis.Redis, jump_s: int, comes_back: str
+) -> None:
+    """Evicted, a server that came back empty, or a replica that lagged: no gateway changed it, and nothing steps."""
+    clock = Clock()
+    with gateway(server.url, clock=clock) as first, gateway(server.url, "b", clock=clock) as second:
+        client.set(CLOCK, 7)
+        for who in (first, second):
+            who.ask((), counts_for_ns=COUNTS_NS)
+        jump(client, jump_s, clock)
+        before = [time_of(who, clock, lives=True) for who in (first, second)]
+        assert abs(int(client.get(CLOCK) or 0) + jump_s * 10**7) < 10**7
+        client.delete(CLOCK) if comes_back == "without" else client.set(CLOCK, 7)
+        after = [time_of(who, clock, lives=True) for who in (second, first, second)]
+
+    assert max(after + before) - min(after + before) < 1
+
+
+def test_gateways_are_counted_while_they_live(server: RedisServer, client: redis.Redis) -> None:
     """Each that said something lately; not one that left, and not one that fell silent."""
     with gateway(server.url, "one") as first, gateway(server.url, "two") as second:
         assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
@@ -181,15 +311,14 @@ def test_gateways_are_counted_while_they_live(server: RedisServer) -> None:
         second.ask((), counts_for_ns=-5 * SECOND)
         assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
         second.ask((), counts_for_ns=5 * SECOND)
-        with contextlib.closing(server.client()) as client:
-            client.zincrby("velox:{velox}:replicas", -6 * 10**7, "two")
+        client.zincrby(REPLICAS, -6 * 10**7, "two")
         assert first.ask((), counts_for_ns=5 * SECOND)[0] == 1
 
 
-def test_all_keys_are_in_one_slot(server: RedisServer) -> None:
+def test_all_keys_are_in_one_slot(server: RedisServer, client: redis.Redis) -> None:
     """A cluster runs a script only if they are."""
-    with gateway(server.url) as connection, contextlib.closing(server.client()) as client:
-        connection.ask([bucket(), bucket()], counts_for_ns=SECOND)
+    with gateway(server.url) as connection:
+        connection.ask([bucket()._replace(want=1) for _ in range(2)], counts_for_ns=SECOND)
         names = list(client.scan_iter("velox:*"))
 
     assert len(names) >= 3

@@ -1,21 +1,28 @@
 local time = redis.call('TIME')
 local now = (tonumber(time[1]) - 1700000000) * 10000000 + tonumber(time[2]) * 10
-local offset = tonumber(redis.call('GET', KEYS[1]) or '0')
-local expected = tonumber(ARGV[1])
+local found = redis.call('GET', KEYS[1])
+local offset = tonumber(found or '0')
+local expected, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])
 now = now + offset
-if expected > 0 and math.abs(now - expected) > tonumber(ARGV[2]) then
+if expected > 0 and math.abs(now - expected) > tolerance
+  and (not found or string.find(ARGV[3], ' ' .. found .. ' ', 1, true))
+  and redis.call('ZCOUNT', KEYS[2], string.format('(%.0f', expected + tolerance), string.format('%.0f', now)) == 0
+then
   offset = offset + expected - now
   now = expected
   redis.call('SET', KEYS[1], string.format('%.0f', offset), 'PX', 604800000)
 end
 
 local replicas = -1
-if ARGV[3] ~= '' then
-  local counts_for = tonumber(ARGV[4])
+if ARGV[4] ~= '' then
+  local counts_for = tonumber(ARGV[5])
   if counts_for > 0 then
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now), ARGV[3])
+    local newest = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+    local heard = now
+    if expected == 0 and newest then heard = math.min(now, tonumber(newest)) end
+    redis.call('ZADD', KEYS[2], string.format('%.0f', heard), ARGV[4])
   else
-    redis.call('ZREM', KEYS[2], ARGV[3])
+    redis.call('ZREM', KEYS[2], ARGV[4])
   end
   counts_for = math.abs(counts_for)
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - counts_for))
@@ -25,8 +32,8 @@ if ARGV[3] ~= '' then
   if offset ~= 0 then redis.call('PEXPIRE', KEYS[1], 604800000) end
 end
 
-local reply = {now, replicas}
-local at = 5
+local reply = {now, replicas, offset}
+local at = 6
 for i = 3, #KEYS do
   local interval, burst, max_wait = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local ahead, recover, back = tonumber(ARGV[at + 3]), ARGV[at + 4] == '1', tonumber(ARGV[at + 5])

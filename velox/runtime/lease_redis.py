@@ -11,11 +11,11 @@ The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It
 many buckets at once:
 
     KEYS   the clock's offset, the gateways' last signs of life, then one per bucket
-    ARGV   what the caller takes the time for (0: unknown) and by how much it may err, its name, for how long a
-           gateway counts; then for each bucket: interval, burst, max_wait, ahead, recover, back, debt, since, want, and
-           the number of pairs (permits, how often)
-    reply  the time, the number of gateways (-1: no name was given); then for each bucket: permits granted, by how much
-           the TAT is ahead of now, and in how much time the granted ones may be used
+    ARGV   what the caller takes the time for (0: unknown) and by how much it may err, the offsets it knows, its name,
+           for how long a gateway counts; then for each bucket: interval, burst, max_wait, ahead, recover, back, debt,
+           since, want, and the number of pairs (permits, how often)
+    reply  the time, the number of gateways (-1: no name was given), the offset; then for each bucket: permits granted,
+           by how much the TAT is ahead of now, and in how much time the granted ones may be used
 
 Times are in units of 100 ns since 2023-11-14, so that a Lua number (53 bits) holds them exactly until 2052. The cost
 of a permit is rounded up to such a unit and what is given back is rounded down: too little, never too much.
@@ -31,7 +31,12 @@ used at the beginning of that time, so a gateway that was alone for long is not 
 
 Redis' time may jump, by hand or by a failover to a machine with another clock. The caller says what the time should
 be, by its own clock's steps since the last answer; if that differs, the script changes the offset. Only steps
-count, so no gateway needs the right time.
+count, so no gateway needs the right time. The caller takes Redis' time as it is if
+
+    the offset is one it does not know: another gateway changed it, one of an older version perhaps, and two that differ
+        would set it to and fro. An offset that was lost, or an earlier one from a replica that lagged, is no reason
+    another gateway gave a sign of life after what the caller takes for now: then it was the caller that stood still (a
+        paused machine). Who does not know the time is no witness: its sign is no newer than the newest one
 
 All keys have one hash tag, {velox}: on a cluster they are in one slot, as one script needs them to be.
 """
@@ -40,7 +45,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
@@ -75,6 +82,13 @@ _LEAST_TOLERANCE_NS: Final = 1_000_000_000
 # Who has just come does not say what the time should be: if Redis' clock was set a moment ago, the other gateways know
 # it and this one does not. By then each of them has asked: they do once a second.
 _SURE_AFTER_NS: Final = 2_000_000_000
+# A server may come back with an earlier offset: a replica that lagged, a snapshot.
+_KNOWN_OFFSETS: Final = 8
+
+
+def _now_ns() -> int:
+    # Goes on while the machine sleeps, as Redis' time does.
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @cache
@@ -131,10 +145,17 @@ class LeaseRedis:
     """The connection of one gateway. Not open before the first question.
 
     replica: its name among the others. sure_after_ns: after its first answer it knows what Redis' time should be.
+    clock: nanoseconds, of which only steps count.
     """
 
     def __init__(
-        self, url: str, prefix: str, timeout_s: float, replica: str, sure_after_ns: int = _SURE_AFTER_NS
+        self,
+        url: str,
+        prefix: str,
+        timeout_s: float,
+        replica: str,
+        sure_after_ns: int = _SURE_AFTER_NS,
+        clock: Callable[[], int] = _now_ns,
     ) -> None:
         self._url: Final = url
         self._timeout_s: Final = timeout_s
@@ -146,10 +167,17 @@ class LeaseRedis:
         self._now = 0  # the time of the last answer,
         self._heard_ns = 0  # at this moment,
         self._first_ns = 0  # and first at this one
+        self._offsets: Final[deque[int]] = deque(maxlen=_KNOWN_OFFSETS)  # the newest is the last
         self._sure_after_ns: Final = sure_after_ns
+        self._clock: Final = clock
 
     def __repr__(self) -> str:
         return f"<LeaseRedis {'closed' if self._connection is None else 'open'}>"
+
+    @property
+    def now_ns(self) -> int:
+        """Redis' time at the last answer; 0: there was none."""
+        return self._now * UNIT_NS
 
     def ask(self, asks: Sequence[BucketQuery], *, counts_for_ns: int | None = None) -> tuple[int, list[BucketAnswer]]:
         """Return the number of gateways, and the answer for each bucket. Raises RedisDownError.
@@ -158,19 +186,23 @@ class LeaseRedis:
         number is -1.
         """
         keys = [f"{self._tag}clock", f"{self._tag}replicas", *(f"{self._tag}{ask.name.hex()}" for ask in asks)]
-        now_ns = _now_ns()
+        self._connect()  # may take longer than the time that is expected may be wrong
+        now_ns = self._clock()
         is_sure = self._now and now_ns - self._first_ns >= self._sure_after_ns
         expected = self._now + (now_ns - self._heard_ns) // UNIT_NS if is_sure else 0
         replica = "" if counts_for_ns is None else self._replica
-        arguments: list[Any] = [expected, self._tolerance, replica, (counts_for_ns or 0) // UNIT_NS]
+        known = f" {' '.join(map(str, self._offsets))} "
+        arguments: list[Any] = [expected, self._tolerance, known, replica, (counts_for_ns or 0) // UNIT_NS]
         for ask in asks:
             arguments += (ask.interval_ns, ask.burst, ask.max_wait_ns // UNIT_NS, -(-ask.ahead_ns // UNIT_NS))
             arguments += (int(ask.recover), ask.back, ask.debt, ask.since_ns // UNIT_NS, ask.want, len(ask.pairs))
             for pair in ask.pairs:
                 arguments += pair
-        now, replicas, *answers = self._run(len(keys), [*keys, *arguments])
-        self._now, self._heard_ns = now, _now_ns()
+        now, replicas, offset, *answers = self._run(len(keys), [*keys, *arguments])
+        self._now, self._heard_ns = now, self._clock()
         self._first_ns = self._first_ns or self._heard_ns
+        if offset not in self._offsets:
+            self._offsets.append(offset)
         triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
         return replicas, [BucketAnswer(granted, ahead * UNIT_NS, ready * UNIT_NS) for granted, ahead, ready in triples]
 
@@ -195,12 +227,17 @@ class LeaseRedis:
             connection.disconnect()
 
     def _run(self, n_keys: int, arguments: list[Any], script: str = SCRIPT) -> list[Any]:
-        try:
-            connection = self._connect()
+        connection = self._connect()
+        with self._failures():
             try:
                 return self._command(connection, "EVALSHA", _digest(script), n_keys, *arguments)
             except NoScriptError:  # a new server, or SCRIPT FLUSH; nothing was done
                 return self._command(connection, "EVAL", script, n_keys, *arguments)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except (RedisError, OSError, ValueError) as exc:
             self.close()
             self._moved = (exc.host, exc.port) if isinstance(exc, MovedError) else None
@@ -214,17 +251,18 @@ class LeaseRedis:
     def _connect(self) -> Any:
         """Return the connection. Not a client: that would open another one in silence, and who asks must know of it."""
         if self._connection is None:
-            pool = redis.ConnectionPool.from_url(
-                self._url,
-                socket_timeout=self._timeout_s,
-                socket_connect_timeout=max(_CONNECT_S, self._timeout_s),
-                retry=Retry(NoBackoff(), 0),  # a question that failed may have been answered
-                protocol=2,
-            )
-            if self._moved is not None:
-                pool.connection_kwargs.update(host=self._moved[0], port=self._moved[1])
-            self._connection = pool.make_connection()
-            self._connection.connect()
+            with self._failures():
+                pool = redis.ConnectionPool.from_url(
+                    self._url,
+                    socket_timeout=self._timeout_s,
+                    socket_connect_timeout=max(_CONNECT_S, self._timeout_s),
+                    retry=Retry(NoBackoff(), 0),  # a question that failed may have been answered
+                    protocol=2,
+                )
+                if self._moved is not None:
+                    pool.connection_kwargs.update(host=self._moved[0], port=self._moved[1])
+                self._connection = pool.make_connection()
+                self._connection.connect()
         return self._connection
 
 
@@ -238,11 +276,6 @@ def reachable(url: str, prefix: str, timeout_s: float) -> str | None:
     finally:
         connection.close()
     return None
-
-
-def _now_ns() -> int:
-    # Goes on while the machine sleeps, as Redis' time does.
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _why(exc: Exception) -> str:
