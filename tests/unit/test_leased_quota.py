@@ -267,6 +267,73 @@ def test_refuse_gives_nothing_but_what_is_held() -> None:
     assert gateway.quotas[0].ask(1, NOW) == gateway.quotas[0].take(1, NOW) == UNAVAILABLE
 
 
+def test_refund_without_redis_serves_the_next_request() -> None:
+    """As with Redis: what an answer did not cost is free again, here, and afterwards for all."""
+    buckets = Buckets()
+    one, two = Gateway(slow(40), buckets), Gateway(slow(40), buckets)
+    one.link.is_up, one.link.replicas = False, 2
+    for _ in range(10):
+        assert one.quotas[0].take(10, NOW) == 0
+        one.quotas[0].give_back(9, waiting=False)
+    assert one.quotas[0].outlook(NOW) == (20 - 10 - 1, 20 * SECOND + ODD)
+
+    one.link.is_up, one.times = True, RedisTimes(NOW + 1, NOW)
+    one.turn(NOW + 1)
+    assert [two.take(n, NOW + 1) for n in (30, 1)] == [0, -SECOND + 1]
+
+
+def test_refund_of_what_redis_gave_pays_what_was_taken_without_it() -> None:
+    """The share has back what the lease covers now; the rest is held."""
+    gateway = Gateway(slow(40), Buckets())
+    assert gateway.take(18, NOW) == 0
+    gateway.link.is_up, gateway.link.replicas = False, 4
+    assert gateway.quotas[0].take(5, NOW) == 0
+    assert gateway.quotas[0].remaining(NOW) == 0
+
+    gateway.quotas[0].give_back(8, waiting=False)
+    assert gateway.balance == 3
+    assert gateway.quotas[0].remaining(NOW) == 3 + 5
+
+
+def test_debt_that_the_share_never_had_is_not_given_back_to_it() -> None:
+    """Used above the estimate right before the outage: the share starts where Redis' bucket stood, and stays there."""
+    gateway = Gateway(slow(40), Buckets())
+    assert gateway.take(18, NOW) == 0
+    gateway.quotas[0].charge(4)
+    gateway.link.is_up, gateway.link.replicas = False, 4
+    before = gateway.quotas[0].remaining(NOW)
+
+    gateway.quotas[0].give_back(4, waiting=False)
+    assert gateway.quotas[0].remaining(NOW) == before == 5
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["take", "charge", "back"]), st.integers(1, 9)), max_size=30),
+    st.integers(0, 18),
+    st.integers(1, 4),
+)
+def test_share_is_charged_with_what_no_lease_covers(script: list[tuple[str, int]], held: int, replicas: int) -> None:
+    """To the permit, in whatever order: what is held is paid for in Redis already."""
+    gateway = Gateway(slow(40), Buckets())
+    assert gateway.take(18, NOW) == 0
+    gateway.quotas[0].give_back(held, waiting=False)
+    gateway.link.is_up, gateway.link.replicas = False, replicas
+    index, used, quota = gateway.memory.tags().tolist().index(gateway.tag), 18 - held, gateway.quotas[0]
+    for what, n in script:
+        if what == "take":
+            used += n if quota.take(n, NOW) >= 0 else 0
+        elif what == "charge":
+            quota.charge(n)
+            used += n
+        else:
+            quota.give_back(min(n, used), waiting=False)
+            used -= min(n, used)
+        assert gateway.balance == 18 - used
+        debt = max(0, -gateway.balance)
+        assert gateway.memory.row(index)[0] & ~ODD == NOW + (18 + debt * replicas) * SECOND
+
+
 def test_redis_that_comes_back_empty_gives_no_burst() -> None:
     """It starts where the gateways know that the bucket stood."""
     gateway = Gateway(slow(10), Buckets())
@@ -311,7 +378,8 @@ def test_long_outage_is_not_paid_for_when_it_is_over() -> None:
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_outage_under_load_makes_no_difference(is_empty: bool) -> None:
+@pytest.mark.parametrize("refund", [0, 3])
+def test_outage_under_load_makes_no_difference(is_empty: bool, refund: int) -> None:
     """What all gateways gave before, during and after it is what one bucket would have given, to the permit."""
     rate = BucketRate(SECOND // 100, 200, 0)
     buckets = Buckets()
@@ -325,7 +393,9 @@ def test_outage_under_load_makes_no_difference(is_empty: bool) -> None:
             if gateway.link.is_up and not was_up:
                 gateway.times = RedisTimes(now_ns, NOW + 3_000 * MS)
                 gateway.keeper.ask_again()
-            admitted += gateway.take(1, now_ns) == 0
+            if gateway.take(1 + refund, now_ns) == 0:
+                admitted += 1
+                gateway.quotas[0].give_back(refund, waiting=False)
         if is_empty and ms == 5_000:
             buckets.tats.clear()
 

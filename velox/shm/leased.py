@@ -246,7 +246,10 @@ class LeasedQuota:
         """Nothing to note: of permits that wait in a dead worker, nobody knows. They are lost."""
 
     def give_back(self, n: int, *, waiting: bool) -> None:
-        """Give back `n` permits that were not used: to the lease, from which they go back to Redis if not needed."""
+        """Give back `n` permits that were not used: to the lease, from which they go back to Redis if not needed.
+
+        While Redis is down, what was taken from the share goes back there first.
+        """
         overflown = min(n, self._overflown)
         self._overflown -= overflown
         n -= overflown
@@ -256,10 +259,13 @@ class LeasedQuota:
             lease = self._lease
             alone = self._rows.overflown(self._window) if overflown else None
             if alone is not None:
-                _pull(alone.tat, overflown * self._rate.interval_ns * max(1, self._link.replicas))
+                _pull(alone.tat, self._cost_ns(overflown))
             if row is None or lease is None or not n:
                 return  # the bucket is full, or shared with others who would get them
-            lease.used.fetch_sub(n)
+            balance = balance_of(lease.granted.load(), lease.used.fetch_sub(n))
+            # An even TAT is as Redis said: no debt was taken from the share.
+            if balance < 0 and not self._link.is_up and row.tat.load() & 1:
+                _pull(row.tat, self._cost_ns(min(n, -balance)))
             is_known = lease.hold.load()
         finally:
             self._rows.leave()
@@ -274,10 +280,13 @@ class LeasedQuota:
         try:
             row, lease = self._claim()
             if lease is None or not self._link.is_up:
-                _push(row.tat, n * self._rate.interval_ns * max(1, self._link.replicas))
+                _push(row.tat, self._cost_ns(n))
             if lease is None:
                 return
-            lease.used.fetch_add(n)
+            if self._link.is_up:
+                lease.used.fetch_add(n)
+            else:
+                self._use_alone(row, lease, n)
             is_debt = lease.balance() < 0
         finally:
             self._rows.leave()
@@ -336,17 +345,26 @@ class LeasedQuota:
             answer = self._answer(n, now_ns, balance, seen, answered_ns, is_leased=is_leased)
             if answer < 0:
                 return answer
-            cost_ns = n * self._rate.interval_ns * max(1, self._link.replicas)
-            if tat.cas(seen, min(max(seen, now_ns) + cost_ns, _LAST_NS) | 1) == seen:
+            if tat.cas(seen, min(max(seen, now_ns) + self._cost_ns(n), _LAST_NS) | 1) == seen:
                 break
         # Killed here: the share is charged for nothing.
         if lease is None:
             self._overflown += n
         else:
-            lease.used.fetch_add(n)
+            self._use_alone(row, lease, n)
             if not answered_ns:
                 self._link.send(self._message(row, 0))  # the keeper does not know of the row
         return answer
+
+    def _use_alone(self, row: Row, lease: Lease, n: int) -> None:
+        """Note `n` permits that the share was charged with: what the lease covers of them goes back to the share."""
+        covered = min(n, balance_of(lease.granted.load(), lease.used.fetch_add(n)))
+        if covered > 0:
+            _pull(row.tat, self._cost_ns(covered))
+
+    def _cost_ns(self, n: int) -> int:
+        """Return by how much `n` permits move the bucket of this gateway on its own."""
+        return n * self._rate.interval_ns * max(1, self._link.replicas)
 
     # -- the row ------------------------------------------------------------------------------------
 
