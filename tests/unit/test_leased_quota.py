@@ -58,18 +58,24 @@ class Gateway:
         self.link.sent.clear()
 
     def turn(self, now_ns: int, *, loses: str = "") -> None:
-        """One turn of the keeper. loses: "question": it never came there; "answer": only the answer was lost."""
+        """One turn of the keeper. loses: "unsent": no connection; "question", "answer": which was lost."""
         self.hear(now_ns)
-        self.keeper.look(now_ns, self.link.replicas)
+        self.keeper.look(now_ns, self.link.replicas, is_up=True)
         held = self.keeper.next(1000)
         asked = [(one, ask) for one in held if (ask := one.ask(now_ns, self.times, self.link.replicas)) is not None]
-        told = [] if loses == "question" else self.buckets.ask([ask for _, ask in asked], now_ns)
+        told = [] if loses in ("unsent", "question") else self.buckets.ask([ask for _, ask in asked], now_ns)
         if loses:
             for one in held:
-                one.done()
+                one.failed(is_lost=loses != "unsent")
             return
         for (one, _), answer in zip(asked, told, strict=True):
             one.take_answer(answer, now_ns)
+
+    def turn_down(self, now_ns: int) -> None:
+        """One turn of the keeper while Redis is down and not tried."""
+        self.hear(now_ns)
+        self.keeper.look(now_ns, self.link.replicas, is_up=False)
+        self.keeper.drop()
 
     def replace_keeper(self, now_ns: int) -> None:
         """Kill the keeper and start the next one."""
@@ -334,6 +340,59 @@ def test_share_is_charged_with_what_no_lease_covers(script: list[tuple[str, int]
         assert gateway.memory.row(index)[0] & ~ODD == NOW + (18 + debt * replicas) * SECOND
 
 
+def test_what_is_held_stays_while_redis_is_down() -> None:
+    """Nobody could have it; when Redis is back it is everybody's."""
+    buckets = Buckets()
+    one, two = Gateway(slow(10), buckets), Gateway(slow(10), buckets)
+    assert one.take(10, NOW) == 0
+    one.link.is_up = one.link.stands_alone = False
+    one.quotas[0].give_back(8, waiting=False)
+    for i in range(1, 30):
+        one.turn_down(NOW + i * FRESH_NS)
+    assert one.balance == 8
+    assert one.quotas[0].take(1, NOW + SECOND) == 0
+
+    one.link.is_up, one.times = True, RedisTimes(NOW + 4 * SECOND, NOW)
+    one.keeper.ask_again()
+    for i in range(2):
+        one.turn(NOW + 4 * SECOND + i * BACK_AFTER_NS)
+    assert one.balance == 0
+    assert [two.take(n, NOW + 5 * SECOND) for n in (10, 1)] == [0, -SECOND]
+
+
+def test_row_that_nobody_needs_is_free_again_while_redis_is_down() -> None:
+    """An outage is no reason to hold the rows of all keys that came by."""
+    gateway = Gateway(slow(10), Buckets())
+    assert gateway.take(1, NOW) == 0
+    gateway.link.is_up = False
+
+    for passed_ns in (0, BACK_AFTER_NS - 1):
+        gateway.turn_down(NOW + passed_ns)
+        assert len(gateway.keeper) == 1
+    gateway.turn_down(NOW + BACK_AFTER_NS)
+    assert len(gateway.keeper) == 0
+
+
+@pytest.mark.parametrize(("loses", "left"), [("unsent", 10), ("question", 2), ("answer", 2)])
+def test_what_goes_back_is_sent_once(loses: str, left: int) -> None:
+    """A question without a connection is asked again; one that was sent may have been processed."""
+    buckets = Buckets()
+    one, two = Gateway(slow(10), buckets), Gateway(slow(10), buckets)
+    assert one.take(10, NOW) == 0
+    one.quotas[0].give_back(8, waiting=False)
+    one.turn(NOW)
+    one.turn(NOW + 2 * SECOND, loses=loses)
+    for i in range(3):
+        one.turn_down(NOW + 2 * SECOND + i)
+
+    one.times = RedisTimes(NOW + 2 * SECOND, NOW)
+    one.keeper.ask_again()
+    one.turn(NOW + 2 * SECOND + 3)
+    assert one.balance == 0
+    assert two.take(left, NOW + 2 * SECOND + 3) == 0
+    assert two.take(1, NOW + 2 * SECOND + 3) < 0
+
+
 def test_redis_that_comes_back_empty_gives_no_burst() -> None:
     """It starts where the gateways know that the bucket stood."""
     gateway = Gateway(slow(10), Buckets())
@@ -448,7 +507,7 @@ def test_gateways_together_never_use_more_than_the_limit(
         elif what == "turn":
             gateway.turn(now_ns)
         elif what == "lost":
-            gateway.turn(now_ns, loses=("question", "answer")[worker])
+            gateway.turn(now_ns, loses=("unsent", "question", "answer")[n % 3])
         elif what == "kill":
             gateway.hear(now_ns)
             gateway.replace_keeper(now_ns)

@@ -141,23 +141,29 @@ class HeldRow:
         self.tat.cas(self._asked_tat, (now_ns + answer.ahead_ns) & ~1)
         lease.hold.store(max(now_ns, 1))
         self.answered_ns = now_ns
+        self.back = 0
+        self.done()
+
+    def failed(self, *, is_lost: bool) -> None:
+        """Note that ask() was not answered. is_lost: Redis may have what was to go back: it gets it no second time."""
+        if is_lost:
+            self.back = 0
         self.done()
 
     def done(self) -> None:
-        """Forget what was asked: it was answered, or it failed. Then what was to go back is lost."""
+        """Forget what was needed. What is to go back stays, until it was sent."""
         self.needs.clear()
         self.is_low = False
-        self.back = 0
 
-    def look(self, now_ns: int, replicas: int) -> bool:
-        """Take out what is not needed; True if there is something to ask."""
+    def look(self, now_ns: int, replicas: int, *, is_up: bool) -> bool:
+        """Take out what is not needed; True if there is something to ask. is_up: Redis can have it."""
         lease = self.lease
         used, balance = lease.used.load(), lease.balance()
         if used != self._used:
             self._since_ns = now_ns
         is_idle = now_ns - self._since_ns >= BACK_AFTER_NS
         more = max(0, balance) if is_idle else surplus(balance, self._before, block(self.rate, replicas))
-        if more and lease.take(more) is not None:
+        if is_up and more and lease.take(more) is not None:
             self.back += more
         self._used, self._before = lease.used.load(), balance
         return bool(self.back) or balance < 0
@@ -220,10 +226,10 @@ class LeaseRows:
         self._to_ask[demand.row] = held
         return True
 
-    def look(self, now_ns: int, replicas: int) -> None:
-        """Look at all rows: debts, what is too much, what nobody uses."""
+    def look(self, now_ns: int, replicas: int, *, is_up: bool) -> None:
+        """Look at all rows: debts, what is too much, what nobody uses. While Redis is down they keep what they hold."""
         for held in list(self._held.values()):
-            if held.look(now_ns, replicas):
+            if held.look(now_ns, replicas, is_up=is_up):
                 self._to_ask[held.index] = held
             elif held.is_over(now_ns) and held.index not in self._to_ask:
                 self._release(held)
@@ -372,7 +378,7 @@ class LeaseKeeper:
                 self._pipes.answer(demand.block, (demand.row,))
         if now_ns >= self._next_tick_ns:
             self._next_tick_ns = now_ns + _TICK_NS
-            self._rows.look(now_ns, self._n_replicas())
+            self._rows.look(now_ns, self._n_replicas(), is_up=self._is_up)
         if self._is_up or now_ns >= self._next_try_ns:
             self._ask(now_ns)
             if self._budgets is not None and self._is_up:
@@ -409,7 +415,9 @@ class LeaseKeeper:
                     [ask for _, ask in asked], counts_for_ns=_COUNTS_FOR_NS if is_due else None
                 )
             except RedisDownError as exc:
-                self._failed(held, str(exc))
+                for one in held:
+                    one.failed(is_lost=exc.is_lost)
+                self._failed(str(exc))
                 return False
             answered_ns = time.monotonic_ns()
             self._metrics.lease_round_trip.observe(answered_ns - now_ns)
@@ -432,7 +440,7 @@ class LeaseKeeper:
             for block, word in budgets.turn(time.monotonic_ns(), self._n_replicas()):
                 self._pipes.answer(block, (word,))
         except RedisDownError as exc:
-            self._failed((), str(exc))
+            self._failed(str(exc))
 
     def _answered(self, now_ns: int, n_replicas: int) -> None:
         self._retry_ns = 0
@@ -452,13 +460,11 @@ class LeaseKeeper:
         self._why = ""
         self._pipes.answer_all(EVERY_ROW)
 
-    def _failed(self, held: Sequence[HeldRow], why: str) -> None:
+    def _failed(self, why: str) -> None:
         """Leave Redis alone for a while; workers go on without it from now on."""
         self._status.redis = RedisLink.DOWN
         self._is_up = False
         self._metrics.count_lease(LeaseResult.FAILED)
-        for one in held:
-            one.done()
         self._pipes.answer_all(EVERY_ROW)
         self._retry_ns = retry_ns(self._retry_ns)
         self._next_try_ns = time.monotonic_ns() + self._retry_ns

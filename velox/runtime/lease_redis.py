@@ -4,8 +4,8 @@ Knows: how a question is sent to the script and an answer is read. Does not know
 or while Redis is down (lease_keeper.py).
 
 It blocks on purpose: one question is out at a time. Demands that arrive meanwhile wait in the keeper's pipe, and the
-next question takes all of them. A question that fails may still have been processed by Redis: its permits are lost,
-and the connection is closed.
+next question takes all of them. A question that was sent and fails may still have been processed by Redis: its permits
+are lost. After any failure the connection is closed.
 
 The script, lease.lua, keeps the buckets of all gateways, in Redis' own time. It is GCRA, as in policy.token_bucket, for
 many buckets at once:
@@ -84,6 +84,8 @@ _LEAST_TOLERANCE_NS: Final = 1_000_000_000
 _SURE_AFTER_NS: Final = 2_000_000_000
 # A server may come back with an earlier offset: a replica that lagged, a snapshot.
 _KNOWN_OFFSETS: Final = 8
+# Errors with which Redis refuses a whole script, or its first write.
+_NOTHING_DONE: Final = (redis.AuthenticationError, redis.BusyLoadingError, MovedError, redis.ReadOnlyError)
 
 
 def _now_ns() -> int:
@@ -138,7 +140,14 @@ class BudgetQuery(NamedTuple):
 
 
 class RedisDownError(Exception):
-    """Redis can't be asked. The text says why, without anything of the URL."""
+    """Redis can't be asked. The text says why, without anything of the URL.
+
+    is_lost: it may have done what was asked all the same.
+    """
+
+    def __init__(self, why: str, *, is_lost: bool) -> None:
+        super().__init__(why)
+        self.is_lost: Final = is_lost
 
 
 class LeaseRedis:
@@ -228,20 +237,20 @@ class LeaseRedis:
 
     def _run(self, n_keys: int, arguments: list[Any], script: str = SCRIPT) -> list[Any]:
         connection = self._connect()
-        with self._failures():
+        with self._failures(is_sent=True):
             try:
                 return self._command(connection, "EVALSHA", _digest(script), n_keys, *arguments)
             except NoScriptError:  # a new server, or SCRIPT FLUSH; nothing was done
                 return self._command(connection, "EVAL", script, n_keys, *arguments)
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self, *, is_sent: bool) -> Iterator[None]:
         try:
             yield
         except (RedisError, OSError, ValueError) as exc:
             self.close()
             self._moved = (exc.host, exc.port) if isinstance(exc, MovedError) else None
-            raise RedisDownError(_why(exc)) from exc
+            raise RedisDownError(_why(exc), is_lost=is_sent and not isinstance(exc, _NOTHING_DONE)) from exc
 
     def _command(self, connection: Any, *words: Any) -> list[Any]:
         connection.send_command(*words, check_health=False)
@@ -251,7 +260,7 @@ class LeaseRedis:
     def _connect(self) -> Any:
         """Return the connection. Not a client: that would open another one in silence, and who asks must know of it."""
         if self._connection is None:
-            with self._failures():
+            with self._failures(is_sent=False):
                 pool = redis.ConnectionPool.from_url(
                     self._url,
                     socket_timeout=self._timeout_s,
