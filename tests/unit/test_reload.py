@@ -148,6 +148,18 @@ def test_fields_that_need_a_restart_are_named_and_nothing_of_them_is_taken(gatew
     assert (gateway.reload.settings.workers, names(gateway)) == (2, ["a", "b"])
 
 
+@pytest.mark.parametrize(("fewer", "place", "most"), [("", 3, "`workers`"), ("workers: 1\n", 4, "VELOX_WORKERS")])
+def test_concurrency_below_the_workers_that_run_is_refused(
+    gateway: ReloadingGateway, fewer: str, place: int, most: str
+) -> None:
+    """One of them would get none of it, which is no limit. Also where the file names fewer: these need a restart."""
+    gateway.file.write_text(fewer + ONE + "  - {name: b, origin: http://127.0.0.1:9002, concurrency: 1}\n")
+    gateway.ask()
+    _, line = gateway.lines
+    assert line == f"{gateway.file}:{place}: concurrency is '1': expected at least {most}, 2: each worker gets a share"
+    assert gateway.status.configuration_is_bad and names(gateway) == ["a"]
+
+
 def test_what_workers_find_is_what_the_supervisor_has(gateway: ReloadingGateway) -> None:
     """Piece by piece, with keys; a process that was forked before finds it as news."""
     before = gateway.reload.settings

@@ -373,6 +373,15 @@ FILES: dict[str, tuple[str | bytes, list[str]]] = {
         "workers: 8\nmax_inflight: 4\n",
         [("velox.yaml:2: max_inflight is 4: expected at least `workers`, 8: each worker gets a share")],
     ),
+    "shares of an upstream": (
+        "workers: 3\nupstreams:\n  - name: a\n    origin: http://a\n    concurrency: 2\n"
+        "  - {name: b, origin: http://b, concurrency: 3}\n  - {name: c, origin: http://c, concurrency: off}\n",
+        [("velox.yaml:5: concurrency is '2': expected at least `workers`, 3: each worker gets a share")],
+    ),
+    "shares of upstreams that do not say": (
+        "workers: 3\nupstream_concurrency: 2\nupstreams: [{name: a, origin: http://a}, {name: b, origin: http://b}]\n",
+        [("velox.yaml:2: upstream_concurrency is 2: expected at least `workers`, 3: each worker gets a share")],
+    ),
     "tls without key": (
         "tls_cert: /absent.pem\n",
         [("velox.yaml:1: tls_cert is '/absent.pem': expected `tls_key` with it: the certificate's private key")],

@@ -44,7 +44,7 @@ from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
 from velox.settings.losses import losses
 from velox.settings.tree import NO_END, FileEnd
-from velox.settings.upstreams import key_files, key_files_of_bad
+from velox.settings.upstreams import key_files, key_files_of_bad, share_problems
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
 from velox.types import KeyEntry
@@ -224,6 +224,10 @@ def result_of(
         return ReloadResult(key_files(settings.upstreams), problems=lost)
     differs = changes(running, settings)
     after = taken(running, settings)
+    # The file may be right for as many workers as it names, which a reload does not change.
+    few = tuple(map(str, share_problems(after.upstreams, after.workers)))
+    if few:
+        return ReloadResult(key_files(settings.upstreams), problems=few)
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MAX_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"

@@ -21,7 +21,7 @@ from velox.settings.problems import Problem, quoted
 from velox.settings.tree import Tree, read_regular_file
 from velox.types import KeyEntry, Scope
 
-__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "extra_problems", "managed_keys"]
+__all__ = ["Given", "add_key_file", "add_token_file", "contradictions", "extra_problems", "managed_keys", "too_few"]
 
 _TOKEN_BYTES: Final = 16 * 1024
 # A burst is part of a rate. Where the rate is switched off by a 0, its burst may stay.
@@ -126,6 +126,11 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _unprotected_listeners(values)
 
 
+def too_few(n: int, workers: int) -> str:
+    """Return what is expected instead of `n` that the workers share; "" if each gets some, or it is switched off."""
+    return f"expected at least VELOX_WORKERS, {workers}: each worker gets a share" if 0 < n < workers else ""
+
+
 def extra_problems(
     values: Mapping[str, Any], find: Callable[[str], object] = importlib.util.find_spec
 ) -> Iterator[Problem]:
@@ -213,8 +218,7 @@ def _shares(values: Mapping[str, Any], *fields: str) -> Iterator[Problem]:
     workers = values.get("workers")
     for field in fields:
         n = values.get(field)
-        if isinstance(n, int) and workers is not None and 0 < n < workers:
-            expected = f"expected at least VELOX_WORKERS, {workers}: each worker gets a share"
+        if isinstance(n, int) and workers is not None and (expected := too_few(n, workers)):
             yield Problem(f"VELOX_{field.upper()}", str(n), expected)
 
 

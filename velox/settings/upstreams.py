@@ -19,11 +19,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from velox.policy.routes import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, client_certificate_problem
+from velox.settings.checks import too_few
 from velox.settings.header_rules import plain_headers
 from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
@@ -33,7 +34,15 @@ from velox.settings.tree import ListForm, Section, Tree
 from velox.settings.yaml_file import read_file
 from velox.types import Origin, Secret
 
-__all__ = ["DEFAULT", "FIELDS", "implicit_upstreams", "key_files", "key_files_of_bad", "parse_upstreams"]
+__all__ = [
+    "DEFAULT",
+    "FIELDS",
+    "implicit_upstreams",
+    "key_files",
+    "key_files_of_bad",
+    "parse_upstreams",
+    "share_problems",
+]
 
 # The name of the one that VELOX_UPSTREAM_ORIGIN makes; a second origin there is "default-2".
 DEFAULT: Final = "default"
@@ -126,8 +135,9 @@ def parse_upstreams(
     environ: where `env:NAME` is looked up.
     """
     (usual,) = implicit_upstreams({**values, "upstream_origins": (parse.origin("http://unused"),)})
+    read_concurrency = _concurrency_reader(values.get("workers", 1))
     problems: list[Problem] = []
-    return _LIST.read(tree, lambda section: _upstream(section, usual, environ), problems), problems
+    return _LIST.read(tree, lambda section: _upstream(section, usual, environ, read_concurrency), problems), problems
 
 
 def key_files(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
@@ -145,7 +155,20 @@ def key_files_of_bad(path: str) -> frozenset[str]:
     return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
 
 
-def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]) -> UpstreamEntry:
+def share_problems(upstreams: Iterable[UpstreamEntry], workers: int) -> Iterator[Problem]:
+    """Report upstreams of whose `concurrency` some of so many workers would get none: to them, 0 is no limit."""
+    for upstream in upstreams:
+        n = upstream.concurrency
+        if n != "auto" and (expected := too_few(n, workers)):
+            yield Problem("concurrency", quoted(str(n)), expected, where=upstream.where)
+
+
+def _upstream(
+    section: Section,
+    usual: UpstreamEntry,
+    environ: Mapping[str, str],
+    read_concurrency: Callable[[str], int | Literal["auto"]],
+) -> UpstreamEntry:
     if "provider" not in section:
         section.needs(name="openai")
     chosen = choose(section, environ)
@@ -168,7 +191,7 @@ def _upstream(section: Section, usual: UpstreamEntry, environ: Mapping[str, str]
         _timeouts(section, usual.timeouts),
         section.one("connections", parse.integer(1, 4096), usual.connections),
         section.one("weight", parse.integer(1, _MOST_WEIGHT), 1),
-        section.one("concurrency", parse.concurrency, usual.concurrency),
+        section.one("concurrency", read_concurrency, usual.concurrency),
         section.many("models", parse.model_pattern, shown=False),
         plain_headers(section, "headers"),
         section.one("load", parse.one_of(*get_args(LoadSource)), "off"),
@@ -210,6 +233,18 @@ def _keys(section: Section, chosen: Chosen, environ: Mapping[str, str]) -> tuple
     except ValueError as exc:
         section.lacks(f"{exc}, or `key: {_NO_KEY}`")
         return ()
+
+
+def _concurrency_reader(workers: int) -> Callable[[str], int | Literal["auto"]]:
+    """Return what reads a limit that so many workers share. One that is not given was checked as a variable."""
+
+    def read(text: str) -> int | Literal["auto"]:
+        n = parse.concurrency(text)
+        if n != "auto" and (expected := too_few(n, workers)):
+            raise ValueError(expected)
+        return n
+
+    return read
 
 
 def _timeouts(section: Section, usual: Timeouts) -> Timeouts:
