@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -14,6 +15,7 @@ from tests.sockets.core_attempts import BODY, RULES, SILENT, ask, attempts, brok
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, full_in_minutes, gateway, one_a_minute
 from velox.gateway.intake import Gateway
 from velox.outcomes import Retry
+from velox.policy.concurrency import ConcurrencyLimit, FixedLimit
 from velox.policy.limit_rules import LimitRule
 from velox.policy.retry import RetryRules
 from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
@@ -34,10 +36,11 @@ async def mirrored(
     percent: float = 100.0,
     rules: RetryRules = NO_RETRIES,
     limited: Sequence[LimitRule] = (),
+    concurrency: Sequence[ConcurrencyLimit] = (),
 ) -> AsyncIterator[tuple[Gateway, MirrorGate]]:
     """A gateway with one route to `main`, whose requests are copied. Nothing of the copies may be left at the end."""
     gate = MirrorGate(percent, 100, 1 << 20)
-    with gateway(main.dial, rules=rules, limited=limited) as made:
+    with gateway(main.dial, rules=rules, limited=limited, concurrency=concurrency) as made:
         async with place(shadow) as there:
             (first,) = made.routing.members
             copied = member_of(upstream_of("shadow", n_keys=1), Stand(main.dial, pool=there.pool), row=1)
@@ -47,6 +50,12 @@ async def mirrored(
             made.mirrors.close()
             await eventually(lambda: not len(made.mirrors))
             assert (gate.n_inflight, gate.n_bytes, made.routing.n_open) == (0, 0, 0)
+
+
+async def _turns() -> None:
+    """Let everything happen that needs no time."""
+    for _ in range(30):
+        await asyncio.sleep(0)
 
 
 async def _silent(call: Call) -> None:
@@ -87,6 +96,24 @@ def test_request_has_ended_though_its_copy_has_not(shadow: RecordingUpstream) ->
             assert (gate.n_inflight, gate.n_bytes) == (1, len(BODY))
         await eventually(lambda: shadow.calls[0].left_s)
         assert len(shadow.calls) == 1  # what is refused is not copied
+
+    with shadow.playing(_silent):
+        run(main)
+
+
+def test_copies_that_run_make_no_room_for_others(shadow: RecordingUpstream) -> None:
+    """They are in no queue: whoever is above the limit stays there, where priorities and fairness are."""
+
+    async def main() -> None:
+        async with mirrored(ScriptedUpstream(SILENT), shadow, concurrency=[FixedLimit(2)]) as (made, _):
+            exchanges = [submit(made, FakeClient()) for _ in range(2)]
+            await eventually(lambda: len(shadow.calls) == made.mirrors.n_begun == 2)
+            exchanges += [submit(made, FakeClient()) for _ in range(4)]
+            await _turns()
+            assert (made.n_active, len(made.queue), len(shadow.calls)) == (2, 4, 2)
+            for exchange in exchanges:
+                exchange.client_gone()
+            await eventually(lambda: not made.n_active)
 
     with shadow.playing(_silent):
         run(main)

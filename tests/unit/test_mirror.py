@@ -102,7 +102,7 @@ class Setup:
     def assert_nothing_left(self) -> None:
         assert (self.gate.n_inflight, self.gate.n_bytes, self.routing.n_open) == (0, 0, 0)
         assert len(self.mirrors) == 0 and "0 under way, 0 bytes" in repr(self.mirrors)
-        assert self.counts.inflight(1) == 0 and self.shadow.concurrency.n_begun == 0
+        assert self.counts.inflight(1) == 0 and self.shadow.concurrency.n_begun == self.mirrors.n_begun == 0
 
 
 def run(talk: Callable[[], Awaitable[Setup]]) -> None:
@@ -286,6 +286,7 @@ def test_copy_keeps_to_the_concurrency_of_its_upstream() -> None:
             setup.ask()
         await asyncio.sleep(0.5)
         assert server.n_open == 3 and setup.counts.inflight(1) == 3
+        assert setup.shadow.concurrency.n_begun == setup.mirrors.n_begun == 3
         await asyncio.sleep(1)
         assert setup.ends == {Mirrored.DROPPED: 7, Mirrored.ANSWERED: 3}
         return setup

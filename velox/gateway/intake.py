@@ -323,7 +323,9 @@ class Gateway(ExchangeOwner):
         """Return how many exchanges more may run."""
         n_active = len(self._active)
         room = self.parts.limits.max_inflight - n_active
-        return min(room, self.routing.room(n_active + self.n_hedges, self._n_asleep, self.loop.time()))
+        # A copy for a mirror is no exchange, but runs at an upstream, as a second attempt does.
+        n_running = n_active + self.n_hedges + self.mirrors.n_begun
+        return min(room, self.routing.room(n_running, self._n_asleep, self.loop.time()))
 
     async def sleep(self, seconds: float) -> None:
         """Let an exchange wait whose time has not come; others may have its place at the upstream meanwhile."""

@@ -69,6 +69,7 @@ class Mirrors:
         self._tasks: Final[set[asyncio.Task[Mirrored]]] = set()
         self._n_bytes = 0
         self._is_closed = False
+        self.n_begun = 0  # copies that have a place in the concurrency of an upstream
 
     def __repr__(self) -> str:
         return f"<Mirrors {len(self._tasks)} under way, {self._n_bytes} bytes>"
@@ -147,7 +148,12 @@ class Mirrors:
             except (VeloxError, AnsweredHereError):
                 return Mirrored.DROPPED  # its API can't say this, or nobody is to be asked
             copy = _Copy(attempt, self._loop)
-            return await (copy.send(request) if calls is None else _recorded(copy, calls, fields, request))
+            # Together with the place that it takes at once: nothing is awaited before.
+            self.n_begun += 1
+            try:
+                return await (copy.send(request) if calls is None else _recorded(copy, calls, fields, request))
+            finally:
+                self.n_begun -= 1
         except Exception as exc:
             self._on_bug(exc)
             return Mirrored.FAILED

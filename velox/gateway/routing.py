@@ -207,10 +207,11 @@ class Routing:
     def room(self, n_active: int, n_asleep: int, now_s: float) -> int:
         """Return how many more requests may leave the queue: for each there is room at some upstream.
 
-        n_active: that have left the queue. Those of them that are in no attempt will be in one, too; but not those who
-        wait in a line for another upstream than has room: a route must not wait for another one's upstream. n_asleep:
-        of these, that wait for their time: others have their places meanwhile, but no more than the limit are lent, as
-        nobody is asked when all wake at once.
+        n_active: that have left the queue, with second attempts and copies for mirrors: whatever runs at an upstream.
+        Those of them that are in no attempt will be in one, too; but not those who wait in a line for another upstream
+        than has room: a route must not wait for another one's upstream. n_asleep: of these, that wait for their time:
+        others have their places meanwhile, but no more than the limit are lent, as nobody is asked when all wake at
+        once.
         """
         if self.has_always_room:
             return _ANY
