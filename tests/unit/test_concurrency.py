@@ -199,6 +199,23 @@ def first_round(limit: AdaptiveLimit, first_byte_s: float, now_s: float) -> bool
     return any(grew)
 
 
+@pytest.mark.parametrize("offsets", [(0, -1, -1, -1), (0, -1, -1, 0), (0, 1, 1, 0), (1, -1, 0, 2, 1, -2)])
+def test_round_ends_though_some_were_chosen_before_it(offsets: tuple[int, ...]) -> None:
+    """They begin in another order than they were chosen in: each that is counted is one whose reply counts."""
+    limit = AdaptiveLimit(MOST)
+    chosen = [100.0 + offset / 1000 for offset in offsets]
+    for began_s in chosen:
+        limit.begin(began_s)
+    for began_s in chosen:
+        limit.replied(began_s, 0.1, 100.2, streamed=True)
+        limit.ended(began_s, 100.2, replied=True)
+
+    for now_s in (102.0, 104.0):
+        first_round(limit, 0.1, now_s)
+
+    assert limit.limit > 4
+
+
 def test_start_doubles_until_the_first_sign() -> None:
     """4, 8, 16; the replies to 16 come late: 8."""
     limit = AdaptiveLimit(MOST)

@@ -60,8 +60,9 @@ _ENOUGH: Final = 0.75  # of a round have replied: those that have not are the sl
 class ConcurrencyLimit:
     """The limit of one upstream in one worker: the base, which counts and never limits.
 
-    All times are monotonic seconds and never decrease. n_begun: how many run, counted or not. All that one without a
-    limit needs to hear of a request is one more in it when it begins, and one less when it has ended.
+    All times are monotonic seconds. They never decrease, but those that requests began at may: one may have been chosen
+    before another, and begin after it. n_begun: how many run, counted or not. All that one without a limit needs to
+    hear of a request is one more in it when it begins, and one less when it has ended.
     """
 
     def __init__(self) -> None:
@@ -173,10 +174,12 @@ class AdaptiveLimit(ConcurrencyLimit):
                 return  # what began under a larger limit is still there
             current = self._round = Round(self._round_size(), now_s)
         if current.n_begun < current.n:
-            current.n_begun += 1
             current.is_used |= self.in_flight >= int(self._limit)
-            if current.n_begun == current.n:
-                current.closed_s = now_s
+            if now_s < current.began_s:
+                return  # chosen before the round: it would be waited for, and its reply would not count
+            current.n_begun += 1
+            if now_s > current.last_s:
+                current.last_s = now_s
 
     def replied(self, began_s: float, first_byte_s: float, now_s: float, *, streamed: bool) -> bool:
         current = self._round
@@ -326,12 +329,12 @@ class Round:
     ones reply first, and a median of the replies so far would be that of the fast ones.
     """
 
-    __slots__ = ("began_s", "closed_s", "is_used", "n", "n_begun", "n_ended", "n_lost", "streamed", "whole")
+    __slots__ = ("began_s", "is_used", "last_s", "n", "n_begun", "n_ended", "n_lost", "streamed", "whole")
 
     def __init__(self, n: int, now_s: float) -> None:
         self.n: Final = n
         self.began_s: Final = now_s
-        self.closed_s = math.inf  # when the last of the n began
+        self.last_s = now_s  # when the last of those that have begun did
         self.n_begun = 0
         self.is_used = False  # the limit was used up
         self.n_ended = 0  # in this time, whenever they began
@@ -341,7 +344,7 @@ class Round:
 
     def has(self, began_s: float) -> bool:
         """Say whether a request that began then belongs to it."""
-        return self.began_s <= began_s <= self.closed_s
+        return self.began_s <= began_s <= self.last_s
 
     @property
     def is_over(self) -> bool:
