@@ -248,6 +248,21 @@ def test_other_rules_hold_at_once_and_what_was_taken_is_given_back() -> None:
     assert slots.n == 0
 
 
+def test_limit_that_is_raised_passes_requests_at_its_new_rate() -> None:
+    """Whatever was used of the old one; also when it was raised before, and lowered again."""
+    limiter = Limiter([], SharedTable(QuotaMemory(64, 1), 0), 0.0, lambda *_: int)
+    for now_ns in (NOW, NOW + 10 * MINUTE_NS):
+        limiter.replace([rule(rpm=6, burst=6)])
+        for _ in range(6):
+            limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns)
+
+        limiter.replace([rule(rpm=600, burst=100)])
+
+        with pytest.raises(VeloxError, match="a request will pass in 100 ms"):
+            limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns)
+        limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns + MINUTE_NS // 600)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_refusal_by_any_of_them_takes_nothing_from_any(name: str) -> None:
     """Also when the last one that is looked at is the one without room; only that one is counted as a refusal."""

@@ -102,6 +102,104 @@ def test_quota_charged_goes_into_debt() -> None:
     assert quota.ask(1, NOW + 50 * 100) == 0
 
 
+SLOW = BucketRate.from_rpm(6, 6, 0)
+FAST = BucketRate.from_rpm(600, 100, 0)
+FEW = BucketRate.from_rpm(60, 10, 0)
+
+
+@pytest.mark.parametrize(("before", "after"), [(SLOW, FAST), (BucketRate.from_rpm(60, 100, 0), FEW)])
+@pytest.mark.parametrize("name", ["take", "ask"])
+def test_quota_whose_rate_changes_is_at_most_empty(before: BucketRate, after: BucketRate, name: str) -> None:
+    """What was used by the old rate refuses nobody for longer than an empty bucket of the new one does."""
+    _, (one, two) = tables(2)
+    assert one.quota(7, before).take(before.burst, NOW) == 0
+
+    for table in (one, two):
+        quota = table.quota(7, after)
+        assert getattr(quota, name)(1, NOW) == -after.interval_ns
+        assert quota.outlook(NOW) == (0, after.burst * after.interval_ns)
+        assert quota.ask(1, NOW + after.interval_ns) == 0
+
+
+def test_quota_whose_rate_goes_down_stays_as_far_from_full() -> None:
+    """Nothing is given for it, nor taken."""
+    _, (table,) = tables(1)
+    table.quota(7, FAST).take(FAST.burst, NOW)
+
+    assert table.quota(7, SLOW).outlook(NOW) == (5, 10 * SECOND)
+    assert table.quota(7, SLOW).take(6, NOW) == -10 * SECOND
+
+
+def test_worker_that_still_counts_by_the_old_rate_locks_nobody_out() -> None:
+    """It takes over the reload a moment later; what it takes meanwhile is more than the new bucket holds."""
+    _, (one, two) = tables(2)
+    old, new = two.quota(7, SLOW), one.quota(7, FAST)
+    assert old.take(6, NOW) == 0
+    assert new.take(1, NOW) == -SECOND // 10
+    assert old.take(5, NOW) == 0
+
+    assert new.take(1, NOW) == -SECOND // 10
+    assert old.take(1, NOW) == 0
+    assert two.quota(7, FAST).ask(1, NOW) == new.ask(1, NOW) == -SECOND // 10
+
+
+def test_worker_that_still_counts_by_the_old_rate_gives_nothing_back() -> None:
+    """It refuses what its own bucket could never have given, and leaves that to the new rate."""
+    _, (one, two) = tables(2)
+    old, new = two.quota(7, FAST), one.quota(7, SLOW)
+    assert old.take(FAST.burst, NOW) == 0
+
+    answers = [quota.take(1, NOW) for _ in range(10) for quota in (new, old)]
+
+    assert sum(answer == 0 for answer in answers) == 5
+    assert new.full_in_ns(NOW) == 60 * SECOND
+
+
+@pytest.mark.parametrize(("later_s", "wait_s"), [(0, 0.1), (60, 0.1), (61, 39.1)])
+def test_debt_counts_again_a_minute_after_a_change_of_rate(later_s: int, wait_s: float) -> None:
+    """Until then nobody can tell it from what was used by the old rate."""
+    _, (table,) = tables(1)
+    table.quota(7, SLOW).take(1, NOW)
+    quota = table.quota(7, FAST)
+    assert quota.take(1, NOW) == -SECOND // 10
+
+    quota.charge(1000)
+
+    assert quota.take(1, NOW + later_s * SECOND) == -wait_s * SECOND
+
+
+def test_debt_in_a_row_that_another_limit_had_stays() -> None:
+    """That had another rate, but has moved nothing that counts."""
+    memory, (table,) = tables(1)
+    first, second = neighbours(2)
+    table.quota(first, SLOW).take(1, NOW)
+    memory.count_overflow(0)
+    now_ns = NOW + 100 * SECOND
+    assert QuotaSweeper(memory).sweep(now_ns) == 1
+    quota = table.quota(second, FAST)
+    assert quota.take(100, now_ns) == 0
+    assert memory.tag(0).load() == second
+
+    quota.charge(100)
+
+    assert quota.take(1, now_ns) == -10 * SECOND - SECOND // 10
+
+
+@pytest.mark.parametrize("dies_at", range(12))
+def test_worker_that_dies_as_a_rate_changes_leaves_the_limit_right(dies_at: int) -> None:
+    """The next one finds the bucket at most empty, and no fuller than that."""
+    stage = Stage(64, blocks=2)
+    one, two = (QuotaTable(stage.memory, block) for block in range(2))
+    assert one.quota(7, SLOW).take(6, NOW) == 0
+
+    def take() -> None:
+        one.quota(7, FAST).take(1, NOW)
+
+    stage.play([[Turn(take, dies_at)]], [], lambda _: None)
+
+    assert two.quota(7, FAST).take(1, NOW) == -SECOND // 10
+
+
 @pytest.mark.parametrize("n", [1, 10**15])
 def test_quota_state_never_leaves_its_64_bits(n: int) -> None:
     """However much is given back or charged, the state is a time."""

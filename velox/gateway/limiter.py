@@ -82,7 +82,8 @@ class Limiter:
         self._counter: Final = counter
         self._sets: Final[Memo[tuple[bytes, str | None], LimitSet]] = Memo(_KEPT_SETS)
         # Callers share those of the gateway. Of models each caller has its own: rows that it claims are of its share.
-        self._bounds: Final[Memo[tuple[int, BucketRate, int], Bound]] = Memo(_KEPT_BOUNDS)
+        # One of each name: a rate that comes back after another one is a new quota, which finds what that has used.
+        self._bounds: Final[Memo[tuple[int, int], Bound]] = Memo(_KEPT_BOUNDS)
         self._names_models = False
         self.replace(rules)
 
@@ -92,7 +93,7 @@ class Limiter:
     def replace(self, rules: Sequence[LimitRule]) -> None:
         """Hold requests to these from now on; what was taken is given back where it was taken.
 
-        A rule finds what was used under its name: after a change of its rates, too.
+        A rule finds what was used under its name: after a change of its rates, too, as far as an empty bucket goes.
         """
         if self._rules == tuple(rules):
             return
@@ -255,13 +256,13 @@ class Limiter:
         others = self._others(rule, rate, caller)
         tag = self._tag(rule, rate, caller, model)
         bucket = BucketRate.from_rpm(per_minute, burst, self._max_wait_s)
-        known = self._bounds.get((tag, bucket, others))
-        if known is not None:
+        known = self._bounds.get((tag, others))
+        if known is not None and known.quota.rate == bucket:
             return known
         quota = self._table.quota(tag, bucket, open_ended=rule.is_open_ended, others=others)
         unit = Unit.TOKENS if rate == "tpm" else Unit.REQUESTS
         granted = self._counter(rule.scope, unit, Decision.GRANTED)
-        return self._bounds.put((tag, bucket, others), Bound(quota, called(rule, rate), rule.scope, unit, granted))
+        return self._bounds.put((tag, others), Bound(quota, called(rule, rate), rule.scope, unit, granted))
 
     def _others(self, rule: LimitRule, rate: str, caller: Caller) -> int:
         """Return the name for a caller's models beyond its share of rows; 0 where it can't make up any, or is alone."""

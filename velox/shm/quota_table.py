@@ -15,7 +15,8 @@ LAYOUT. A memfd beside Segment. Everything is an 8-byte cell, as in segment.py. 
 
 TAT is the state of the bucket (policy.token_bucket). The other shared cells belong to a lease of permits from elsewhere
 (leased.py says what they mean): a row is not freed while HOLD is not 0 or GRANTED differs from USED, and its lease
-cells are handed to the row's next owner as they are.
+cells are handed to the row's next owner as they are. Where no permits come from elsewhere, RATE says by which rate
+TAT is moved (quotas.py).
 
 HALVES AND STEPS. Tags that only the configuration names are in one half of the rows; those with a client's words in
 them (models) in the other: they are in nobody's way that the configuration names. Each half has steps: the first has as
@@ -97,6 +98,7 @@ PROBES: Final = 16
 
 _TAT, _GRANTED, _N_STATE, _N_SHARED = 0, 1, 4, LINE_CELLS
 _N_LEASE: Final = 7  # GRANTED to RATE
+_RATE: Final = 7
 _FREED, _STEPS = 0, 1  # of the gateway's line; of each half one cell of steps
 _BUSY, _CLAIMED, _OVERFLOWED, _OVER_SHARE = 0, 1, 2, 3
 # A tag's homes in the steps: other bits of it for each.
@@ -271,6 +273,10 @@ class QuotaMemory:
         """Return GRANTED, USED, HOLD, READY, both of NAME, and RATE of a row."""
         first = self._row(row) + _GRANTED
         return tuple(self._cell(first + i) for i in range(_N_LEASE))
+
+    def rate(self, row: int) -> AtomicU64:
+        """Return RATE of a row."""
+        return self._cell(self._row(row) + _RATE)
 
     def slots(self, row: int) -> memoryview[int]:
         """Return the slots in use of a row, one cell a block, to add up: plain loads, so fence() goes before."""

@@ -13,6 +13,14 @@ Never above burst + elapsed / interval, counted from the first use, whatever is 
 always at least the first use plus one interval for each permit that is out (policy.token_bucket says what that means
 for shorter windows). A quota that found no row, because all are taken, is counted by each worker for itself: then it
 may give as much as there are workers, and nobody is refused for want of a row (quota_table.py, OVERFLOW).
+
+RATES. A TAT is a time, so after a reload it stays what the old rate has made of it: what was used of 6 a minute would
+be a minute's worth of 600, and more than its bucket holds. So it is brought down to what an empty bucket of the new
+rate has, when a worker first takes by that rate, and when it would refuse. Debts are as far ahead, and must stay: the
+row's RATE says whether it is the same rate as before. Workers take over a reload one after the other, and meanwhile
+some still count by the old rate: for _MIXED_S after a change no TAT stays beyond an empty bucket of the new one. A
+quota whose mark in RATE was replaced is of the old rate, and brings nothing down. Killed anywhere, a worker leaves a
+TAT that is too far ahead for the next one to bring down.
 """
 
 from __future__ import annotations
@@ -33,6 +41,14 @@ __all__ = ["QuotaTable", "SharedQuota", "SharedSlots"]
 _LAST_NS: Final = 1 << 62
 # Two workers that try for the last slot at the same moment see each other, and both stand back; so each tries again.
 _TRIES: Final = 3
+# RATE: a mark of the rate, then the second in which it changed; 0: not while it mattered.
+_SINCE_BITS: Final = 28
+_SINCE: Final = (1 << _SINCE_BITS) - 1
+_MARK: Final = (1 << 36) - 1
+_SPREAD: Final = 0x9E3779B1  # odd, so that few rates have one mark
+# All workers have taken over a reload long before.
+_MIXED_S: Final = 60
+_NS_PER_S: Final = 1_000_000_000
 
 
 class QuotaTable:
@@ -75,14 +91,17 @@ class QuotaTable:
 class SharedQuota:
     """A velox.policy.quota.Quota. Several may have one tag."""
 
-    __slots__ = ("_last_ns", "_row", "_rows", "_tag", "_window", "rate")
+    __slots__ = ("_empty_ns", "_has_marked", "_last_ns", "_row", "_rows", "_tag", "_window", "rate")
 
     def __init__(self, rows: RowTable, window: Window, rate: BucketRate) -> None:
         self._rows: Final = rows
         self._window: Final = window
         self._tag: Final = window.tag
         self.rate: Final = rate  # that it was asked for with
+        # How far ahead the TAT comes by taking alone.
+        self._empty_ns: Final = rate.burst * rate.interval_ns + rate.max_wait_ns
         self._row: Row | None = None  # where it was found last; an overflow row's tag is 0
+        self._has_marked = False  # that row is known to be moved by this rate
         self._last_ns = 0  # the time of the last call
 
     def __repr__(self) -> str:
@@ -95,6 +114,8 @@ class SharedQuota:
             return 0
         tat, may_wait = self._look()
         answer = ask(rate, tat, now_ns, n)
+        if tat - now_ns > self._empty_ns and answer != NEVER:
+            answer = ask(rate, self._bring_down(tat, now_ns), now_ns, n)
         return answer if may_wait or answer <= 0 else -answer
 
     def take(self, n: int, now_ns: int) -> int:
@@ -111,6 +132,8 @@ class SharedQuota:
             row = self._row
             if row is None or row.tag.load() != self._tag:
                 row = self._row = rows.claim(self._window)
+                self._has_marked = False
+                self._settle(row, now_ns)
             cost_ns, tat = n * rate.interval_ns, row.tat
             seen = tat.load()
             while True:
@@ -118,6 +141,9 @@ class SharedQuota:
                 if seen > now_ns:  # else the bucket is full
                     wait_ns = ask(rate, seen, now_ns, n)
                     if wait_ns < 0:
+                        if seen - now_ns > self._empty_ns and (left := self._settle(row, now_ns)) < seen:
+                            seen = left
+                            continue
                         return wait_ns
                     if wait_ns and row.is_overflow:
                         return -wait_ns
@@ -171,9 +197,48 @@ class SharedQuota:
             if row is None or row.tag.load() != self._tag:
                 row = self._row = rows.claim(self._window)
                 least_ns = self._last_ns  # a new row knows nothing of when they were taken
+                self._has_marked = False
+                if row.tat.load() <= least_ns:  # else now may be long after
+                    self._settle(row, least_ns)
             _move(row.tat, n_ns, least_ns)
         finally:
             rows.leave()
+
+    def _bring_down(self, tat: int, now_ns: int) -> int:
+        """Return the state of the bucket, which was `tat`, after _settle()."""
+        rows = self._rows
+        rows.enter()
+        try:
+            row = self._row
+            if row is None or row.tag.load() != self._tag:
+                return tat
+            return self._settle(row, now_ns)
+        finally:
+            rows.leave()
+
+    def _settle(self, row: Row, now_ns: int) -> int:
+        """Return the state of the bucket, brought down if another rate has moved it. Inside an operation."""
+        tat = row.tat
+        seen = tat.load()
+        if row.is_overflow:
+            return seen
+        cell = self._rows.memory.rate(row.index)
+        mark, now_s = (self.rate.interval_ns + self.rate.burst * _SPREAD) & _MARK, now_ns // _NS_PER_S & _SINCE
+        known = cell.load()
+        since_s = known & _SINCE
+        if known >> _SINCE_BITS != mark:
+            if self._has_marked:
+                return seen  # a newer rate counts: what it has used is not given back
+            # A row that is new to its tag has the rate of another one: its bucket is full.
+            since_s = now_s if seen > now_ns else 0
+            cell.store(mark << _SINCE_BITS | since_s)
+        self._has_marked = True
+        if not since_s or now_s - since_s > _MIXED_S:
+            return seen
+        most = now_ns + self._empty_ns
+        while seen > most and (found := tat.cas(seen, most)) != seen:
+            seen = found
+        return min(seen, most)
 
     def remaining(self, now_ns: int) -> int:
         """Return how many permits could be taken without a wait."""
