@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.recorded import recorded
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Access
 from velox.gateway.auth import Authenticator
 from velox.gateway.filters import ReplyFilter
+from velox.gateway.ownership import IdWatch
 from velox.gateway.steps import finished
 from velox.heads import Header, ReplyHead, RequestHead
 from velox.protocol.body import LARGE_BYTES, BodyReader
 from velox.protocol.named_objects import mentions_objects, named_ids
-from velox.shm.object_table import ObjectMemory, ObjectTable
+from velox.shm.object_table import UNKNOWN, ObjectMemory, ObjectTable
 from velox.types import BodyFields, Caller, KeyEntry
 
 A, B = Caller("a", id=b"12345678"), Caller("b", id=b"23456789")
@@ -281,6 +283,145 @@ def test_list_of_stored_chat_completions_has_the_callers_own() -> None:
     page = {"object": "list", "data": [{"id": CHAT}, {"id": "chatcmpl-bbbbbbbb"}, {"id": "chatcmpl-old"}]}
     found = json.loads(reply.feed(json.dumps(page).encode(), end=True))
     assert [each["id"] for each in found["data"]] == ["chatcmpl-bbbbbbbb"]
+
+
+# -- what a reply tells of what it made ---------------------------------------------------------------------------
+
+ECHO = {"response": {"id": "resp_old"}, "id": "resp_old", "thread_id": "thread_old", "x": ["{", {"id": "resp_old"}]}
+SPEAKS = 'he said "id":"resp_old" and {"response":{"id":"resp_old"}} \\'
+RESPONSES, STORES = b"/v1/responses", b"/v1/vector_stores"
+
+
+def told(reply: ReplyFilter, data: bytes, *, is_sse: bool, n_bytes: int) -> None:
+    """Give a filter a reply in pieces of so many bytes."""
+    reply.begin(ReplyHead.of(200, [], None), is_sse=is_sse, is_plain=True)
+    for at in range(0, len(data), n_bytes):
+        if reply.reads_body:
+            assert reply.feed(data[at : at + n_bytes], at + n_bytes >= len(data)) == data[at : at + n_bytes]
+
+
+@pytest.mark.parametrize("n_bytes", [1, 3, 1000])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_reply_makes_nobody_the_owner_of_what_it_repeats(is_first: bool, n_bytes: int) -> None:
+    """Metadata and tools stand deeper than the object's own id, whichever comes first; a text is only a text."""
+    for path, made in ((STORES, "vs_new"), (RESPONSES, "resp_new"), (b"/v1/batches", "batch_new")):
+        account = Account()
+        echo = {"metadata": ECHO, "instructions": SPEAKS, "tools": [ECHO], "response": ECHO, "object_id": "resp_old"}
+        (reply,) = account.ask(B, b"POST", path, {"model": "m"})
+        body = {**echo, "id": made} if is_first else {"id": made, **echo}
+        told(reply, json.dumps(body).encode(), is_sse=False, n_bytes=n_bytes)
+        assert account.table.owner_of(made) == account.table.number("b")
+        assert account.table.owner_of("resp_old") == account.table.owner_of("thread_old") == UNKNOWN
+
+
+def test_reply_without_an_id_makes_nobody_an_owner() -> None:
+    """A list is none, and an empty text is none."""
+    for body in ([ECHO], {"data": [ECHO]}, {"id": None}, {"id": ""}, {"id": ["resp_old"]}, ["id", "resp_old"]):
+        account = Account()
+        (reply,) = account.ask(B, b"POST", STORES, {})
+        told(reply, json.dumps(body).encode(), is_sse=False, n_bytes=1000)
+        assert [account.table.owner_of(each) for each in ("resp_old", "")] == [UNKNOWN, UNKNOWN]
+
+
+def test_id_behind_a_long_reply_is_found() -> None:
+    """A picture may come before it."""
+    account = Account()
+    (reply,) = account.ask(B, b"POST", RESPONSES, {"model": "m"})
+    body = {"output": [{"type": "image_generation_call", "result": "A" * 400_000}], "id": "resp_new"}
+    told(reply, json.dumps(body).encode(), is_sse=False, n_bytes=65_536)
+    assert account.table.owner_of("resp_new") == account.table.number("b")
+
+
+CREATED = {
+    "type first": {"type": "response.created", "response": {"id": "resp_new", "tools": [ECHO], "metadata": ECHO}},
+    "response first": {"response": {"error": None, "id": "resp_new", "tools": [ECHO]}, "type": "response.created"},
+    "object first": {"type": "response.created", "response": {"object": "response", "id": "resp_new"}},
+    "echo first": {"sequence_number": 0, "response": {"instructions": SPEAKS, "tools": [ECHO], "id": "resp_new"}},
+}
+
+
+@pytest.mark.parametrize("name", CREATED)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("n_bytes", [1, 7, 1000])
+def test_streamed_response_tells_its_id_in_its_first_event(name: str, line_end: str, n_bytes: int) -> None:
+    """In whichever order a server writes the fields."""
+    account = Account()
+    (reply,) = account.ask(B, b"POST", RESPONSES, {"model": "m", "stream": True})
+    lines = (": ping", "", "event: response.created", f"data: {json.dumps(CREATED[name])}", "", "")
+    told(reply, line_end.join(lines).encode(), is_sse=True, n_bytes=n_bytes)
+    assert account.table.owner_of("resp_new") == account.table.number("b")
+    assert account.table.owner_of("resp_old") == UNKNOWN
+    assert not reply.reads_body, "nothing more is told"
+
+
+@pytest.mark.parametrize("provider", ["bedrock-mantle", "openrouter", "deepseek"])
+def test_streams_of_real_servers_tell_their_ids(provider: str) -> None:
+    """Each has its own order of fields, and its own ids."""
+    streams = recorded(provider, "/responses", stream=True)
+    assert streams
+    for each in streams:
+        account = Account()
+        (reply,) = account.ask(B, b"POST", RESPONSES, {"model": "m", "stream": True})
+        told(reply, each.reply, is_sse=True, n_bytes=100)
+        lines = [line for line in each.reply.splitlines() if line.startswith(b"data: {")]
+        assert account.table.owner_of(json.loads(lines[0][6:])["response"]["id"]) == account.table.number("b")
+
+
+def test_streamed_chat_tells_its_id_in_the_first_event_that_has_one() -> None:
+    """Some servers begin with an event of content filters, whose id is empty."""
+    account = Account()
+    body = b'{"model":"m","messages":[],"store":true,"stream":true}'
+    (reply,) = account.ask(B, b"POST", CHATS, body)
+    first = {"choices": [], "id": "", "prompt_filter_results": [ECHO]}
+    events = [first, {"choices": [{"delta": {"content": SPEAKS}}], "metadata": ECHO, "id": "chatcmpl-new"}]
+    told(reply, b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events), is_sse=True, n_bytes=5)
+    assert account.table.owner_of("chatcmpl-new") == account.table.number("b")
+    assert account.table.owner_of("resp_old") == account.table.owner_of("") == UNKNOWN
+
+
+def frames(message: object, *, n_parts: int = 1, opcode: int = 1, mask: bytes = b"") -> bytes:
+    """Return a message of a server in so many fragments, a ping between them."""
+    data = message.encode() if isinstance(message, str) else json.dumps(message).encode()
+    size = -(-len(data) // n_parts)
+    found = b""
+    for at in range(0, len(data), size):
+        part = data[at : at + size]
+        first = (0x80 if at + size >= len(data) else 0) | (0 if at else opcode)
+        length = bytes([len(part)]) if len(part) < 126 else b"\x7e" + len(part).to_bytes(2)
+        found += bytes([first, length[0] | (0x80 if mask else 0)]) + length[1:] + mask + part + b"\x89\x03{{{"
+    return found
+
+
+@pytest.mark.parametrize("n_bytes", [1, 11, 10_000])
+@pytest.mark.parametrize("n_parts", [1, 2, 5])
+def test_messages_of_a_websocket_tell_the_ids_of_responses(n_parts: int, n_bytes: int) -> None:
+    """Of each that is made; what a message repeats makes nobody an owner."""
+    account = Account()
+    watch = IdWatch(account.table, account.table.number("b"))
+    messages = [
+        {"type": "session.created", "response": ECHO},
+        {"type": "response.created", "response": {"tools": [ECHO], "instructions": SPEAKS, "id": "resp_new1"}},
+        {"type": "response.output_text.delta", "delta": SPEAKS, "item": {"id": "resp_old"}, "id": "resp_old"},
+        {"response": {"id": "resp_new2", "metadata": ECHO}, "type": "response.done"},
+        SPEAKS,
+        ["response", {"id": "resp_old"}],
+        {"type": "response.created", "response": {"metadata": {"x": "x" * 70}, "id": "resp_new3"}},
+    ]
+    data = b"".join(frames(each, n_parts=n_parts) for each in messages)
+    for at in range(0, len(data), n_bytes):
+        assert watch.feed(data[at : at + n_bytes]) == data[at : at + n_bytes]
+    made = {each: account.table.owner_of(each) for each in ("resp_new1", "resp_new2", "resp_new3", "resp_old")}
+    assert made == {**dict.fromkeys(made, account.table.number("b")), "resp_old": UNKNOWN}
+
+
+def test_frame_that_no_server_may_send_is_passed_over() -> None:
+    """Masked, or compressed: the next one is read from where it begins."""
+    account = Account()
+    watch = IdWatch(account.table, account.table.number("b"))
+    bad, good = ({"type": "response.done", "response": {"id": each, "x": "x" * 99}} for each in ("resp_x", "resp_y"))
+    watch.feed(frames(bad, mask=bytes(4)) + frames(bad, opcode=0x41) + frames(good))
+    assert account.table.owner_of("resp_x") == UNKNOWN
+    assert account.table.owner_of("resp_y") == account.table.number("b")
 
 
 # -- what is read of a body ---------------------------------------------------------------------------------------

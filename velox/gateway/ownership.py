@@ -25,6 +25,8 @@ from velox.protocol.body import LARGE_BYTES
 from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, named_ids
+from velox.protocol.top_fields import TopFields
+from velox.protocol.websocket import head_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
@@ -38,10 +40,25 @@ _CHAT: Final = "chat/completions"
 _MARKS: Final = (b'"file', b'"cntr', b'"container', ESCAPE)
 _IDS_PER_STEP: Final = 50
 _MOST_BYTES: Final = 16 * 1024 * 1024
-_SOUGHT_BYTES: Final = 256 * 1024
-_STREAMED_ID: Final = re.compile(rb'"id"\s*:\s*"((?:resp_|chatcmpl-)[A-Za-z0-9_-]+)"')
-_LONGEST_ID_BYTES: Final = 320  # with the name of its field
-_MORE_IDS: Final = ("output_file_id", "error_file_id", "thread_id")
+# Where a reply tells the ids of what was made: one object, the events of a stream, the messages of a WebSocket. What
+# stands deeper may repeat the request, as metadata and tools do.
+_OF_OBJECT: Final = ("id", "output_file_id", "error_file_id", "thread_id")
+_OF_EVENT: Final = ("id", "response.id")
+_OF_RESPONSE: Final = "response.id"
+_TYPE: Final = "type"
+# Replies that are kept: they tell no other id.
+_OF_REPLIES: Final = ("resp_", "chatcmpl-")
+_DATA: Final = b"data:"
+_LINE_END: Final = re.compile(rb"[\r\n]+")
+_MAKING: Final = frozenset(
+    {"response.created", "response.queued", "response.in_progress", "response.completed", "response.done"}
+)
+_OPCODE: Final = 0x0F
+_CONTINUATION: Final = 0x0
+_CONTROL: Final = 0x8
+_RESERVED: Final = 0x70
+_MASKED: Final = 0x80
+_LENGTH: Final = 0x7F
 
 
 class OwnedCall:
@@ -181,66 +198,103 @@ def _passes(_data: bytes, _offset: int) -> None:
 class Recording(ReplyFilter):
     """Reads the id of a new object, and passes the reply on as it came. mark: what its id is remembered with."""
 
-    __slots__ = ("_mark", "_owner", "_seen", "_table")
+    __slots__ = ("_fields", "_is_sse", "_mark", "_owner", "_table")
 
     def __init__(self, table: ObjectTable, owner: int, mark: str = "") -> None:
         super().__init__()
         self._mark: Final = mark
         self._table: Final = table
         self._owner: Final = owner
-        self._seen = bytearray()
+        self._fields = TopFields()
+        self._is_sse = False
 
     def begin(self, head: ReplyHead, *, is_sse: bool, is_plain: bool) -> ReplyHead:
         """Read replies that tell of success."""
-        self._seen.clear()
+        self._fields = TopFields(*_OF_EVENT, lead=_DATA) if is_sse else TopFields(*_OF_OBJECT)
+        self._is_sse = is_sse
         self.reads_body = is_plain and head.status < 300
         return head
 
     def feed(self, data: bytes, end: bool) -> bytes:
         """Look for the id before the client can know it."""
-        self._seen += data
-        found = _STREAMED_ID.search(self._seen)
-        if found is not None:
-            self._table.remember(self._mark + found[1].decode("ascii"), self._owner)
-            self.reads_body = False
-        elif end:
-            self._read_whole()
-        elif len(self._seen) > _SOUGHT_BYTES:
-            self.reads_body = False
+        if not self._is_sse:
+            for _, found in self._fields.feed(data):
+                if self._remember(found) and found.startswith(_OF_REPLIES):
+                    self.reads_body = False
+            return data
+        for n, line in enumerate(_LINE_END.split(data)):
+            if n:
+                self._fields.clear()  # no JSON of an event goes over a line's end
+            for _, found in self._fields.feed(line):
+                if self._remember(found):
+                    self.reads_body = False
+                    return data
         return data
 
-    def _read_whole(self) -> None:
-        try:
-            document = json.loads(self._seen)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(document, dict):
-            for name in ("id", *_MORE_IDS):
-                if isinstance(document.get(name), str):
-                    self._table.remember(self._mark + document[name], self._owner)
+    def _remember(self, found: str) -> bool:
+        if not found:  # as in a first event that tells only of content filters
+            return False
+        self._table.remember(self._mark + found, self._owner)
+        return True
 
 
 class IdWatch:
     """Reads the ids of new objects in what comes over a WebSocket, and passes it on as it came.
 
-    Frames of a server are as they are written; an id that is cut by two of them is not seen.
+    However the frames are cut, the answers are the same. What a server may not send (RFC 6455 §5.1: masked, or with an
+    extension that nobody asked for) is not read.
     """
 
-    __slots__ = ("_owner", "_table", "_tail")
+    __slots__ = ("_fields", "_head", "_left", "_owner", "_reads_frame", "_reads_message", "_table")
 
     def __init__(self, table: ObjectTable, owner: int) -> None:
         self._table: Final = table
         self._owner: Final = owner
-        self._tail = b""
+        self._fields: Final = TopFields(_TYPE, _OF_RESPONSE)
+        self._head = b""  # of a frame, as far as it has come
+        self._left = 0  # bytes of the open frame's payload that are still to come
+        self._reads_message = False
+        self._reads_frame = False
 
     def feed(self, data: bytes) -> bytes:
         """Look for ids before the client can know them."""
-        seen = self._tail + data
-        for found in _STREAMED_ID.finditer(seen):
-            if found.end() > len(self._tail):  # else it was seen before
-                self._table.remember(found[1].decode("ascii"), self._owner)
-        self._tail = seen[-_LONGEST_ID_BYTES:]
+        at, n_bytes = 0, len(data)
+        while at < n_bytes:
+            if not self._left:
+                at = self._read_head(data, at)
+                continue
+            end = min(n_bytes, at + self._left)
+            self._left -= end - at
+            if self._reads_frame and self._reads_message:
+                self._read(data[at:end])
+            at = end
         return data
+
+    def _read_head(self, data: bytes, at: int) -> int:
+        """Take a frame's head, or what there is of it; return where it ends."""
+        while len(self._head) < head_bytes(self._head):
+            if at == len(data):
+                return at
+            self._head += data[at : at + 1]
+            at += 1
+        head, self._head = self._head, b""
+        length = head[1] & _LENGTH
+        self._left = length if length < 126 else int.from_bytes(head[2 : 4 if length == 126 else 10])
+        opcode = head[0] & _OPCODE
+        self._reads_frame = opcode < _CONTROL
+        if self._reads_frame and opcode != _CONTINUATION:
+            self._fields.clear()
+            self._reads_message = not (head[0] & _RESERVED or head[1] & _MASKED)
+        return at
+
+    def _read(self, data: bytes) -> None:
+        for path, text in self._fields.feed(data):
+            if path == _OF_RESPONSE:
+                self._table.remember(text, self._owner)
+            elif text in _MAKING:
+                continue
+            self._reads_message = False
+            return
 
 
 class ListFilter(ReplyFilter):
