@@ -63,7 +63,7 @@ MEANING: Final = {
     Reason.UNSUPPORTED_ENCODING: "the request's body is compressed",
     Reason.AUTH_INVALID: "missing or unknown key, with the same answer for both",
     Reason.FORBIDDEN: "the key may not use this model, or this endpoint ([models](keys.md#models),"
-    " [endpoints](keys.md#endpoints))",
+    " [endpoints](keys.md#endpoints)); or no key is required, and a [web page](keys.md#web-pages) may be asking",
     Reason.RATE_LIMITED: "a limit is reached ([limits](limits.md)); `retry-after-ms` says when all have capacity;"
     " without it the request is larger than a limit",
     Reason.INSUFFICIENT_QUOTA: "a [budget](budgets.md) is used up; `x-velox-budget-reset` says when its next window"

@@ -79,8 +79,10 @@ class App:
 class Wire(Transport):
     """A transport that says when it was closed."""
 
+    own: object = ("127.0.0.1", 8080)  # as getsockname() has it
+
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return default
+        return self.own if name == "sockname" else default
 
     def can_write_eof(self) -> bool:
         return False
@@ -92,14 +94,17 @@ class Wire(Transport):
 class Story:
     """One connection; what came of it. knows: heads like these have come before, also those that are refused now."""
 
-    def __init__(self, *, at_once: bool, knows: bool = False) -> None:
+    def __init__(
+        self, *, at_once: bool, knows: bool = False, guarded: frozenset[str] = frozenset(), own: object = None
+    ) -> None:
+        self._own: Final = own
         self.loop: Final = Loop()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.app: Final = App(self.loop, at_once=at_once)
         self.budget: Final = BodyBudget(BUDGET, 5.0, self.loop.time)
         timeouts = ClientTimeouts(10.0, 15.0, 75.0, 30.0)
         self.ingress: Final = Ingress(
-            self.app, Http1Limits(body_bytes=1000), timeouts, self.budget, loop, max_connections=9
+            self.app, Http1Limits(body_bytes=1000), timeouts, self.budget, loop, max_connections=9, guarded=guarded
         )
         self._connect()
         if knows:
@@ -115,6 +120,7 @@ class Story:
     def _connect(self) -> None:
         self.connection = ClientHttp1Connection(self.ingress)
         self.transport = Wire()
+        self.transport.own = self._own
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
 
@@ -195,3 +201,27 @@ def test_connection_is_ready_for_the_next_request_after_each(knows: bool) -> Non
         assert len(story.app.asked) == n and story.connection.is_idle
         assert story.budget.taken_bytes == 0 and story.connection._request.buffered == 0
         assert story.connection.deadline_s == story.loop.now_s + 75.0
+
+
+GUARDED = frozenset({"127.0.0.1", "::1"})
+
+
+@pytest.mark.parametrize("wire", WIRES[:6])
+@pytest.mark.parametrize("own", [("127.0.0.1", 80), ("::1", 80, 0, 0), ("10.0.0.1", 80), "/run/velox.sock", b"", None])
+@pytest.mark.parametrize("guarded", [GUARDED, frozenset[str]()])
+def test_host_of_a_page_is_refused_where_a_page_could_come(wire: bytes, own: object, guarded: frozenset[str]) -> None:
+    """On loopback without keys. Also if the head is known from where such a Host is served."""
+    story = Story(at_once=True, guarded=guarded, own="/run/velox.sock")
+    for _ in range(4):
+        story.read(wire)
+    assert len(story.app.asked) == 4
+    served = Story(at_once=True, guarded=guarded, own=own)
+    served.ingress.heads = story.ingress.heads  # type: ignore[misc] # what another listener of the worker has taught
+    served._connect()
+    served.read(wire)
+    is_refused = bool(guarded) and isinstance(own, tuple) and own[0] in GUARDED
+    assert served.app.refused == ([Reason.FORBIDDEN] if is_refused else [])
+    assert len(served.app.asked) == (0 if is_refused else 1)
+    served = Story(at_once=True, guarded=guarded, own=own)
+    served.read(wire.replace(b"Host: a", b"Host: 127.0.0.1:8080"))
+    assert len(served.app.asked) == 1

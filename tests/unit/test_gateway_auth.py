@@ -186,3 +186,33 @@ def test_pattern_of_many_stars_costs_no_more_than_its_length() -> None:
     """A matcher that tries every way would not end: 30 stars in a name of 256 characters."""
     assert matches("*a" * 30 + "b", "a" * 256) is False
     assert matches("*a" * 30 + "*", "a" * 256) is True
+
+
+PAGES = [
+    "http://localhost:3000",
+    "http://127.0.0.1",
+    "https://[::1]:8443",
+    "http://app.localhost:5173",
+    "tauri://localhost",
+]
+ELSEWHERE = [
+    *("https://evil.example", "null", "", "http://[", "http://127.0.0.1.evil.example", "http://localhost.evil.example"),
+    *("http://xlocalhost", "http://10.0.0.1", "https://ui.example.evil", "http://\u00e9"),
+]
+
+
+@pytest.mark.parametrize("origin", [*PAGES, "https://ui.example"])
+def test_page_of_this_machine_needs_no_key(origin: str) -> None:
+    """Nor does one that the operator has named."""
+    auth = Authenticator((), hosts=frozenset({"ui.example"}))
+    assert auth.check(head(b"POST", b"/v1/files", [(b"origin", origin.encode())])) is ANYONE
+
+
+@pytest.mark.parametrize("origin", ELSEWHERE)
+def test_page_from_elsewhere_needs_a_key(origin: str) -> None:
+    """A form needs no leave of ours to be sent here: without a key of its own it would use the provider's."""
+    page = head(b"POST", b"/v1/files", [(b"origin", origin.encode()), (b"authorization", b"Bearer vk-right")])
+    with pytest.raises(VeloxError) as refused:
+        Authenticator((), hosts=frozenset({"ui.example"})).check(page)
+    assert (refused.value.reason, refused.value.status) == (Reason.FORBIDDEN, 403)
+    assert AUTH.check(page).id

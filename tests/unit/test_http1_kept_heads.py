@@ -646,3 +646,43 @@ def test_websocket_behind_many_other_offers_is_one() -> None:
     assert reader.read(start + handshake).offer is not None
     with pytest.raises(VeloxError):
         reader.read(start + b"websocket\r\n\r\n")
+
+
+@pytest.mark.parametrize("n_trained", [0, 1, 12])
+def test_page_is_of_its_own_kind_however_many_came_before(n_trained: int) -> None:
+    """What follows from its Origin is never taken from a head with another one, or with none."""
+    reader = HeadReader(LIMITS)
+    for n in range(n_trained):
+        serve(reader, sdk(n))
+        serve(reader, sdk(n, b"sk-1", 5, b"Origin: http://localhost:%d" % n))
+    with_page = sdk(99, b"sk-1", 5, b"Origin: https://evil.example")
+    for _ in range(3):
+        read = serve(reader, with_page)
+        assert read.header(b"origin") == b"https://evil.example"
+        assert read.extras is None and (b"origin", b"https://evil.example") in read.shape.fields
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "is_own"),
+    [
+        ("GET / HTTP/1.1", "Host: gateway.example:8080", True),
+        ("GET / HTTP/1.1", "Host: GATEWAY.EXAMPLE.", True),
+        ("GET / HTTP/1.1", "Host: 127.0.0.1:8080", True),
+        ("GET / HTTP/1.1", "Host: [::1]:8080", True),
+        ("GET / HTTP/1.1", "Host: app.localhost", True),
+        ("GET / HTTP/1.1", "Host: evil.example:8080", False),
+        ("GET / HTTP/1.1", "Host: gateway.example.evil.example", False),
+        ("GET http://gateway.example/ HTTP/1.1", "Host: evil.example", True),
+        ("GET / HTTP/1.0", "Host: evil.example", False),
+        ("GET / HTTP/1.0", "Accept: a", True),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_head_tells_whether_its_host_is_ours(line: str, host: str, is_own: bool, is_known: bool) -> None:
+    """The same for one that is known: the line of a Host is never one of those that are new in each head."""
+    reader = HeadReader(Http1Limits(hosts=frozenset({b"gateway.example"})))
+    for n in range(12 * is_known):
+        serve(reader, f"{line}\r\n{host}\r\nx-n: {n}\r\n\r\n".encode())
+        serve(reader, f"GET / HTTP/1.1\r\nHost: h{n}.example\r\nx-n: {n}\r\n\r\n".encode())
+    read = serve(reader, f"{line}\r\n{host}\r\nx-n: new\r\n\r\n".encode())
+    assert (read.shape.has_own_host, read.shape.is_shared) == (is_own, is_known)

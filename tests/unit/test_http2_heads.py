@@ -126,3 +126,24 @@ def test_credential_is_carried_beside_the_shape() -> None:
     assert len(reader._memory) <= 2 * Bounds().lines
     reader.clear()
     assert not reader.read([*BASE, key], end_stream=False).shape.is_shared
+
+
+def test_kept_head_tells_whether_its_host_is_ours() -> None:
+    """As reading it anew does."""
+    reader = Http2HeadReader(Http1Limits(hosts=frozenset({b"gateway.test"})))
+    for _ in range(6):
+        for authority, is_own in ((b"gateway.test:80", True), (b"127.0.0.1:80", True), (b"evil.test", False)):
+            fields = [*BASE[:2], (b":authority", authority), BASE[3]]
+            head = reader.read(fields, end_stream=True)
+            reader.accept(head)
+            assert head.shape.has_own_host is is_own
+    assert head.shape.is_shared
+
+
+def test_page_is_of_its_own_kind_however_many_came_before() -> None:
+    """What follows from its Origin is never taken from a head with another one."""
+    reader = Http2HeadReader(LIMITS)
+    for n in range(12):
+        head = reader.read([*BASE, (b"origin", b"http://localhost:%d" % n)], end_stream=True)
+        reader.accept(head)
+        assert (b"origin", b"http://localhost:%d" % n) in head.shape.fields

@@ -12,7 +12,6 @@ sends that name, and gets 403. So does a page of any name that lets a browser ch
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from velox.errors import VeloxError
 from velox.heads import Header
 from velox.protocol.http1_fields import connection_members, field_values
 from velox.protocol.http1_head import METHODS, Http1Limits, body_framing, check_single, expects_continue
+from velox.protocol.own_names import is_own
 
 __all__ = [
     "BODY_BYTES",
@@ -193,18 +193,9 @@ def _checked_host(headers: list[tuple[str, str]], names: frozenset[str], *, requ
     match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if match is None:
         raise RefusalError(400, "exactly one valid Host header is required")
-    name = match[1].lower().removesuffix(".")
-    if name != "localhost" and name not in names and not _is_address(name.strip("[]")):
+    if not is_own(match[1], names):
         raise RefusalError(403, "the Host header must be an IP address, localhost or the name of the admin listener")
     return hosts[0]
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def write_reply(reply: Reply, *, head_only: bool, keep_alive: bool = False) -> bytes:

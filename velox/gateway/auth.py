@@ -1,7 +1,7 @@
 """Who is calling: the keys that clients must present, where any are configured.
 
-Knows: digests of the keys (never the keys), and whom each belongs to. Does not know: what a caller may use
-(permission.py), or what goes upstream.
+Knows: digests of the keys (never the keys), whom each belongs to, and which web pages need one. Does not know: what a
+caller may use (permission.py), or what goes upstream.
 
 R-AUTH-2: whatever is wrong with a credential, or if there is none, the answer is the same. The digest of what was
 presented is looked up under a MAC that only this process can compute, so what the time of a look-up tells is of a value
@@ -15,9 +15,11 @@ import hmac
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
+from velox.protocol.own_names import is_local
 from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry
 
@@ -26,6 +28,7 @@ __all__ = ["Authenticator", "caller_of"]
 _SCHEME: Final = b"bearer"
 _KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key", b"x-goog-api-key"})
 _MAX_KEY_BYTES: Final = 8192
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 # RFC 9110 §11.6.1: a 401 says how to do better.
 _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _NO_DIGEST: Final = bytes(32)
@@ -35,11 +38,12 @@ _ID_BYTES: Final = 8
 class Authenticator:
     """Checks the key of a request. keys: none means that anyone may call, and that stays so.
 
-    asks: a key is asked for though there is none now.
+    asks: a key is asked for though there is none now. hosts: names, lower-case, whose pages may ask without one.
     """
 
-    def __init__(self, keys: Sequence[KeyEntry], *, asks: bool = False) -> None:
+    def __init__(self, keys: Sequence[KeyEntry], *, asks: bool = False, hosts: frozenset[str] = frozenset()) -> None:
         self._asks: Final = asks or bool(keys)
+        self._hosts: Final = hosts
         self._mac_key: Final = secrets.token_bytes(32)
         self._by_mac: dict[bytes, tuple[bytes, Caller]] = {}
         self.has_several = False  # callers of different names
@@ -74,9 +78,11 @@ class Authenticator:
     def check(self, head: RequestHead) -> Caller:
         """Return whose key it is; ANYONE without keys.
 
-        Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for two credentials that are not the same.
+        Raises VeloxError: AUTH_INVALID without a key of ours, BAD_REQUEST for two credentials that are not the same,
+        FORBIDDEN for a web page from elsewhere where there are no keys.
         """
         if not self._asks:
+            self._check_page(head)
             return ANYONE
         presented = _presented(head)
         digest = hashlib.sha256(presented).digest()
@@ -85,6 +91,23 @@ class Authenticator:
             message = "no valid API key was given; send Authorization: Bearer KEY"
             raise VeloxError(Reason.AUTH_INVALID, message, headers=_CHALLENGE)
         return caller
+
+    def _check_page(self, head: RequestHead) -> None:
+        """Refuse a web page from elsewhere.
+
+        A browser lets any page send a form, or open a WebSocket (RFC 6455 §10.2), to any address, this machine's own
+        too, and asks nobody before: without a key of its own the page would use ours.
+        """
+        origin = head.header(b"origin")
+        if origin is None:
+            return
+        try:
+            host = urlsplit(origin.decode("ascii")).hostname or ""
+        except ValueError:
+            host = ""
+        if host not in _LOOPBACK and host not in self._hosts and not is_local(host):
+            message = "a web page from elsewhere may use this gateway only with a key of it (VELOX_API_KEYS)"
+            raise VeloxError(Reason.FORBIDDEN, message)
 
     def _mac(self, digest: bytes) -> bytes:
         # A MAC by itself (RFC 7693 §2.9), in a third of the time of HMAC-SHA256.

@@ -12,7 +12,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.tunnel import check_page
 from velox.heads import RequestHead
 from velox.net.application import Client
 from velox.protocol.websocket import GOING_AWAY
@@ -53,8 +52,6 @@ class ResponsesSockets:
         parts = self._owner.parts
         caller = parts.auth.check(head)
         parts.endpoints.check(head)
-        if not parts.auth.asks:
-            check_page(head)
         return caller
 
     def open(self, client: Client, head: RequestHead) -> ResponsesSocket | None:

@@ -16,7 +16,7 @@ import asyncio
 import time
 from dataclasses import replace
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from velox.errors import Reason, VeloxError
 from velox.gateway.access import Guard
@@ -38,10 +38,9 @@ from velox.policy.routes import HeaderRules
 from velox.protocol.websocket import HandshakeError, check_accepted
 from velox.types import BodyFields
 
-__all__ = ["TunnelExchange", "TunnelReply", "check_page", "model_of"]
+__all__ = ["TunnelExchange", "TunnelReply", "model_of"]
 
 _SWITCHED: Final = 101
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _MAX_FIELDS: Final = 100  # of a query
 
 
@@ -73,8 +72,6 @@ class TunnelExchange(Exchange):
             # It would be cut in some seconds; another worker, or another gateway, has a whole one.
             raise VeloxError(Reason.DRAINING, "the gateway is shutting down", close=True)
         self.fields = BodyFields(model=model_of(self.head.query), stream=True)
-        if not parts.auth.asks:
-            check_page(self.head)
         parts.tunnels.take(self)
 
     def check_deadlines(self, now_s: float, limits: GatewayLimits) -> None:
@@ -264,21 +261,3 @@ def model_of(query: bytes) -> str | None:
     if len(models) > 1:
         raise VeloxError(Reason.BAD_REQUEST, "the query names more than one model", param="model", close=True)
     return models[0] if models else None
-
-
-def check_page(head: RequestHead) -> None:
-    """Refuse a web page from another origin, where no key is required.
-
-    A browser lets any page open a WebSocket to any address, this machine's own too, and asks nobody before
-    (RFC 6455 §10.2): without a key of its own the page would use ours.
-    """
-    origin = head.header(b"origin")
-    if origin is None:
-        return
-    try:
-        host = urlsplit(origin.decode("ascii")).hostname
-    except ValueError:
-        host = None
-    if host not in _LOOPBACK:
-        message = "a web page from elsewhere may open a WebSocket only with a key of this gateway (VELOX_API_KEYS)"
-        raise VeloxError(Reason.FORBIDDEN, message)

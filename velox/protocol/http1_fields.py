@@ -73,6 +73,7 @@ NEVER_VOLATILE: Final = frozenset(
         b"content-type",
         b"content-encoding",
         b"accept-encoding",
+        b"origin",
         b"x-request-timeout-ms",
     }
 )

@@ -39,6 +39,7 @@ from velox.protocol.http1_fields import (
     only_pass,
 )
 from velox.protocol.http1_target import origin_form, split_target
+from velox.protocol.own_names import is_own
 from velox.protocol.websocket import read_offer
 
 __all__ = [
@@ -233,8 +234,8 @@ def _start(line: bytes, field: Header) -> bytes | None:
 
 def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     """Return what a head says, and all of its fields."""
-    line = head[: head.index(b"\r\n")]
-    method, target, http_1_0 = check_request_line(line, limits)
+    method, target, http_1_0 = check_request_line(head[: head.index(b"\r\n")], limits)
+    is_url = not target.startswith(b"/")
     target = origin_form(target, limits.hosts)
     path, query = split_target(target)
     if len(head) > limits.line_bytes:
@@ -243,8 +244,10 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     values = field_values(fields)
     if len(values) != len(fields):
         check_single(fields)
-    check_host(values.get(b"host"), http_1_0=http_1_0)
-    request = _make_request((method, target, path, query, http_1_0), fields, values, limits)
+    # The host of a target that is a URL counts, and is one of ours (http1_target.py).
+    has_own_host = check_host(values.get(b"host"), limits, http_1_0=http_1_0) or is_url
+    line = method, target, path, query, http_1_0
+    request = _make_request(line, fields, values, limits, has_own_host=has_own_host)
     if request.shape.chunked or request.content_length is not None:
         _check_framing_line(head, request.content_length)
     return request, fields
@@ -260,7 +263,9 @@ def _check_framing_line(head: bytes, length: int | None) -> None:
         raise framing_error("Content-Length or Transfer-Encoding has white space around its value")
 
 
-def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits) -> RequestHead:
+def _make_request(
+    line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits, *, has_own_host: bool
+) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, *_, http_1_0 = line
     content_length, chunked = body_framing(values, limits, http_1_0=http_1_0)
@@ -275,7 +280,7 @@ def _make_request(line: _RequestLine, fields: Headers, values: dict[bytes, bytes
         keep_alive = keep_alive and b"close" not in members and offer is None
     # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
     headers = tuple([field for field in fields if field[0] not in removed and _UNDERSCORE not in field[0]])
-    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers)
+    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers, has_own_host=has_own_host)
     return RequestHead(shape, (), content_length)
 
 
@@ -343,16 +348,21 @@ def check_single(fields: Headers) -> None:
             raise VeloxError(Reason.BAD_REQUEST, f"request has two {name.decode()} fields", close=True)
 
 
-def check_host(host: bytes | None, *, http_1_0: bool) -> None:
-    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2)."""
+def check_host(host: bytes | None, limits: Http1Limits, *, http_1_0: bool) -> bool:
+    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2).
+
+    Return whether it is one of ours; a browser always names one.
+    """
     if host is None:
         # RFC 9112 §3.2 asks it of HTTP/1.1 only.
         if http_1_0:
-            return
+            return True
         raise VeloxError(Reason.BAD_REQUEST, "request has no Host field", close=True)
     match = _HOST.fullmatch(host)
     if match is None or (match[1] and int(match[1]) > 65535):
         raise VeloxError(Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True)
+    name = host if match[1] is None else host[: match.start(1) - 1]
+    return name.lower().removesuffix(b".") in limits.hosts or is_own(name.decode("ascii"), ())
 
 
 def body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:

@@ -72,14 +72,15 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
         raise framing_error("request head has bytes beyond ASCII")
     if len(values) != len(rest):
         check_single(rest)
-    check_host(pseudo.get(b":authority", values.get(b"host")), http_1_0=False)
+    is_own = check_host(pseudo.get(b":authority", values.get(b"host")), limits, http_1_0=False)
     content_length = None if length is None else body_length(length, limits)
     has_body = not end_stream and content_length != 0
     expect_continue = b"expect" in values and expects_continue(values[b"expect"]) and has_body
     # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
     headers = tuple([field for field in rest if field[0] not in _REMOVED and b"_" not in field[0]])
     chunked = has_body and content_length is None
-    shape = HeadShape(method, target, path, query, False, True, chunked, expect_continue, None, headers)
+    line = method, target, path, query, False
+    shape = HeadShape(*line, True, chunked, expect_continue, None, headers, has_own_host=is_own)
     return RequestHead(shape, (), content_length)
 
 

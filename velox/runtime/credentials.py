@@ -96,7 +96,7 @@ class KeyWatch:
         self._expires_s = _next_expiry(in_force)
         self._is_full = False
         # Made once: processes that are forked share it until they change it.
-        self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys)
+        self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys, hosts=settings.hosts)
         self.log: Final = ChangeLog(_KEYS_BYTES)
         self._now_s = 0.0  # monotonic, when it looked last
         self._told_s = 0.0

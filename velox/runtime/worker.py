@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 import secrets
@@ -168,9 +169,21 @@ def _models(
 def _own_hosts(settings: Settings) -> frozenset[bytes]:
     """Return the names of this gateway, as a URL has them."""
     addresses = [address.host for address in settings.listen if address.kind == "tcp"]
-    names = {"localhost", socket.gethostname(), *settings.hosts}
+    names = {"localhost", socket.gethostname(), *_FROM_CONTAINERS, *settings.hosts}
     names |= {f"[{host}]" if ":" in host else host for host in addresses}
     return frozenset(name.lower().encode("ascii", "ignore") for name in names)
+
+
+def _guarded(settings: Settings) -> frozenset[str]:
+    """Return the addresses at which a web page could use this gateway's keys under a name of its own.
+
+    Beyond this machine, others call the gateway by names that nobody has told it.
+    """
+    if settings.asks_for_keys or settings.tls_cert_file is not None:  # a certificate is for no such name
+        return frozenset()
+    return frozenset(
+        str(ipaddress.ip_address(each.host)) for each in settings.listen if each.kind == "tcp" and each.is_loopback
+    )
 
 
 def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tunnels:
@@ -193,6 +206,8 @@ def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tu
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
 _TICK_S: Final = 0.25
+# How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
+_FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
 _FLUSH_S: Final = 0.5
 # Requests make few reference cycles: collecting less often keeps the collector off the path of a request.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
@@ -332,6 +347,7 @@ class Worker:
             max_connections=self._descriptors.clients,
             max_per_address=settings.max_connections_per_address,
             http2=engine_factory(settings.http2_engine) if settings.listen_http2 else None,
+            guarded=_guarded(settings),
         )
 
     async def run(self) -> None:

@@ -17,11 +17,16 @@ __all__ = ["ClientConnection"]
 
 
 class ClientConnection(asyncio.Protocol, abc.ABC):
-    """The base of a protocol. deadline_s: loop time, the first of all that the connection has; 0: none."""
+    """The base of a protocol.
+
+    deadline_s: loop time, the first of all that the connection has; 0: none. is_guarded: the Host of its requests must
+    be one of this gateway's.
+    """
 
     def __init__(self, ingress: IngressState) -> None:
         self.deadline_s = 0.0
         self.ingress: Final = ingress
+        self.is_guarded = False
         self._transport: asyncio.Transport | None = None
         self._backlog: Final = Backlog(ingress.least_taken_bytes)
         self._address = ""  # as the limiter gave it
@@ -52,8 +57,12 @@ class ClientConnection(asyncio.Protocol, abc.ABC):
     def _register(self, transport: asyncio.BaseTransport) -> VeloxError | None:
         """Register the connection; return why it is refused."""
         self._transport = cast(asyncio.Transport, transport)
-        self.ingress.connections.add(self)
-        self._address, refusal = self.ingress.limiter.enter(transport.get_extra_info("peername"))
+        ingress = self.ingress
+        ingress.connections.add(self)
+        if ingress.guarded:
+            own = transport.get_extra_info("sockname")
+            self.is_guarded = isinstance(own, tuple) and own[0] in ingress.guarded  # else it is a unix socket's
+        self._address, refusal = ingress.limiter.enter(transport.get_extra_info("peername"))
         self._is_refused = refusal is not None
         return refusal
 

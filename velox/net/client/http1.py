@@ -22,7 +22,14 @@ from velox.net.client.backlog import discard_unread, is_sending
 from velox.net.client.body_budget import BodyBudget, BudgetWaiter
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S, IngressState
-from velox.net.client.refusals import body_too_late, body_too_slow, head_too_late, no_room, no_room_in_time
+from velox.net.client.refusals import (
+    body_too_late,
+    body_too_slow,
+    foreign_host,
+    head_too_late,
+    no_room,
+    no_room_in_time,
+)
 from velox.policy.pace import Pace
 from velox.protocol import http1_write
 from velox.protocol.http1 import HeadReader, Http1Limits, RequestDecoder
@@ -365,6 +372,8 @@ class ClientHttp1Connection(Http1Replies):
         head, body = whole
         request.head = head
         request.body_complete = body is None  # for _refuse(): the body counts as read when its head has passed
+        if self.is_guarded and not head.shape.has_own_host:
+            raise foreign_host()
         caller = ingress.app.check_head(head)
         request.body_complete = True
         if body is not None:
@@ -462,6 +471,8 @@ class ClientHttp1Connection(Http1Replies):
         """Let the application check a head, and take room for the body; True when that may come."""
         ingress = self.ingress
         self._state = _BODY
+        if self.is_guarded and not head.shape.has_own_host:
+            raise foreign_host()
         self._caller = ingress.app.check_head(head)
         if not head.shape.is_shared:
             ingress.heads.accept(head)

@@ -28,7 +28,7 @@ from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import LINGER_S, IngressState
-from velox.net.client.refusals import body_too_late, body_too_slow, no_room, no_room_in_time
+from velox.net.client.refusals import body_too_late, body_too_slow, foreign_host, no_room, no_room_in_time
 from velox.net.client.reply_buffer_budget import ReplyBufferBudget, held_bytes
 from velox.policy.pace import Pace
 from velox.protocol import http2
@@ -136,6 +136,8 @@ class ClientHttp2Stream(PairsOnly):
         self._is_to_head = (b":method", b"HEAD") in fields
         try:
             head = self._head = ingress.http2_heads.read(fields, end_stream=end_stream)
+            if self._connection.is_guarded and not head.shape.has_own_host:
+                raise foreign_host()
             self._caller = ingress.app.check_head(head)
             ingress.http2_heads.accept(head)
         except MalformedError:

@@ -41,6 +41,7 @@ class Ingress(IngressState):
         *,
         max_connections: int,
         max_per_address: int = 0,
+        guarded: frozenset[str] = frozenset(),
         http2: EngineFactory | None = None,
     ) -> None:
         """http2: what makes the engines of clients that speak it; None: none may."""
@@ -52,6 +53,7 @@ class Ingress(IngressState):
             loop,
             max_connections=max_connections,
             max_per_address=max_per_address,
+            guarded=guarded,
         )
         self._read_view: Final = read_view()
         self._http2: Final = http2

@@ -63,8 +63,12 @@ class IngressState:
         *,
         max_connections: int,
         max_per_address: int,
+        guarded: frozenset[str],
     ) -> None:
-        """max_per_address: 0 for no such limit."""
+        """max_per_address: 0 for no such limit.
+
+        guarded: addresses of this gateway, at which the Host must be one of its own.
+        """
         self.app: Final = app
         self.limits: Final = limits
         self.heads: Final = HeadReader(limits)
@@ -75,6 +79,7 @@ class IngressState:
         self.pace: Final = PaceRules(timeouts.body_s, timeouts.min_rate_bytes)
         self.least_taken_bytes: Final = round(timeouts.min_rate_bytes * timeouts.write_s)
         self.limiter: Final = ConnectionLimiter(max_connections, max_per_address)
+        self.guarded: Final = guarded
         self.connections: Final[set[WatchedConnection]] = set()
         self.paused: Final[set[PausedConnection]] = set()  # those that are not read from
         self.n_http2 = 0  # of the connections, those that speak HTTP/2

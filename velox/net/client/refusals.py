@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from velox.errors import Reason, VeloxError
 
-__all__ = ["body_too_late", "body_too_slow", "head_too_late", "no_room", "no_room_in_time"]
+__all__ = ["body_too_late", "body_too_slow", "foreign_host", "head_too_late", "no_room", "no_room_in_time"]
 
 
 def head_too_late(header_s: float) -> VeloxError:
     """The head was not whole in time."""
     message = f"the request's head was not complete after {header_s:g} s"
     return VeloxError(Reason.HEADER_TIMEOUT, message, close=True)
+
+
+def foreign_host() -> VeloxError:
+    """The name that was asked for may be a web page's own."""
+    message = (
+        "the Host of this request may be of a web page from elsewhere: without keys, on loopback, it must be an IP"
+        " address, localhost or a name of this gateway (VELOX_HOSTS)"
+    )
+    return VeloxError(Reason.FORBIDDEN, message)
 
 
 def body_too_late(body_s: float) -> VeloxError:
