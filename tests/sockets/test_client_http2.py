@@ -15,6 +15,7 @@ from tests.sockets.core_ingress import App, Exchange, eventually
 from velox.errors import Reason, VeloxError
 from velox.heads import Header, RequestHead
 from velox.net.application import Client
+from velox.net.client.body_budget import FIRST_BYTES
 from velox.protocol.http2 import CANCEL, INTERNAL_ERROR, NO_ERROR, PROTOCOL_ERROR
 from velox.types import Caller
 
@@ -413,6 +414,39 @@ def test_announced_body_that_gets_no_room_is_refused_or_leaves(engine: Name, lea
             await client.whole(first)
             await eventually(lambda: server.ingress.budget.taken_bytes == 0)
             assert len(app.exchanges) == 1
+
+    run(main)
+
+
+@each_engine
+def test_long_body_holds_what_has_come_and_gives_way(engine: Name) -> None:
+    """What it announces keeps nobody out; where no more fits it is refused, and what it held is free."""
+    piece = bytes(30 * KIB)
+
+    async def main() -> None:
+        app = App()
+        async with serve(app, engine, budget=2 * FIRST_BYTES + 100 * KIB) as server:
+            client = await server.client()
+            first, second = (client.request([*POST, length(1 << 20)], piece, end=False) for _ in range(2))
+            small = client.request([*POST, length(50 * KIB)], bytes(50 * KIB))
+            await client.say()
+            await eventually(lambda: len(app.exchanges) == 1)
+            assert server.ingress.budget.taken_bytes == 2 * FIRST_BYTES + 50 * KIB
+            for _ in range(9):
+                await client.until(lambda: client.http2.local_flow_control_window(first) >= len(piece))
+                client.send(first, piece)
+                await client.say()
+            await eventually(lambda: server.ingress.budget.taken_bytes == 2 * FIRST_BYTES + 94 * KIB)
+            assert not app.errors, "300 KiB of it are here"
+            await client.until(lambda: client.http2.local_flow_control_window(first) >= len(piece))
+            client.send(first, piece)
+            await client.whole(first)
+            assert client.status(first) == 503
+            assert app.errors[0].reason is Reason.OVERLOAD_MEMORY
+            assert server.ingress.budget.taken_bytes == FIRST_BYTES + 50 * KIB
+            client.http2.reset_stream(second, CANCEL)
+            app.exchanges[0].answer()
+            await client.whole(small)
 
     run(main)
 

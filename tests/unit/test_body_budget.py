@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velox.net.client.body_budget import BodyBudget
+from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
 
 
 class Waiter:
@@ -100,3 +100,21 @@ def test_waiter_behind_one_that_left_or_was_refused_is_let_in() -> None:
     assert refused.refused == 1
     assert last.granted == [2]
     assert budget.taken_bytes == 8
+
+
+def test_body_that_has_begun_gives_way_to_those_that_wait() -> None:
+    """One that is small yet takes what is free; a larger one takes no more while others wait. Neither waits itself."""
+    budget, waiter = BodyBudget(4 * FIRST_BYTES, 5.0, Clock()), Waiter()
+
+    assert budget.take(Waiter(), FIRST_BYTES)
+    assert budget.take_more(2 * FIRST_BYTES - 1, FIRST_BYTES)
+    assert budget.take_more(1, 3 * FIRST_BYTES - 1), "nobody waits"
+    assert not budget.take_more(FIRST_BYTES + 1, 3 * FIRST_BYTES), "there is no room"
+    assert budget.take_more(FIRST_BYTES - 1, 0)
+    assert not budget.take(waiter, 2)
+    assert not budget.take_more(1, 3 * FIRST_BYTES)
+    assert budget.take_more(1, FIRST_BYTES - 1), "less than anybody takes with a head"
+    assert budget.taken_bytes == 4 * FIRST_BYTES
+
+    budget.give(3 * FIRST_BYTES)
+    assert waiter.granted == [2]

@@ -14,7 +14,7 @@ from tests.unit.upstream_wire import Loop, Transport
 from velox.errors import Reason, VeloxError
 from velox.heads import RequestHead
 from velox.net.application import Client, ClientTimeouts
-from velox.net.client.body_budget import BodyBudget
+from velox.net.client.body_budget import FIRST_BYTES, BodyBudget
 from velox.net.client.http1 import ClientHttp1Connection
 from velox.net.client.ingress import Ingress
 from velox.protocol.http1 import Http1Limits
@@ -95,16 +95,29 @@ class Story:
     """One connection; what came of it. knows: heads like these have come before, also those that are refused now."""
 
     def __init__(
-        self, *, at_once: bool, knows: bool = False, guarded: frozenset[str] = frozenset(), own: object = None
+        self,
+        *,
+        at_once: bool,
+        knows: bool = False,
+        guarded: frozenset[str] = frozenset(),
+        own: object = None,
+        budget: int = BUDGET,
+        body_bytes: int = 1000,
     ) -> None:
         self._own: Final = own
         self.loop: Final = Loop()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.app: Final = App(self.loop, at_once=at_once)
-        self.budget: Final = BodyBudget(BUDGET, 5.0, self.loop.time)
+        self.budget: Final = BodyBudget(budget, 5.0, self.loop.time)
         timeouts = ClientTimeouts(10.0, 15.0, 75.0, 30.0)
         self.ingress: Final = Ingress(
-            self.app, Http1Limits(body_bytes=1000), timeouts, self.budget, loop, max_connections=9, guarded=guarded
+            self.app,
+            Http1Limits(body_bytes=body_bytes),
+            timeouts,
+            self.budget,
+            loop,
+            max_connections=9,
+            guarded=guarded,
         )
         self._connect()
         if knows:
@@ -225,3 +238,67 @@ def test_host_of_a_page_is_refused_where_a_page_could_come(wire: bytes, own: obj
     served = Story(at_once=True, guarded=guarded, own=own)
     served.read(wire.replace(b"Host: a", b"Host: 127.0.0.1:8080"))
     assert len(served.app.asked) == 1
+
+
+LARGE = 64 << 20
+UPLOAD = b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (LINES, LARGE)
+
+
+class Uploads(Story):
+    """Several connections, each with a long body that has begun."""
+
+    def __init__(self, n: int, *, budget: int) -> None:
+        super().__init__(at_once=False, budget=budget, body_bytes=LARGE)
+        self.each: list[tuple[ClientHttp1Connection, Wire]] = []
+        for _ in range(n):
+            self._connect()
+            self.each.append((self.connection, self.transport))
+            self.read(UPLOAD + b"x")
+
+    def send(self, n: int, data: bytes) -> None:
+        """More of a body comes."""
+        self.connection, self.transport = self.each[n]
+        self.read(data)
+
+
+def test_long_bodies_hold_what_has_come_of_them() -> None:
+    """What they announce keeps nobody out; where no more of one fits it is refused, and what it held is free."""
+    story = Uploads(4, budget=5 * FIRST_BYTES)
+    assert story.budget.taken_bytes == 4 * FIRST_BYTES
+    story._connect()
+    story.read(WIRES[2])
+    assert len(story.app.asked) == 1
+
+    story.send(0, bytes(2 * FIRST_BYTES - 1))
+    assert story.budget.taken_bytes == 5 * FIRST_BYTES and not story.app.refused
+    story.send(0, b"x")
+    assert story.app.refused == [Reason.OVERLOAD_MEMORY]
+    assert story.budget.taken_bytes == 3 * FIRST_BYTES
+    story.send(1, bytes(2 * FIRST_BYTES))
+    assert story.budget.taken_bytes == 4 * FIRST_BYTES + 1, "what was taken with the head counts"
+
+
+def test_long_body_gives_way_to_a_request_that_waits() -> None:
+    """Also if there is room for its next byte: it holds much, and nobody knows for how long."""
+    story = Uploads(2, budget=3 * FIRST_BYTES)
+    story.send(0, bytes(FIRST_BYTES + 9))
+    story._connect()
+    body = bytes(FIRST_BYTES)
+    story.read(b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (LINES, len(body), body))
+    waiting = story.connection
+    assert not story.app.asked
+    story.send(0, b"x")
+    assert story.app.refused == [Reason.OVERLOAD_MEMORY]
+    assert [body for _, body in story.app.asked] == [body] and waiting.is_idle
+
+
+def test_long_body_that_is_whole_is_one_like_any_other() -> None:
+    """All of it is counted, and given back with the reply."""
+    story = Story(at_once=False, budget=LARGE, body_bytes=LARGE)
+    body = bytes(3 * FIRST_BYTES + 7)
+    story.read(b"POST /v1/x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (LINES, len(body)))
+    for at in range(0, len(body), 65_536):
+        assert story.budget.taken_bytes == max(at, FIRST_BYTES)
+        story.read(body[at : at + 65_536])
+    assert [each for _, each in story.app.asked] == [body]
+    assert story.budget.taken_bytes == 0 and story.connection.is_idle

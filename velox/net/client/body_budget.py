@@ -9,11 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["BodyBudget", "BudgetWaiter"]
+__all__ = ["FIRST_BYTES", "BodyBudget", "BudgetWaiter"]
+
+# What is taken for an announced body before any of it has come. The rest is taken as it comes: who announces much and
+# sends little holds little.
+FIRST_BYTES: Final = 256 * 1024
 
 
 class BudgetWaiter(Protocol):
-    """A connection whose announced body does not fit yet."""
+    """A connection with an announced body whose first bytes do not fit yet."""
 
     def budget_granted(self, n_bytes: int) -> None:
         """The bytes are taken for you: read on."""
@@ -23,7 +27,11 @@ class BudgetWaiter(Protocol):
 
 
 class BodyBudget:
-    """First come, first served; a large body waits for room and is not overtaken by small ones for ever."""
+    """First come, first served, before a body has begun to come. One that has begun never waits.
+
+    It holds room while it is not whole, so that a few of them could wait for each other. So it gives way when no more
+    of it fits, or when others wait for room: it is refused, and what it held is free.
+    """
 
     def __init__(self, limit_bytes: int, max_wait_s: float, now_s: Callable[[], float]) -> None:
         self._limit: Final = limit_bytes
@@ -61,6 +69,12 @@ class BodyBudget:
             return False
         self._taken += n_bytes
         return True
+
+    def take_more(self, n_bytes: int, n_held: int) -> bool:
+        """Take bytes for a body that has begun to come. False: it must give way. n_held: what is taken for it."""
+        if n_held + n_bytes <= FIRST_BYTES:
+            return self.take_now(n_bytes)
+        return self.take_unless_waiting(n_bytes)
 
     def give(self, n_bytes: int) -> None:
         """Give bytes back, and call those whose bodies fit now."""

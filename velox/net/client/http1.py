@@ -19,7 +19,7 @@ from velox.heads import Headers, RequestHead
 from velox.net import resets
 from velox.net.application import ChunkWriter, ClientExchange, Successor
 from velox.net.client.backlog import discard_unread, is_sending
-from velox.net.client.body_budget import BodyBudget, BudgetWaiter
+from velox.net.client.body_budget import FIRST_BYTES, BodyBudget, BudgetWaiter
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import FIRST_REQUEST_S, LINGER_S, IngressState
 from velox.net.client.refusals import (
@@ -64,7 +64,7 @@ class RequestReader(RequestDecoder):
         return f"<RequestReader buffered={self.buffered} held={self.held_bytes} waits={self.waits}>"
 
     def reserve(self, waiter: BudgetWaiter, n_bytes: int) -> bool:
-        """Take room for a body of announced length. False: there is none yet, the waiter is called back."""
+        """Take room for the first bytes of a body. False: there is none yet, the waiter is called back."""
         if self._budget.take(waiter, n_bytes):
             self.held_bytes += n_bytes
             return True
@@ -82,11 +82,11 @@ class RequestReader(RequestDecoder):
         if self.waits or head is None:
             return False
         piece = self.read_body()
-        if head.chunked and piece:
-            # Its length was not announced: what does not fit is refused, there is no way to wait in the middle.
-            if not self._budget.take_now(len(piece)):
+        if piece and (n_more := len(piece) + len(self.body or b"") - self.held_bytes) > 0:
+            # Of a body in chunks nothing was taken with the head, of a long one the first bytes.
+            if not self._budget.take_more(n_more, self.held_bytes):
                 raise no_room(close=True)
-            self.held_bytes += len(piece)
+            self.held_bytes += n_more
         if self.body_complete and self.body is None:
             # The usual case: the request came in one read, and its body is one slice of it.
             self.body = piece if piece or head.chunked else None
@@ -476,7 +476,7 @@ class ClientHttp1Connection(Http1Replies):
         self._caller = ingress.app.check_head(head)
         if not head.shape.is_shared:
             ingress.heads.accept(head)
-        if head.content_length and not self._request.reserve(self, head.content_length):
+        if head.content_length and not self._request.reserve(self, min(head.content_length, FIRST_BYTES)):
             self._pause_reading()
             self.deadline_s = 0.0  # the budget has its own
             return False

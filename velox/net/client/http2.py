@@ -26,6 +26,7 @@ from velox.errors import Reason, VeloxError
 from velox.heads import Header, Headers, RequestHead
 from velox.net.application import ClientExchange, PairsOnly, Successor
 from velox.net.client.backlog import unsent_bytes
+from velox.net.client.body_budget import FIRST_BYTES
 from velox.net.client.connection import ClientConnection
 from velox.net.client.ingress_state import LINGER_S, IngressState
 from velox.net.client.refusals import body_too_late, body_too_slow, foreign_host, no_room, no_room_in_time
@@ -75,28 +76,9 @@ class ClientHttp2Stream(PairsOnly):
 
     chunk_writer: Final = None  # chunks are HTTP/1.1's
     __slots__ = (
-        "_body",
-        "_caller",
-        "_connection",
-        "_error_code",
-        "_exchange",
-        "_has_whole_request",
-        "_head",
-        "_held_bytes",
-        "_is_malformed",
-        "_is_to_head",
-        "_n_empty",
-        "_n_given",
-        "_n_held",
-        "_n_mark",
-        "_n_received",
-        "_n_settled",
-        "_pace",
-        "_state",
-        "deadline_s",
-        "id",
-        "is_write_paused",
-        "may_run_ahead",
+        *("_body", "_caller", "_connection", "_error_code", "_exchange", "_has_whole_request", "_head", "_held_bytes"),
+        *("_is_malformed", "_is_to_head", "_n_empty", "_n_given", "_n_held", "_n_mark", "_n_received", "_n_settled"),
+        *("_pace", "_state", "deadline_s", "id", "is_write_paused", "may_run_ahead"),
     )
 
     def __init__(self, connection: ClientHttp2Connection, stream_id: int) -> None:
@@ -150,10 +132,11 @@ class ClientHttp2Stream(PairsOnly):
         if end_stream:
             self._submit()
             return
-        if head.content_length and not ingress.budget.take(self, head.content_length):
+        n_first = min(head.content_length or 0, FIRST_BYTES)
+        if n_first and not ingress.budget.take(self, n_first):
             self._state = _WAITING  # the budget has a deadline of its own
             return
-        self._held_bytes = head.content_length or 0
+        self._held_bytes = n_first
         self._await_body()
 
     def on_data(self, data: bytes, end_stream: bool) -> None:
@@ -167,9 +150,11 @@ class ClientHttp2Stream(PairsOnly):
         assert head is not None, "a stream without a head has been answered"
         try:
             if head.content_length is None:
-                self._count_unannounced(n_bytes)
+                self._check_unannounced()
             elif self._n_received > head.content_length:
                 raise VeloxError(Reason.BAD_FRAMING, "the body is longer than announced")
+            if self._n_received > self._held_bytes and self._state is _BODY:
+                self._take_more()
         except VeloxError as error:
             self._refuse(error)
             return
@@ -182,15 +167,19 @@ class ClientHttp2Stream(PairsOnly):
         elif self._pace is not None:
             self._set_deadline(self._pace.came(n_bytes, self._connection.ingress.loop.time()))
 
-    def _count_unannounced(self, n_bytes: int) -> None:
-        """Count a body whose length was not announced: what does not fit is refused, as over HTTP/1.1."""
+    def _check_unannounced(self) -> None:
         ingress = self._connection.ingress
         if self._n_received > ingress.limits.body_bytes:
             message = f"body is over {ingress.limits.body_bytes} bytes (VELOX_MAX_BODY)"
             raise VeloxError(Reason.BODY_TOO_LARGE, message)
-        if not ingress.budget.take_now(n_bytes):
-            raise no_room(close=False)
-        self._held_bytes += n_bytes
+
+    def _take_more(self) -> None:
+        """Take room for what has come: as over HTTP/1.1, a body that has begun does not wait."""
+        n_more = self._n_received - self._held_bytes
+        if n_more > 0:
+            if not self._connection.ingress.budget.take_more(n_more, self._held_bytes):
+                raise no_room(close=False)
+            self._held_bytes += n_more
 
     def _keep(self, data: bytes, end_stream: bool) -> None:
         if self._body is None and end_stream:
@@ -219,10 +208,13 @@ class ClientHttp2Stream(PairsOnly):
     def _after_grant(self) -> None:
         if self._state is _BODY:
             try:
+                self._take_more()  # more than was waited for may have come meanwhile: a stream's window
                 self._connection.engine.acknowledge(self.id, self._n_received)
                 self._connection.flush_soon()
                 if self._has_whole_request:
                     self._submit()
+            except VeloxError as error:
+                self._refuse(error)
             except Exception as exc:
                 self.crashed(exc)
 
