@@ -79,6 +79,31 @@ def test_post_is_taken_where_something_is_done_and_from_no_page() -> None:
         assert refusal_of(head(f"Host: localhost\r\nOrigin: {origin}\r\n", "POST /reload HTTP/1.1")).status == 403
 
 
+PROFILE = "GET /debug/pprof/profile?seconds=60 HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: Cross-Site", "Origin: null",
+        "Origin: https://evil.example", "Origin: http://localhost:3000", "Origin: http://localhost",
+    ],
+)  # fmt: skip
+def test_page_of_another_site_takes_no_profile(more: str) -> None:
+    """A picture in it would be enough to ask for one. What costs nothing may be asked for."""
+    assert refusal_of(head(f"Host: localhost:6060\r\n{more}\r\n", PROFILE)).status == 403
+    assert refusal_of(head(f"Host: localhost:6060\r\n{more}\r\n", PROFILE.replace("GET", "HEAD"))).status == 403
+    assert parse_request(head(f"Host: localhost:6060\r\n{more}\r\n", "GET /metrics HTTP/1.1"), NAMES)
+
+
+@pytest.mark.parametrize(
+    "more", ["", "Sec-Fetch-Site: none\r\n", "Sec-Fetch-Site: same-origin\r\nOrigin: http://localhost:6060\r\n"]
+)
+def test_own_page_and_address_bar_take_profiles(more: str) -> None:
+    """And what is no browser."""
+    assert parse_request(head(f"Host: localhost:6060\r\n{more}", PROFILE), NAMES).path == "/debug/pprof/profile"
+
+
 @pytest.mark.parametrize(
     "raw", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/3.0\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n",
             b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\x00b\r\n\r\n"],

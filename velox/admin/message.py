@@ -7,7 +7,7 @@ Smaller than the data path's reading on purpose: llhttp checks the grammar, a pa
 no memory of heads. The rules that keep two servers from reading one head as two different requests are the data path's
 (protocol/http1_head.py). The Host check stops DNS rebinding: a page of a foreign name that resolves to this address
 sends that name, and gets 403. So does a page of any name that lets a browser change something: it says where it is from
-(Origin).
+(Origin). What takes the workers' time is for no page of another site (Sec-Fetch-Site, W3C Fetch Metadata §2.3; Origin).
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ BODY_BYTES: Final = 2**20
 _LIMITS: Final = Http1Limits(body_bytes=2**63)
 # What is done at these, by POST only.
 _ACTIONS: Final = frozenset({"/reload"})
+# The workers do something for these.
+_COSTLY: Final = frozenset({"/debug/pprof/profile"})
+_OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
@@ -161,8 +164,19 @@ def parse_request(
     host = _checked_host(headers, host_names, required=not http_1_0)
     if method not in ("GET", "HEAD") and any(name == "origin" for name, _ in headers):
         raise RefusalError(403, "no page of a browser may ask for this")
+    if path in _COSTLY and _is_of_another_site(headers, host):
+        raise RefusalError(403, "no page of another site may ask for this")
     framing = _framing(found.fields, http_1_0=http_1_0)
     return AdminRequest(method, path, query, host, dict(headers), framing)
+
+
+def _is_of_another_site(headers: list[tuple[str, str]], host: str) -> bool:
+    """Say whether a browser asks for a page of another origin; the address bar and our own pages are none."""
+    return any(
+        (name == "sec-fetch-site" and value.lower() in _OTHER_SITES)
+        or (name == "origin" and value.lower().partition("://")[2] != host.lower())
+        for name, value in headers
+    )
 
 
 def _framing(fields: list[Header], *, http_1_0: bool) -> Framing:
