@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -202,24 +203,27 @@ def test_memory_replaced_again_goes_back_to_the_first_seat() -> None:
 # -- a log that nobody reads ----------------------------------------------------------------------------------
 
 
-def test_log_that_nobody_reads_stops_no_request(tmp_path: Path) -> None:
-    """F-60: standard output is a pipe that is full; lines are dropped and counted, and every request is answered."""
-    fifo = tmp_path / "stdout"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+# Standard output is one end of what nobody reads; the gateway itself has the other one.
+_UNREAD = (
+    "import os, socket, sys; ours, theirs = {}; os.set_inheritable(ours, True); os.dup2(theirs, 1);"
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+_PIPE, _SOCKET = "os.pipe()", "[each.detach() for each in socket.socketpair()]"
+
+
+@pytest.mark.parametrize("made", [_PIPE, _SOCKET], ids=["pipe", "socket"])
+def test_log_that_nobody_reads_stops_no_request(made: str) -> None:
+    """F-60: standard output is full; lines are dropped and counted, and every request is answered."""
     settings = {"VELOX_WORKERS": "1", "VELOX_ACCESS_LOG": "all", "VELOX_RATE_LIMIT_RPM": "0"}
-    redirect = ("sh", "-c", 'exec "$@" >"$0"', str(fifo))
-    try:
-        with VeloxProcess(settings, ("serve", "--sim"), launcher=redirect) as velox, Client(velox) as client:
-            target = "/v1/models/" + "m" * 240
-            deadline_s = time.monotonic() + 60
-            while velox.metric("velox_log_dropped_total") == 0:
-                assert time.monotonic() < deadline_s
-                for _ in range(250):
-                    assert client.ask("GET", target).status in (200, 404)
-            assert client.ask().status == 200
-    finally:
-        os.close(reader)
+    unread = (sys.executable, "-c", _UNREAD.format(made))
+    with VeloxProcess(settings, ("serve", "--sim"), launcher=unread) as velox, Client(velox) as client:
+        target = "/v1/models/" + "m" * 240
+        deadline_s = time.monotonic() + 60
+        while velox.metric("velox_log_dropped_total") == 0:
+            assert time.monotonic() < deadline_s
+            for _ in range(250):
+                assert client.ask("GET", target).status in (200, 404)
+        assert client.ask().status == 200
 
 
 def test_log_on_a_full_disk_stops_no_request() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 
 import pytest
 
@@ -131,6 +132,27 @@ def test_full_pipe_drops_lines_and_counts_them(pipe: tuple[int, int]) -> None:
     os.close(reader), os.close(writer)
     assert buffered <= 1024 * 1024 + 4096
     assert dropped.n > 0
+
+
+def test_socket_that_nobody_reads_takes_lines_until_it_is_full() -> None:
+    """F-60: systemd's journal is one. The socket itself goes on blocking: others may have it too."""
+    ours, theirs = socket.socketpair()
+    dropped = Dropped()
+    with ours, theirs:
+        log = AccessLog(theirs.fileno(), "all", dropped)
+        for number in range(5000):
+            log.write(record(id=f"vx-{number}"))
+        assert dropped.n > 0 and theirs.getblocking()
+        ours.settimeout(0)
+        got = b""
+        while log._lines:
+            got += ours.recv(65536)
+            log.flush()
+        while got.count(b"\n") < 5000 - dropped.n:
+            got += ours.recv(65536)
+
+    ids = [json.loads(line)["id"] for line in got.splitlines()]
+    assert ids == [f"vx-{number}" for number in range(5000 - dropped.n)]
 
 
 def test_lines_stay_whole_when_a_pipe_fills_up(pipe: tuple[int, int]) -> None:

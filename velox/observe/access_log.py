@@ -1,21 +1,22 @@
 """The access log: one JSON line per exchange, written when it has ended.
 
-Knows: the fixed list of fields (R-LOG-2) and how to write without ever waiting. Does not know: where a value came from.
+Knows: the fixed list of fields (R-LOG-2), and what to keep for a slow reader. Does not know: where a value came from.
 Bodies, headers, keys and queries are not among the fields. Whatever a client puts into a text, its line is one line of
 printable ASCII (R-LOG-1): what a terminal or a reader of logs could take for more than text is escaped. A line that
-can't be written at once is dropped and counted: a full pipe must not stop traffic (F-60).
+can't be written, and for which there is no room in memory, is dropped and counted (F-60).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import orjson
+
+from velox.observe.log_output import ATOMIC_BYTES, LogOutput
 
 __all__ = ["AccessLog", "AccessRecord"]
 
@@ -25,8 +26,6 @@ _MAX_TEXT: Final = 256
 _DELETE: Final = b"\x7f"  # the one control character that JSON leaves as it is
 # Where 256 characters of a text take too much room, each being 6 or 12 bytes once it is escaped.
 _SHORT_TEXT: Final = 40
-# PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several workers never mix.
-_ATOMIC_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +57,12 @@ class AccessRecord:
 
 
 class AccessLog:
-    """Lines gathered in memory and written to a descriptor that does not block. level: of which exchanges."""
+    """Lines gathered in memory and written to a descriptor. level: of which exchanges."""
 
     def __init__(
         self, descriptor: int, level: Literal["off", "errors", "all"], on_dropped: Callable[[int], None]
     ) -> None:
-        self._fd: Final = descriptor
+        self._output: Final = LogOutput(descriptor)
         self.level = level
         self._on_dropped: Final = on_dropped
         self._lines: deque[bytes] = deque()
@@ -76,7 +75,7 @@ class AccessLog:
     def write(self, record: AccessRecord) -> None:
         """Add a line, of 4 KiB at most. Text of a request is cut to 256 characters, all but printable ASCII escaped."""
         data = _line(record, _MAX_TEXT)
-        if len(data) > _ATOMIC_BYTES:
+        if len(data) > ATOMIC_BYTES:
             data = _line(record, _SHORT_TEXT)
         if self._n_bytes + len(data) > _MAX_BUFFERED:
             self._on_dropped(1)
@@ -88,25 +87,24 @@ class AccessLog:
 
     def flush(self) -> None:
         """Write what is buffered, as far as the reader takes it. Called by a timer and at the end."""
-        lines = self._lines
-        while lines:
-            batch = lines.popleft()
-            while lines and len(batch) + len(lines[0]) <= _ATOMIC_BYTES:
-                batch += lines.popleft()
-            try:
-                written = os.write(self._fd, batch)
-            except BlockingIOError:
-                written = 0
-            except OSError:
-                # The reader is gone: there is nobody to tell.
-                self._on_dropped(batch.count(b"\n") + len(lines))
-                lines.clear()
-                self._n_bytes = 0
-                return
-            self._n_bytes -= written
-            if written < len(batch):
-                lines.appendleft(batch[written:])
-                return
+        lines, batch = self._lines, b""
+        try:
+            # First what is left of a line, then lines.
+            while self._output.write(batch):
+                self._n_bytes -= len(batch)
+                if not lines:
+                    return
+                batch = lines.popleft()
+                while lines and len(batch) + len(lines[0]) <= ATOMIC_BYTES:
+                    batch += lines.popleft()
+        except OSError:
+            # The reader is gone, or the disk is full: there is nobody to tell.
+            self._on_dropped(b"".join((batch, *lines)).count(b"\n"))
+            lines.clear()
+            self._n_bytes = 0
+        else:
+            if batch:
+                lines.appendleft(batch)
 
 
 def _line(record: AccessRecord, longest: int) -> bytes:

@@ -46,6 +46,7 @@ from velox.net.client.tls import TlsIngress
 from velox.net.tunnel import TunnelLimits
 from velox.observe.access_log import AccessLog
 from velox.observe.handshake_log import HandshakeLog
+from velox.observe.log_output import own_descriptor
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger
 from velox.policy.estimate import Estimator
@@ -205,6 +206,7 @@ def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tu
 
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
+_STDOUT: Final = 1
 _TICK_S: Final = 0.25
 # How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
@@ -261,7 +263,7 @@ class Worker:
         self._status: Final = WorkerStatus(context.segment, block)
         self._metrics: Final = WorkerMetrics(context.segment.metrics(block))
         self._logger: Final = operations_logger(sys.stderr)
-        self._log: Final = AccessLog(_stdout_nonblocking(), settings.access_log, self._metrics.count_log_dropped)
+        self._log: Final = AccessLog(own_descriptor(_STDOUT), settings.access_log, self._metrics.count_log_dropped)
         self._handshakes: Final = HandshakeLog(self._metrics, self._logger)
         self._must_drain: Final = asyncio.Event()
         self._lag_due_s = 0.0
@@ -466,11 +468,3 @@ class Worker:
     def _look_at_pools(self) -> None:
         self._is_pool_check_due = False
         self._status.upstream_ready = any(member.pool.is_warm for member in self._fleet.members)
-
-
-def _stdout_nonblocking() -> int:
-    """Return a descriptor of standard output that never blocks, without changing the one that others share."""
-    try:
-        return os.open("/proc/self/fd/1", os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC)
-    except OSError:
-        return os.dup(1)  # a socket can't be opened again

@@ -1,0 +1,73 @@
+"""Where a log is written: standard output or standard error, without ever waiting for who reads it.
+
+Knows: pipes, sockets, terminals and files, and how each is written to at once or not at all. Does not know: what a line
+says. A reader that has stopped, or a full disk, must not stop a process (F-60): what can't be written is the caller's
+to keep or to drop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+from typing import Final
+
+__all__ = ["ATOMIC_BYTES", "LogOutput", "own_descriptor"]
+
+# PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several processes never mix.
+ATOMIC_BYTES: Final = 4096
+
+
+def own_descriptor(shared: int) -> int:
+    """Return a new descriptor of what `shared` is open on, for LogOutput. Whoever else has that one notices nothing.
+
+    Opened anew it does not block, and appends to a file, whose other writers keep places of their own.
+    """
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(f"/proc/self/fd/{shared}", flags)
+    except OSError:
+        return os.dup(shared)  # a socket; or another user's, as after root has started us by `su`
+
+
+class LogOutput:
+    """Takes whole lines for a descriptor, which stays the caller's, and never waits."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd: Final = descriptor
+        self._is_socket: Final = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        self._room: Final = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
+        self._must_ask: Final = os.get_blocking(descriptor)
+        self._rest = b""  # of a line that was begun
+
+    def write(self, lines: bytes = b"") -> bool:
+        """Take lines, best ATOMIC_BYTES of them at most; False: none, nobody reads. Raises OSError: none, it fails.
+
+        When only a part could be written, the rest goes before anything else, or by write() alone: no line is torn.
+        """
+        try:
+            if self._rest:
+                self._rest = self._rest[self._send(self._rest) :]
+            if self._rest:
+                return False
+            if lines:
+                self._rest = lines[self._send(lines) :]
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send(self, data: bytes) -> int:
+        if self._is_socket:
+            sock = socket.socket(fileno=self._fd)
+            try:
+                # Not O_NONBLOCK: that would hold for all who share the socket.
+                return sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            finally:
+                sock.detach()
+        # A pipe that could not be opened anew: where there is room, there is room for ATOMIC_BYTES. Another process may
+        # take it in between; then we wait for the reader after all.
+        if self._must_ask and not self._room.poll(0):
+            raise BlockingIOError
+        return os.write(self._fd, data)
