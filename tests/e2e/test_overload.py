@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -234,3 +235,43 @@ def test_log_on_a_full_disk_stops_no_request() -> None:
         for _ in range(5):
             assert client.ask().status == 200
         velox.wait_metric("velox_log_dropped_total", lambda value: value >= 5)
+
+
+def test_operations_log_that_nobody_reads_stops_no_process() -> None:
+    """F-60: standard error is a pipe that is full. The supervisor and a worker have something to say, and go on."""
+    with simulated() as velox, velox.stderr.unread(), _kept_full(velox.pid):
+        first, simulator = velox.worker_pids()[0], velox.child_pids()[0]
+        velox.signal(signal.SIGHUP)
+        velox.wait_metric("velox_log_dropped_total", lambda value: value >= 1)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: velox.worker_pids() not in ([], [first]), "a worker in the place of the one that was killed")
+        velox.wait_warm()
+        n_before = velox.metric("velox_log_dropped_total")
+        os.kill(simulator, signal.SIGKILL)
+        # The supervisor tells of the simulator's death, the worker that it has no connection any more.
+        velox.wait_metric("velox_log_dropped_total", lambda value: value >= n_before + 2)
+        assert velox.request("GET", "/v1/models").status == 502
+        velox.signal(signal.SIGTERM)
+        assert velox.wait() == 0
+
+
+@contextlib.contextmanager
+def _kept_full(pid: int) -> Iterator[None]:
+    """Keep the pipe full that is a process's standard error: its reader takes a last piece before it stops."""
+    writer = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    is_over = threading.Event()
+
+    def fill() -> None:
+        while not is_over.wait(0.001):
+            with contextlib.suppress(BlockingIOError):
+                while os.write(writer, b"full\n"):
+                    pass
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        os.close(writer)

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -59,6 +59,12 @@ class LineLog:
                 assert left_s > 0, "the line did not come; what came:\n" + "\n".join(self._lines)
                 assert not self._ended, "the output ended without the line:\n" + "\n".join(self._lines)
                 self._changed.wait(left_s)
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        """Inside the block nobody reads the pipe, as when a log driver hangs."""
+        with self._changed:
+            yield
 
     def close(self) -> None:
         """Wait for the end of the output; all writers must be gone."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from velox.observe.log_output import ATOMIC_BYTES, LogOutput, own_descriptor
+from velox.observe.log_output import ATOMIC_BYTES, LogOutput, LogStream, own_descriptor
 
 LINE = b"x" * 99 + b"\n"
 
@@ -125,3 +125,30 @@ def test_reader_that_is_gone_is_an_error() -> None:
             with pytest.raises(BrokenPipeError):
                 LogOutput(descriptor).write(LINE)
     os.close(writer)
+
+
+# -- as a text stream -----------------------------------------------------------------------------------------
+
+
+def test_stream_drops_lines_that_nobody_reads_and_counts_them(pipe: tuple[int, int]) -> None:
+    """F-60: the process goes on; when the reader comes back, so do the lines."""
+    dropped: list[int] = []
+    with LogStream(own_descriptor(pipe[1])) as stream:
+        stream.on_dropped = dropped.append
+        for number in range(2000):
+            stream.write(f"{number:>99}\n")
+        got = os.read(pipe[0], 1_000_000).decode().splitlines()
+        assert dropped == [1] * (2000 - len(got)) and got == [f"{number:>99}" for number in range(len(got))]
+        print("h\u00e9", "\ud800", file=stream)
+        assert os.read(pipe[0], 1000) == b"h\xc3\xa9 \\ud800\n"
+
+
+def test_stream_on_a_full_disk_fails_no_write() -> None:
+    """F-60: what it could not write is counted."""
+    dropped: list[int] = []
+    with LogStream(os.open("/dev/full", os.O_WRONLY)) as stream:
+        stream.on_dropped = dropped.append
+        stream.write("one\n")
+        stream.writelines(["two\n", "three\nfour\n"])
+        stream.flush()
+    assert dropped == [1, 1, 2]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from velox.observe.log_output import LogStream, own_descriptor
 from velox.observe.oplog import crash_text, operations_logger
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +81,22 @@ def test_line_that_cannot_be_written_is_lost(capsys: pytest.CaptureFixture[str])
     operations_logger(Broken()).warning("%s", SECRET)
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_line_that_nobody_reads_is_dropped_whole() -> None:
+    """F-60: the pipe is full, the process goes on, and what the reader finds is lines."""
+    reader, writer = os.pipe()
+    dropped: list[int] = []
+    with LogStream(own_descriptor(writer)) as stream:
+        stream.on_dropped = dropped.append
+        logger = operations_logger(stream)
+        for _ in range(400):
+            logger.error("%s", "x" * 256)
+    os.close(writer)
+    with open(reader) as lines:
+        found = [json.loads(line)["message"] for line in lines]
+    assert dropped == [1] * (400 - len(found)) and 0 < len(found) < 400
+    assert set(found) == {"x" * 256}
 
 
 # What would reach standard error past the log: each says the secret.

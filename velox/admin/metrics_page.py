@@ -178,7 +178,7 @@ class _GatewayCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Called once a scrape."""
         slabs = [self._segment.metrics(block).tolist() for block in range(self._segment.blocks)]
-        slabs.append(self._segment.keeper_metrics().tolist())
+        slabs.append(self._segment.other_metrics().tolist())
         cells = [sum(column) for column in zip(*slabs, strict=True)]
         for family in series.FAMILIES:
             yield _family(family, cells)

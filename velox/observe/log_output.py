@@ -3,17 +3,22 @@
 Knows: pipes, sockets, terminals and files, and how each is written to at once or not at all. Does not know: what a line
 says. A reader that has stopped, or a full disk, must not stop a process (F-60): what can't be written is the caller's
 to keep or to drop.
+
+    LogOutput    for the access log, which keeps lines for a slow reader
+    LogStream    for the operations log and all else that goes to standard error: it drops them, and counts
 """
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import socket
 import stat
+from collections.abc import Callable
 from typing import Final
 
-__all__ = ["ATOMIC_BYTES", "LogOutput", "own_descriptor"]
+__all__ = ["ATOMIC_BYTES", "LogOutput", "LogStream", "own_descriptor"]
 
 # PIPE_BUF: writes up to this size reach a pipe whole or not at all, so the lines of several processes never mix.
 ATOMIC_BYTES: Final = 4096
@@ -71,3 +76,26 @@ class LogOutput:
         if self._must_ask and not self._room.poll(0):
             raise BlockingIOError
         return os.write(self._fd, data)
+
+
+class LogStream(io.TextIOWrapper):
+    """A text stream over a descriptor, which is its own from now on. It never waits, and no write to it fails.
+
+    on_dropped: gets the number of lines that could not be written at once; set it when there is who counts them.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(io.FileIO(descriptor, "w"), encoding="utf-8", errors="backslashreplace")
+        self._output: Final = LogOutput(descriptor)
+        self.on_dropped: Callable[[int], None] = lambda _n: None
+
+    def write(self, text: str) -> int:
+        """Write whole lines, or drop them."""
+        data = text.encode("utf-8", "backslashreplace")
+        try:
+            is_taken = self._output.write(data)
+        except OSError:
+            is_taken = False
+        if not is_taken:
+            self.on_dropped(data.count(b"\n"))
+        return len(text)

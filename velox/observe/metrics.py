@@ -3,8 +3,9 @@
 Knows: which cell an event belongs to. Does not know: names and layout (velox.observe.series), or who reads.
 
 A slab belongs to a worker slot and has one writer, and a reader in another process never stops it. A worker that takes
-a dead one's place counts on from its numbers. Nothing here needs to be atomic: an atomic add is taken because it is one
-call of C, for half of what it takes to read a cell of a memoryview and write it again.
+a dead one's place counts on from its numbers. Nothing here needs to be atomic, but for Segment.other_metrics(): an
+atomic add is taken because it is one call of C, for half of what it takes to read a cell of a memoryview and write it
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log of the gateway itself: starts, deaths, warm-up failures, bugs.
 
 Knows: where it goes and its form: JSON lines (R-LOG-1), or plain lines for a person at a terminal. Does not know: what
-is worth saying. Nothing of a request is logged here.
+is worth saying, or what happens to a line that nobody reads (log_output.py). Nothing of a request is logged here.
 
 Libraries log through the same handler once `take_over` was called. What they say may hold anything (asyncio prints a
 callback with its arguments, and with them a client's bytes), so of theirs only the kind of error and the lines of code

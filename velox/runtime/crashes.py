@@ -18,8 +18,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Final, TextIO
+from typing import Final
 
+from velox.observe.log_output import LogStream, own_descriptor
 from velox.runtime.process import spawn
 
 __all__ = ["CrashReports", "crash_report", "own_stderr"]
@@ -40,9 +41,9 @@ _TOLD: Final = re.compile(
 )
 
 
-def own_stderr() -> TextIO:
+def own_stderr() -> LogStream:
     """Return standard error on a descriptor of its own, and let sys.stderr be that. Once, before the first fork."""
-    stream = os.fdopen(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    stream = LogStream(own_descriptor(_STDERR))
     sys.stderr = stream
     return stream
 

@@ -303,7 +303,7 @@ def run_keeper(
     redis = LeaseRedis(settings.redis_url.reveal(), settings.redis_prefix, settings.redis_timeout_s / 2, replica)
     keeper = LeaseKeeper(
         LeaseRows(quotas, round(settings.rate_limit_max_wait_s * 1e9)),
-        *(redis, pipes, GatewayStatus(segment), WorkerMetrics(segment.keeper_metrics())),
+        *(redis, pipes, GatewayStatus(segment), WorkerMetrics(segment.other_metrics())),
         logger=operations_logger(sys.stderr),
         fallback=settings.redis_fallback,
         replicas=settings.replicas,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import selectors
 import signal
@@ -32,6 +31,7 @@ from typing import Final
 
 from velox.admin.health import STUCK_AFTER_S
 from velox.build import VERSION
+from velox.observe.log_output import LogStream
 from velox.observe.metrics import WorkerMetrics
 from velox.observe.oplog import operations_logger, take_over
 from velox.observe.series import CELLS
@@ -133,23 +133,22 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
     """Run the gateway until a signal stops it; return the exit code. source: where the settings can be read again."""
     stream = own_stderr()
     take_over(stream)
-    logger = operations_logger(stream)
     try:
-        return Supervisor(settings, source, logger, with_simulator=sim).run()
+        return Supervisor(settings, source, stream, with_simulator=sim).run()
     except (BindError, CertificateError, RingError) as exc:
-        logger.error("%s", exc)
+        operations_logger(stream).error("%s", exc)
         return 1
 
 
 class Supervisor:
     """The parent of all other processes of a gateway."""
 
-    def __init__(
-        self, settings: Settings, source: ConfigSource, logger: logging.Logger, *, with_simulator: bool
-    ) -> None:
+    def __init__(self, settings: Settings, source: ConfigSource, stream: LogStream, *, with_simulator: bool) -> None:
+        logger = operations_logger(stream)
         self._settings: Final = settings
         self._logger: Final = logger
         self._segment: Final = Segment(settings.workers, CELLS, spares=SPARES)
+        stream.on_dropped = WorkerMetrics(self._segment.other_metrics()).count_log_dropped  # in all processes
         self._objects: Final = ObjectMemory(settings.object_rows, settings.workers, self._segment.blocks)
         self._quotas: Final = QuotaMemory(table_size(settings), self._segment.blocks)
         self._sweeper: Final = QuotaSweeper(self._quotas)

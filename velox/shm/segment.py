@@ -8,11 +8,11 @@ No lock anywhere: a process may be killed between any two instructions.
 
     gateway    3 lines       written by the supervisor
     status     2 lines each  one block a process
-    metrics    slab each     one block a process, and one for the keeper of leases, which is no worker
+    metrics    slab each     one block a process, and one for processes that are no workers
 
 A slot may have several blocks, for as many processes at a time: block `slot`, and every `workers` blocks further. A
-worker that is replaced ends what it has begun in one, while its successor serves in the other; no cell ever has two
-writers.
+worker that is replaced ends what it has begun in one, while its successor serves in the other; no cell of a block ever
+has two writers.
 
 The memory is a memfd: it is in no file system, inherited by fork, and gone with its last process.
 """
@@ -98,8 +98,11 @@ class Segment:
         """Return the metrics slab of a block (0 <= block < blocks)."""
         return self._block(self._slabs_first, self._slab_cells, block)
 
-    def keeper_metrics(self) -> memoryview[int]:
-        """Return the metrics slab of the keeper of leases."""
+    def other_metrics(self) -> memoryview[int]:
+        """Return the metrics slab of processes that are no workers: the keeper of leases writes it.
+
+        Lines dropped from the operations log are counted there by every process, with an atomic add.
+        """
         start = self._slabs_first + self.blocks * self._slab_cells
         return self._cells[start : start + self._slab_cells]
 
