@@ -286,6 +286,27 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
     folder.release()
 
 
+def test_what_no_process_could_read_is_read_later(tmp_path: Path) -> None:
+    """Neither at the start nor later is it forgotten; there is nobody to wait for meanwhile."""
+    settings = load({"VELOX_LEDGER": str(tmp_path), "VELOX_BUDGETS": "[{per: gateway, usd: 1, window: total}]"})
+    folder = LedgerFolder(tmp_path, 1, 8192)
+    pids = [0, 0, 7]
+    opening = BudgetOpening(
+        settings, BudgetMemory(1000, 1), folder, logging.Logger("test"), lambda _work: pids.pop(0), start_s=5.0
+    )
+    opening.begin([entry(1)], lambda: False, lambda _pid: None)
+    assert pids == [0, 7]
+    later_s = time.monotonic() + 60
+    no_changes = KeyChanges((), (), lambda: [entry(1)])
+    opening.look(settings.budgets, no_changes, later_s)
+    assert (pids, opening.pid) == ([7], 0)
+    opening.look(settings.budgets, no_changes, later_s)
+    assert pids == [7], "not all the time"
+    opening.look(settings.budgets, no_changes, later_s + 60)
+    assert (pids, opening.pid) == ([], 7)
+    folder.release()
+
+
 @pytest.mark.slow
 def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> None:
     """A key is blocked and unblocked: its budget has counted calls before, and what came in between is added."""

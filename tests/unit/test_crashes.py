@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from velox.runtime.crashes import CrashReports, crash_report
 
@@ -94,3 +99,18 @@ def test_child_that_is_aborted_says_where_it_stood() -> None:
     assert told.startswith("Fatal Python error: Aborted\n") and "in hangs_here" in told and "noise" not in told
     assert reports.take(loud) == reports.take(aborted) == ""
     assert not faulthandler.is_enabled() or sys.stderr is not None  # the parent's own is untouched
+
+
+def test_fork_that_fails_leaves_no_descriptor() -> None:
+    """A supervisor tries again and again: what each try left would use up what it has."""
+
+    def fails(_work: Callable[[], int]) -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    reports = CrashReports(fails)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        with pytest.raises(BlockingIOError):
+            reports.fork(lambda: 0)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert repr(reports) == "<CrashReports of 0>"

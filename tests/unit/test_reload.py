@@ -278,3 +278,24 @@ def test_gateway_without_a_file_reads_what_it_has(tmp_path: Path) -> None:
     gateway = ReloadingGateway(tmp_path / "velox.yaml", "", {"VELOX_CONFIG": "", "OPENAI_API_KEY": "sk-a"})
     gateway.ask()
     assert gateway.lines == ["configuration 1 is in use: nothing has changed"]
+
+
+def test_reading_without_a_process_is_refused_and_tried_again(gateway: ReloadingGateway) -> None:
+    """Who asked is told at once; what changed is taken as soon as there are processes again, and nobody must ask."""
+    gateway.file.write_text(TWO)
+    while not gateway.reload.is_due(gateway.now_s):
+        gateway.now_s += 0.25
+    gateway.reload.started(0, gateway.now_s)
+    problem = "no process could be started to read it; it is tried again in 5 s"
+    assert told(gateway).problems == (problem,)
+    assert gateway.lines[1:] == [problem]
+    assert gateway.status.configuration_is_bad
+    gateway.now_s += 4
+    gateway.turn()
+    assert (gateway.n_readings, names(gateway)) == (0, ["a"])
+    gateway.settle()
+    assert (gateway.n_readings, names(gateway)) == (1, ["a", "b"])
+    assert not gateway.status.configuration_is_bad
+    gateway.now_s += 60
+    gateway.settle()
+    assert gateway.n_readings == 1, "it is not asked for any more"

@@ -290,7 +290,10 @@ def _since(start_s: int, now_s: float) -> int:
 
 
 class BudgetOpening:
-    """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. fork: starts one. wall_s: Unix time."""
+    """Of one gateway, in its supervisor. pid: of the child that reads, 0: none. wall_s: Unix time.
+
+    fork: starts one; 0: it can't now.
+    """
 
     def __init__(
         self,
@@ -334,6 +337,9 @@ class BudgetOpening:
             return
         self._had.update(rule.identity for rule in rules)
         pid = self._fork(partial(self._read, rules, keys, None))
+        if not pid:
+            self._read_later(rules)
+            return
         until_s = time.monotonic() + self._start_s
         while time.monotonic() < until_s and not is_stopped():
             reaped, status = os.waitpid(pid, os.WNOHANG)
@@ -378,8 +384,11 @@ class BudgetOpening:
             self._due = (now_s + _SETTLED_S, self._wall_s(), (*before, *new))
         if self._due is not None and now_s >= self._due[0] and not self.pid:
             _, changed_s, due = self._due
-            self._due = None
             self.pid = self._fork(partial(self._read, due, keys.all(), changed_s, frozenset(self._back)))
+            if not self.pid:
+                self._due = (now_s + _SETTLED_S, changed_s, due)
+                return
+            self._due = None
             self._back.clear()
 
     def _has_stepped(self, now_s: float) -> bool:

@@ -66,8 +66,9 @@ class AdminProcess:
         return not self.pid and now_s >= self._start_at_s
 
     def started(self, pid: int, now_s: float) -> None:
-        """Note its process."""
+        """Note its process. pid: 0: there could be none, and it is tried again."""
         self.pid, self.started_s, self.aborted = pid, now_s, False
+        self._start_at_s = now_s + _RESTART_S
 
     def died(self, now_s: float) -> str:
         """Note that it was reaped; the next one may start. Return why it is replaced."""
@@ -107,6 +108,10 @@ class LedgerProcess:
         from velox.runtime.ledger import run_ledger
 
         return run_ledger(self._settings, self.folder, budgets)
+
+    def started(self, pid: int, now_s: float) -> None:
+        """Note its process. pid: 0: there could be none, and it is tried again."""
+        self.pid, self._start_at_s = pid, now_s + _RESTART_S
 
     def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """Note that it was reaped; the next one may start. told: where it stood."""
@@ -175,9 +180,10 @@ class LeaseProcess:
         return self._status.keeper_heartbeat_ns
 
     def started(self, pid: int, now_s: float) -> None:
-        """Note its process."""
+        """Note its process. pid: 0: there could be none, and it is tried again."""
         self.pid = self._status.keeper_pid = pid
         self.started_s, self.aborted = now_s, False
+        self._start_at_s = now_s + _RESTART_S
 
     def kill_if_idle(self) -> None:
         """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""

@@ -49,16 +49,17 @@ def own_stderr() -> LogStream:
 
 
 class CrashReports:
-    """The pipes of the supervisor's children, by process id."""
+    """The pipes of the supervisor's children, by process id. fork: spawn(), or a test's."""
 
-    def __init__(self) -> None:
+    def __init__(self, fork: Callable[[Callable[[], int]], int] = spawn) -> None:
+        self._fork: Final = fork
         self._pipes: Final[dict[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<CrashReports of {len(self._pipes)}>"
 
     def fork(self, work: Callable[[], int]) -> int:
-        """Fork a child that runs `work`, as spawn() does; return its process id."""
+        """Fork a child that runs `work`, as spawn() does; return its process id. Raises OSError, and leaves nothing."""
         # Not blocking: a child that writes much and is not read must go on.
         ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -69,8 +70,13 @@ class CrashReports:
             faulthandler.enable(_STDERR)  # not on sys.stderr, which is the log
             return work()
 
-        pid = spawn(child)
-        os.close(theirs)
+        try:
+            pid = self._fork(child)
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
         self._pipes[pid] = ours
         return pid
 

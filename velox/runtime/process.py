@@ -24,7 +24,7 @@ _LARGE_BYTES: Final = 128 * 1024
 
 
 def spawn(work: Callable[[], int]) -> int:
-    """Fork a child that runs `work` and leaves with its result; return the child's pid.
+    """Fork a child that runs `work` and leaves with its result; return the child's pid. Raises OSError.
 
     The supervisor has one thread and no event loop, so a fork is safe, and a successor is there in milliseconds with
     all modules loaded. The child never returns from here.

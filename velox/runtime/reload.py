@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -240,6 +241,8 @@ def result_of(
 
 # So often a configuration is read whose files change meanwhile; then it is refused.
 _MOST_RESTLESS: Final = 5
+# What goes by until a reading is tried again for which there was no process.
+_AGAIN_S: Final = 5.0
 # Of a file with more problems, the next reading shows the rest.
 _MOST_LOGGED: Final = 20
 
@@ -278,6 +281,7 @@ class Reload:
         self._is_forced = False
         self._n_restless = 0  # readings in a row during which a file changed
         self._pid = 0  # 0: nothing is read
+        self._again_at_s = math.inf  # inf: the last one had its process
         self._began_ns = 0
         self._give_up_s = 0.0
         self._gave_up = False
@@ -302,6 +306,8 @@ class Reload:
                 self._gave_up = True
                 os.kill(self._pid, signal.SIGKILL)  # reaped() follows
             return False
+        if now_s >= self._again_at_s:
+            self._is_asked = True
         asked = self._status.reloads_asked
         if not self._files.have_changed(now_s):
             is_wanted = self._is_asked or asked != self._answers_upto
@@ -320,8 +326,11 @@ class Reload:
         return read(self._source, self.settings, self._used(), self._result, is_forced=self._is_forced)
 
     def started(self, pid: int, now_s: float) -> None:
-        """Note its process."""
+        """Note its process. pid: 0: there could be none; who asked is told, and it is tried again by and by."""
         self._pid, self._give_up_s, self._gave_up = pid, now_s + READING_S, False
+        self._again_at_s = math.inf if pid else now_s + _AGAIN_S
+        if not pid:
+            self._refuse((f"no process could be started to read it; it is tried again in {_AGAIN_S:g} s",))
 
     def reaped(self, pid: int, how: str, now_s: float, *, ended_well: bool) -> bool:
         """Take what the process has result that was reaped; False if it was another one's."""

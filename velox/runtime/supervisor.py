@@ -23,9 +23,7 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -43,6 +41,7 @@ from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
+from velox.runtime.forks import Forks
 from velox.runtime.listeners import BindError, Listeners
 from velox.runtime.members import labels_of, prefix_groups, upstreams_of
 from velox.runtime.on_demand import importing
@@ -119,6 +118,8 @@ _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
 # A worker that lived this long was well: its death is no crash loop.
 _HEALTHY_AFTER_S: Final = 5.0
+# Until a worker is tried again that could not be started.
+_FORK_AGAIN_S: Final = 0.5
 # A worker that asks for a successor again waits for it this long: what fills its memory would fill the next one's, too.
 _REPLACE_AGAIN_S: Final = 10.0
 # What a successor gets to reach the upstream before the worker that it replaces is stopped.
@@ -178,20 +179,23 @@ class Supervisor:
         ]
         self._slots: Final = [Slot(index, self._segment) for index in range(settings.workers)]
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._crashes: Final = CrashReports()
+        self._forks: Final = Forks(self._crashes.fork, logger)
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
         self._opening: Final = (
             None
             if self._budgets is None or self._ledger is None
-            else BudgetOpening(settings, self._budgets, self._ledger.folder, logger, self._fork)
+            else BudgetOpening(
+                settings, self._budgets, self._ledger.folder, logger, partial(self._forks.start, "what reads budgets")
+            )
         )
         self._with_simulator: Final = with_simulator
         self._sim_origin: str | None = None
         self._sim_pid = 0
         self._admin_process: Final = AdminProcess(self._segment)
         self._watchdog: Final = Watchdog(logger)
-        self._crashes: Final = CrashReports()
         self._n_stops = 0
         self._drain_until_s = 0.0
         self._announced = False
@@ -277,7 +281,8 @@ class Supervisor:
         if self._certificates is not None:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):
-            self._reload.started(self._fork(partial(self._reload.run, self._listeners)), now_s)
+            pid = self._forks.start("what reads the configuration", partial(self._reload.run, self._listeners))
+            self._reload.started(pid, now_s)
         self._watchdog.look(now_s)
         for slot in self._slots:
             for process in slot.processes:
@@ -416,8 +421,13 @@ class Supervisor:
             certificates=self._certificates,
             sim_origin=self._sim_origin,
         )
-        process.pid = self._fork(partial(children.worker, context, self._listeners))
-        process.status.pid = process.pid
+        work = partial(children.worker, context, self._listeners)
+        process.pid = self._forks.start(f"worker {slot.index}", work)
+        if process.pid:
+            process.status.pid = process.pid
+        else:
+            process.status.vacate()
+            slot.respawn_at_s = process.started_s + _FORK_AGAIN_S
 
     def _start_admin(self) -> None:
         if self._admin is None:
@@ -425,32 +435,28 @@ class Supervisor:
         (sock,) = self._admin[0]
         ends = [pair[0] for pair in self._channels]
         more = (self._settings, self._segment, self._listeners, sock, ends)
-        pid = self._fork(
-            lambda: children.admin(
-                *more,
-                quotas=self._quotas,
-                upstreams=self._upstreams,
-                budgets=self._budgets,
-                records=None if self._ledger is None else self._ledger.folder.all,
-                reloads=self._reload.answers,
-                notify=self._wake_write,
-                certificate=self._admin_certificate,
-            )
+        work = partial(
+            children.admin,
+            *more,
+            quotas=self._quotas,
+            upstreams=self._upstreams,
+            budgets=self._budgets,
+            records=None if self._ledger is None else self._ledger.folder.all,
+            reloads=self._reload.answers,
+            notify=self._wake_write,
+            certificate=self._admin_certificate,
         )
-        self._admin_process.started(pid, time.monotonic())
+        self._admin_process.started(self._forks.start("the admin process", work), time.monotonic())
 
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
-            self._leases.started(self._fork(partial(self._leases.run, self._listeners)), now_s)
+            work = partial(self._leases.run, self._listeners)
+            self._leases.started(self._forks.start("the keeper of leases", work), now_s)
 
     def _keep_records(self, now_s: float) -> None:
         if self._ledger is not None and self._ledger.is_due(now_s):
-            self._ledger.pid = self._fork(partial(self._ledger.run, self._listeners, self._budgets))
-
-    def _fork(self, work: Callable[[], int]) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        return self._crashes.fork(work)
+            work = partial(self._ledger.run, self._listeners, self._budgets)
+            self._ledger.started(self._forks.start("the process that keeps records", work), now_s)
 
     # -- the end ------------------------------------------------------------------------------------
 

@@ -1,0 +1,72 @@
+"""No process can be started, for nothing is left that one needs: the gateway serves on with those that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2e.harness import VeloxProcess, until
+from tests.e2e.tools import clients, run_velox
+
+
+@contextlib.contextmanager
+def no_descriptor_free(pid: int) -> Iterator[None]:
+    """Let a process open nothing more for the block. What a limit of processes does too, but holds for root as well."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def is_served(velox: VeloxProcess) -> bool:
+    return velox.request("GET", "/v1/models").status == 200
+
+
+def test_worker_that_can_not_be_replaced_is_waited_for() -> None:
+    """The other one serves all the while; when there can be processes again, it is replaced."""
+    with VeloxProcess({"VELOX_WORKERS": "2"}, ("serve", "--sim")) as velox, clients(velox, 1) as (client,):
+        other = client.worker()
+        (victim,) = [pid for pid in velox.worker_pids() if pid != other]
+        with no_descriptor_free(velox.pid):
+            os.kill(victim, signal.SIGKILL)
+            velox.wait_log(lambda line: "can't be started, and is tried again: Too many open files" in line)
+            # A connection of its own might wait in the socket of the slot for the next worker.
+            assert client.ask().status == 200
+            assert velox.worker_pids() == [other]
+        velox.wait_log(lambda line: "processes can be started again" in line)
+        until(lambda: len(velox.worker_pids()) == 2, "the worker is replaced")
+        assert is_served(velox)
+        assert sum("can't be started" in line for line in velox.stderr.lines) == 1
+
+
+def test_admin_process_that_can_not_be_replaced_is_waited_for() -> None:
+    with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
+        workers = velox.worker_pids()
+        (admin,) = [pid for pid in velox.child_pids()[1:] if pid not in workers]
+        with no_descriptor_free(velox.pid):
+            os.kill(admin, signal.SIGKILL)
+            velox.wait_log(lambda line: "the admin process can't be started" in line)
+            assert is_served(velox)
+        assert velox.admin("/readyz").status == 200
+        assert velox.worker_pids() == workers
+
+
+def test_reload_without_a_process_is_refused_and_made_up_for(tmp_path: Path) -> None:
+    """Who asks is told; the gateway reads it by itself when it can."""
+    file = tmp_path / "velox.yaml"
+    file.write_text("access_log: off\n")
+    with VeloxProcess({"VELOX_WORKERS": "1", "VELOX_CONFIG": str(file)}, ("serve", "--sim")) as velox:
+        with no_descriptor_free(velox.pid):
+            file.write_text("access_log: all\n")
+            done = run_velox({}, "reload", "--admin", velox.admin_url.removeprefix("http://"))
+            assert done.returncode == 1 and "no process could be started to read it" in done.stderr
+            assert velox.metric("velox_config_bad") == 1
+            assert is_served(velox)
+        velox.wait_log(lambda line: "configuration 2 is in use" in line)
+        assert velox.metric("velox_config_bad") == 0
