@@ -17,11 +17,12 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from velox.build import VERSION
-from velox.settings import Problem, Settings, SettingsError, load
-from velox.settings.problems import unknown
+
+if TYPE_CHECKING:  # takes longer to load than all of Python
+    from velox.settings import Settings
 
 __all__ = ["main"]
 
@@ -64,9 +65,15 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
         return _key(arguments)
     if arguments.command == "import" and arguments.kind != "litellm-db":
         return _import(arguments, variables)
+    if arguments.command == "serve":
+        from velox.runtime import process
+
+        process.begin()
     overrides = {"VELOX_CONFIG": arguments.config} if arguments.config else {}
     if arguments.command == "reload":
         return _reload(arguments, variables, overrides)
+    from velox.settings import SettingsError, load
+
     began_ns = time.time_ns()
     try:
         settings = load(variables, overrides)
@@ -101,6 +108,8 @@ def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:
 
 def _load_again(environ: Mapping[str, str], overrides: Mapping[str, str], *, sim: bool) -> Settings:
     """Read the settings while the gateway runs. Raises SettingsError."""
+    from velox.settings import Problem, SettingsError, load
+
     settings = load(environ, overrides)
     other = _other_than_sim(settings) if sim else ""
     if other:
@@ -174,6 +183,7 @@ def _prices(settings: Settings, arguments: argparse.Namespace) -> int:
     import json
 
     from velox.runtime.priced import price_answers, price_lines
+    from velox.settings.problems import unknown
 
     names = [entry.name for entry in settings.upstreams]
     if arguments.upstream is not None and arguments.upstream not in names:
@@ -191,6 +201,7 @@ def _is_question(arguments: argparse.Namespace) -> bool:
 def _explain_losses(settings: Settings, name: str, dialect: str) -> int:
     """Print what a route loses of a dialect. Exit code 2: there is no such route, or dialect."""
     from velox.runtime.translation_losses import DIALECTS, loss_lines
+    from velox.settings.problems import unknown
 
     route = next((each for each in settings.routes if each.name == name), None)
     expected = "" if route is not None else unknown("route", name, [each.name for each in settings.routes])

@@ -125,7 +125,7 @@ class VeloxProcess:
         self.base_url, self.admin_url = found.group(1), found.group(2)
         self.admin_url = "" if self.admin_url == "off" else self.admin_url
         if "--sim" in self.args:
-            self._sim_pid = self.child_pids()[0]  # it is started first, and never again
+            self._sim_pid = self.child_pids()[0]  # it is started first
         return self
 
     def signal(self, number: signal.Signals) -> None:

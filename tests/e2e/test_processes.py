@@ -164,6 +164,34 @@ def test_admin_process_killed_comes_back_and_counters_stay() -> None:
         assert velox.worker_pids() == workers, "the workers never noticed"
 
 
+def test_simulator_killed_comes_back_at_the_same_address() -> None:
+    """Workers know only that address. Who connects meanwhile waits in its socket, which the supervisor holds."""
+    with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim")) as velox:
+        workers = velox.worker_pids()
+        os.kill(velox.child_pids()[0], signal.SIGKILL)
+        velox.wait_log(lambda line: "the simulator died (SIGKILL); the next one starts in 0.1 s" in line)
+        assert velox.request("GET", "/v1/models").status == 200
+        assert velox.worker_pids() == workers
+
+
+def test_sighup_to_the_group_reloads_and_ends_nothing() -> None:
+    """A terminal that closes sends it to all of them, and so does `pkill -HUP velox`."""
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(hold_chat),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "2"}) as velox,
+        Client(velox) as client,
+    ):
+        children = velox.child_pids()
+        client.send_chat()
+        upstream.wait_call()
+        os.killpg(velox.pid, signal.SIGHUP)
+        velox.wait_log(lambda line: "configuration 1 is in use: nothing has changed" in line)
+        upstream.step()
+        assert client.read().status == 200
+        assert velox.child_pids() == children
+
+
 def test_supervisor_killed_everything_leaves() -> None:
     """F-54: workers, admin and simulator die with it; nothing holds the port any more."""
     with VeloxProcess({"VELOX_WORKERS": "3"}, ("serve", "--sim")) as velox, Client(velox) as client:

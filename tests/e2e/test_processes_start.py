@@ -32,6 +32,20 @@ def test_start_is_ready_within_bounds() -> None:
     assert took_s < START_TO_READY_S
 
 
+# Sends SIGHUP again and again from when it is ignored, which is SigIgn's lowest bit, until the gateway is ready.
+_HANG_UP = """
+( until grep -q "^SigIgn:.*[13579bdf]$" /proc/$$/status; do sleep 0.01; done
+  while kill -HUP $$ && ! grep -q "^SigCgt:.*[13579bdf]$" /proc/$$/status; do sleep 0.01; done ) &
+exec "$@"
+"""
+
+
+def test_sighup_while_it_starts_does_not_end_it() -> None:
+    """It asks for a reload; what reads its settings right now need not do it twice."""
+    with VeloxProcess({"VELOX_WORKERS": "1"}, ("serve", "--sim"), launcher=("sh", "-c", _HANG_UP, "sh")) as velox:
+        assert velox.request("GET", "/v1/models").status == 200
+
+
 def test_start_on_a_port_in_use_says_so_and_exits() -> None:
     """One clear line and exit code 1, for the data port and for the admin port."""
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from velox.observe.series import CELLS
-from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
+from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
@@ -17,19 +17,22 @@ from velox.shm.segment import Segment
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | LedgerProcess, ...]]:
+def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | LedgerProcess | SimulatorProcess, ...]]:
     settings, logger, segment = load({"VELOX_LEDGER": str(tmp_path)}), logging.Logger("test"), Segment(1, CELLS)
     folder = LedgerFolder(tmp_path, 1, 8192)
+    simulator = SimulatorProcess(logger)
     yield (
         AdminProcess(segment),
         LeaseProcess(settings, segment, QuotaMemory(1024, 1), None, logger),
         LedgerProcess(settings, folder, logger),
+        simulator,
     )
+    simulator.close()
     folder.release()
 
 
 def test_process_that_could_not_be_started_is_due_a_moment_later(
-    processes: tuple[AdminProcess | LeaseProcess | LedgerProcess, ...],
+    processes: tuple[AdminProcess | LeaseProcess | LedgerProcess | SimulatorProcess, ...],
 ) -> None:
     """As one that died: the supervisor tries again, and not all the time."""
     for process in processes:

@@ -27,7 +27,7 @@ from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases import LeasePipes
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners, bind_one
-from velox.runtime.process import pin_to_core, spawn, wake
+from velox.runtime.process import pin_to_core, wake
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
@@ -38,7 +38,7 @@ from velox.shm.status import GatewayStatus, RedisLink, serving
 from velox.shm.upstream_table import UpstreamTable
 from velox.types import Address
 
-__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "admin", "start_simulator", "worker"]
+__all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "worker"]
 
 _RESTART_S: Final = 0.1
 
@@ -201,6 +201,52 @@ class LeaseProcess:
             self._logger.error(message, how, _RESTART_S, extra={"reason": reason, "traceback": told})
 
 
+class SimulatorProcess:
+    """The built-in simulator, whichever process it is. pid: 0: none runs. origin: where it listens, for life."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger: Final = logger
+        self._start_at_s = 0.0
+        # A free port of loopback. Held here, so that the next process has it too.
+        self._sock: Final = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
+        self._port: Final[int] = self._sock.getsockname()[1]
+        self.origin: Final = f"http://127.0.0.1:{self._port}"
+        self.pid = 0
+
+    def __repr__(self) -> str:
+        return f"<SimulatorProcess pid={self.pid} {self.origin}>"
+
+    def is_due(self, now_s: float) -> bool:
+        """True if one is to be started."""
+        return not self.pid and now_s >= self._start_at_s
+
+    def run(self, listeners: Listeners) -> int:
+        """Be the simulator, in a process of its own, until SIGTERM."""
+        listeners.close_others(None)
+        # Here, not above: no other process needs it.
+        from velox.sim import server as simulator
+        from velox.sim.options import SimOptions
+
+        simulator.run(SimOptions(port=self._port), lambda _line: None, sock=self._sock)
+        return 0
+
+    def started(self, pid: int, now_s: float) -> None:
+        """Note its process. pid: 0: there could be none, and it is tried again."""
+        self.pid, self._start_at_s = pid, now_s + _RESTART_S
+
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
+        """Note that it was reaped; the next one may start. told: where it stood."""
+        self.pid = 0
+        self._start_at_s = now_s + _RESTART_S
+        if not expected:
+            message = "the simulator died (%s); the next one starts in %g s"
+            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
+
+    def close(self) -> None:
+        """Let go of its address: none is started any more."""
+        self._sock.close()
+
+
 def worker(context: WorkerContext, listeners: Listeners) -> int:
     """Serve clients on the slot's sockets until SIGTERM."""
     if context.settings.pin_cpus:
@@ -264,25 +310,6 @@ def _api(settings: Settings, budgets: BudgetMemory | None) -> admin_server.Api:
         return admin_api(settings, __version__, budgets)
 
     return LateApi(make) if settings.ledger is None else make()
-
-
-def start_simulator(listeners: Listeners) -> tuple[int, str]:
-    """Start the built-in simulator on a free loopback port; return its pid and its origin."""
-    sock = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
-    port = sock.getsockname()[1]
-    pid = spawn(partial(_simulate, listeners, sock, port))
-    sock.close()
-    return pid, f"http://127.0.0.1:{port}"
-
-
-def _simulate(listeners: Listeners, sock: socket, port: int) -> int:
-    listeners.close_others(None)
-    # Here, not above: no other process needs it.
-    from velox.sim import server as simulator
-    from velox.sim.options import SimOptions
-
-    simulator.run(SimOptions(port=port), lambda _line: None, sock=sock)
-    return 0
 
 
 def _readiness(segment: Segment, upstreams: UpstreamTable, *, requires_upstream: bool) -> Readiness:

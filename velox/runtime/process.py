@@ -1,4 +1,4 @@
-"""What every child of the supervisor does first, and how one is made.
+"""What the processes of a gateway do first, and how the supervisor makes a child.
 
 Knows: fork, signals, the death of the parent, processors. Does not know: what a child is for.
 """
@@ -14,13 +14,19 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
+__all__ = ["begin", "end", "how_it_ended", "pin_to_core", "return_large_blocks", "spawn", "wake"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.005
 _M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
 # glibc's own first value. uvloop reads a TLS connection into 256 KiB; nearly all that a request needs is smaller.
 _LARGE_BYTES: Final = 128 * 1024
+
+
+def begin() -> None:
+    """Be the first process of a gateway: called before anything else that takes time."""
+    # It means a reload, and what begins reads all there is anyway.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def spawn(work: Callable[[], int]) -> int:
@@ -41,10 +47,12 @@ def spawn(work: Callable[[], int]) -> int:
         if os.getppid() != parent:
             os._exit(1)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        # Ctrl-C reaches the whole process group; the supervisor decides what it means.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C reaches the whole process group, and so does the end of a terminal; the supervisor decides what it
+        # means.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         code = work()
     except BaseException:
         with contextlib.suppress(Exception):

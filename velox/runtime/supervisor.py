@@ -38,7 +38,7 @@ from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.buckets import BucketWatch, table_size
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, budget_memory
 from velox.runtime.capacity import descriptors_of, open_files_limit, raise_open_files, share
-from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess
+from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.crashes import CrashReports, own_stderr
 from velox.runtime.credentials import Certificates, KeyWatch
 from velox.runtime.forks import Forks
@@ -191,9 +191,8 @@ class Supervisor:
                 settings, self._budgets, self._ledger.folder, logger, partial(self._forks.start, "what reads budgets")
             )
         )
-        self._with_simulator: Final = with_simulator
-        self._sim_origin: str | None = None
-        self._sim_pid = 0
+        self._sim: Final = SimulatorProcess(logger) if with_simulator else None
+        self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._admin_process: Final = AdminProcess(self._segment)
         self._watchdog: Final = Watchdog(logger)
         self._n_stops = 0
@@ -207,8 +206,7 @@ class Supervisor:
         self._take_signals()
         raise_open_files()
         self._warn_of_few_files()
-        if self._with_simulator:
-            self._sim_pid, self._sim_origin = children.start_simulator(self._listeners)
+        self._keep_simulator(time.monotonic())
         self._enroll(self._settings)
         for _ in importing(self._settings):
             pass
@@ -278,6 +276,7 @@ class Supervisor:
         if self._gateway.draining:
             self._watch_drain(now_s)
             return
+        self._keep_simulator(now_s)
         if self._certificates is not None:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):
@@ -319,10 +318,9 @@ class Supervisor:
                 self._ledger.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
             elif self._opening is not None and pid == self._opening.pid:
                 self._opening.died()
-            elif pid == self._sim_pid:
-                self._sim_pid = 0
-                if not self._gateway.draining:
-                    self._logger.error("the simulator died (%s)", how_it_ended(status))
+            elif self._sim is not None and pid == self._sim.pid:
+                is_stopped = self._gateway.draining or bool(self._n_stops)
+                self._sim.died(how_it_ended(status), now_s, expected=is_stopped, told=told)
             elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
                 self._clean_up_after(pid, status, now_s, told)
 
@@ -448,6 +446,10 @@ class Supervisor:
         )
         self._admin_process.started(self._forks.start("the admin process", work), time.monotonic())
 
+    def _keep_simulator(self, now_s: float) -> None:
+        if self._sim is not None and self._sim.is_due(now_s):
+            self._sim.started(self._forks.start("the simulator", partial(self._sim.run, self._listeners)), now_s)
+
     def _keep_leases(self, now_s: float) -> None:
         if self._leases is not None and self._leases.is_due(now_s):
             work = partial(self._leases.run, self._listeners)
@@ -488,10 +490,12 @@ class Supervisor:
         self._listeners.close()
         if self._leases is not None:
             self._leases.kill_if_idle()
-        others = [each.pid for each in (self._leases, self._ledger) if each is not None]
-        for pid in (self._admin_process.pid, self._sim_pid, *others):
+        others = [each.pid for each in (self._sim, self._leases, self._ledger) if each is not None]
+        for pid in (self._admin_process.pid, *others):
             if pid:
                 end(pid, _LEAVE_LAST_S)
+        if self._sim is not None:
+            self._sim.close()
         if self._admin is not None:
             self._admin.close()
         self._logger.info("drained; bye")
