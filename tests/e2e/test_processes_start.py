@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import socket
 import subprocess
+import sys
 import time
 
-from tests.e2e.harness import VeloxProcess, until
+import pytest
+
+from tests.e2e.harness import REPOSITORY, VeloxProcess, until
 from tests.e2e.recording import RecordingUpstream
 from tests.e2e.tools import covers, free_port, reason, run_velox
 
@@ -107,3 +112,39 @@ def test_start_without_upstream_serves_502_until_it_is_there() -> None:
             until(lambda: velox.admin("/readyz").status == 200, "ready once the upstream is there", 5)
             assert velox.request("GET", "/v1/models").status == 200
         until(lambda: velox.admin("/readyz").status == 503, "not ready once it has gone", 5)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_start_with_closed_standard_streams_serves(closed: str) -> None:
+    """Some supervisors of services start their programs so. Nothing else takes the numbers of what is closed."""
+    launcher = ("sh", "-c", f'exec "$@" {closed}', "sh")
+    with VeloxProcess(
+        {"VELOX_WORKERS": "1", "VELOX_ACCESS_LOG": "all"}, ("serve", "--sim"), launcher=launcher
+    ) as velox:
+        assert velox.request("GET", "/v1/models").status == 200
+        for pid in (velox.pid, *velox.worker_pids()):
+            links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)]
+            assert all(link == os.devnull or link.startswith("pipe:") for link in links), links
+        assert velox.metric("velox_log_dropped_total") == 0
+
+
+def answers(port: int) -> bool:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/v1/models")
+            return connection.getresponse().status == 200
+        except ConnectionRefusedError:
+            return False
+
+
+def test_start_with_closed_standard_error_serves() -> None:
+    """What it would say is lost, and no more than that."""
+    port = free_port()
+    env = {"PATH": os.environ["PATH"], "VELOX_WORKERS": "1", "VELOX_LISTEN": f"127.0.0.1:{port}"}
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "velox", "serve", "--sim"]
+    with subprocess.Popen(command, cwd=REPOSITORY, env={**env, "VELOX_ADMIN_LISTEN": "off"}) as process:
+        try:
+            until(lambda: answers(port), "it serves")
+        finally:
+            process.terminate()
+        assert process.wait(START_TO_READY_S) == 0

@@ -18,13 +18,20 @@ __all__ = ["begin", "end", "how_it_ended", "pin_to_core", "return_large_blocks",
 
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.005
+_STANDARD: Final = (0, 1, 2)  # descriptors of standard input, output, error
 _M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
 # glibc's own first value. uvloop reads a TLS connection into 256 KiB; nearly all that a request needs is smaller.
 _LARGE_BYTES: Final = 128 * 1024
 
 
 def begin() -> None:
-    """Be the first process of a gateway: called before anything else that takes time."""
+    """Be the first process of a gateway: called before it opens anything, or takes any time."""
+    # What is opened next would get the number of one that is closed (`velox serve >&-`), and then have log lines in it.
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
     # It means a reload, and what begins reads all there is anyway.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
