@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.harness import VeloxProcess, until
 from tests.e2e.recording import SSE, Call, RecordingUpstream
+from tests.e2e.test_ledger import n_kept
 from tests.e2e.tools import (
     CHAT_STREAM,
     Client,
@@ -135,6 +136,27 @@ def test_sigterm_with_connections_in_the_listeners_queue_serves_them() -> None:
             os.kill(worker, signal.SIGCONT)
             assert [client.read().status for client in queued] == [200] * 20
         assert velox.wait(5) == 0
+
+
+def test_sigterm_to_the_group_is_a_usual_stop(tmp_path: Path) -> None:
+    """As some supervisors of services send it: no process is said to have died, and what a stream cost is kept."""
+    folder = tmp_path / "ledger"
+    with (
+        RecordingUpstream() as upstream,
+        upstream.playing(one_event_then_wait),
+        VeloxProcess({**upstream.env(), "VELOX_WORKERS": "2", "VELOX_LEDGER": str(folder)}) as velox,
+    ):
+        with streaming(velox, upstream, 1) as (stream,):
+            children = velox.child_pids()
+            os.killpg(velox.pid, signal.SIGTERM)
+            velox.wait_log(lambda line: "draining" in line)
+            # The admin process and a worker without requests leave; what keeps records is replaced.
+            until(lambda: len(set(velox.child_pids()) - set(children)) == 1, "there is one more that keeps records")
+            upstream.step()
+            assert stream.read_to_end().endswith(b"0\r\n\r\n"), "the stream is whole"
+        assert velox.wait(5) == 0
+        assert not [line for line in velox.stderr.lines if "died" in line or '"error"' in line]
+    assert n_kept(folder) == 1
 
 
 @covers("VELOX_DRAIN_TIMEOUT")

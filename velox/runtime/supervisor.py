@@ -307,20 +307,21 @@ class Supervisor:
             if not pid:
                 return
             told = self._crashes.take(pid)
+            # SIGTERM to the whole group reaches each process by itself. Those that are needed till the end come back.
+            has_left = self._is_over() or (self._is_stopped and not status)
             if pid == self._admin_process.pid:
                 reason = self._admin_process.died(now_s)
-                if not self._gateway.draining and not self._n_stops:
+                if not self._is_stopped:
                     self._log_death("the admin process died (%s)", how_it_ended(status), reason=reason, traceback=told)
             elif self._leases is not None and pid == self._leases.pid:
                 self._sweeper.reclaim(self._quotas.keeper_block)
-                self._leases.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
+                self._leases.died(how_it_ended(status), now_s, expected=has_left, told=told)
             elif self._ledger is not None and pid == self._ledger.pid:
-                self._ledger.died(how_it_ended(status), now_s, expected=self._is_over(), told=told)
+                self._ledger.died(how_it_ended(status), now_s, expected=has_left, told=told)
             elif self._opening is not None and pid == self._opening.pid:
                 self._opening.died()
             elif self._sim is not None and pid == self._sim.pid:
-                is_stopped = self._gateway.draining or bool(self._n_stops)
-                self._sim.died(how_it_ended(status), now_s, expected=is_stopped, told=told)
+                self._sim.died(how_it_ended(status), now_s, expected=self._is_stopped, told=told)
             elif not self._reload.reaped(pid, how_it_ended(status), now_s, ended_well=not status):
                 self._clean_up_after(pid, status, now_s, told)
 
@@ -344,7 +345,7 @@ class Supervisor:
         if self._budgets is not None:
             self._budgets.reclaim(process.block)
         WorkerMetrics(self._segment.metrics(process.block)).reset_gauges()
-        if self._gateway.draining:
+        if self._is_stopped:
             return
         if was_asked_to_stop:
             self._logger.info("worker %d: the one that was replaced has left (%s)", slot.index, how_it_ended(status))
@@ -482,6 +483,11 @@ class Supervisor:
     def _running(self) -> list[WorkerProcess]:
         """Return the workers that live, also those that leave."""
         return [process for slot in self._slots for process in slot.processes if process.pid]
+
+    @property
+    def _is_stopped(self) -> bool:
+        """True since a signal that ends the gateway; the drain begins in the same turn."""
+        return self._n_stops > 0
 
     def _is_over(self) -> bool:
         return self._gateway.draining and not self._running()
