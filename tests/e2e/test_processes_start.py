@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,21 @@ def test_start_on_a_stale_unix_socket_replaces_it(tmp_path: object) -> None:
         assert velox.request("GET", "/v1/models").status == 200
         done = run_velox({"VELOX_LISTEN": f"unix:{path}"}, "serve", "--sim")
         assert done.returncode == 1 and "Address already in use" in done.stderr
+
+
+def test_start_that_fails_leaves_no_unix_socket(tmp_path: Path) -> None:
+    """On another address, or later: no file of a gateway that never was."""
+    path, folder = tmp_path / "velox.sock", tmp_path / "ledger"
+    folder.write_text("no folder")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        assert_one_line(run_velox({"VELOX_LISTEN": f"unix:{path}", "VELOX_ADMIN_LISTEN": taken}, "serve"), taken)
+    assert not path.exists()
+    sockets = {"VELOX_LISTEN": f"unix:{path}", "VELOX_ADMIN_LISTEN": f"unix:{path}.admin"}
+    done = run_velox({**sockets, "VELOX_LEDGER": str(folder)}, "serve")
+    assert done.returncode == 1
+    assert f"VELOX_LEDGER can't be used: {folder}: File exists" in done.stderr
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 @covers("VELOX_PIN_CPUS", "VELOX_WORKERS")

@@ -13,6 +13,7 @@ from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, Si
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
+from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
 
 
@@ -42,3 +43,11 @@ def test_process_that_could_not_be_started_is_due_a_moment_later(
         assert process.is_due(100.15)
         process.started(7, 100.15)
         assert not process.is_due(200.0)
+
+
+def test_folder_of_records_that_can_not_be_had_is_told_with_its_setting(tmp_path: Path) -> None:
+    """A path alone does not say what to change."""
+    (tmp_path / "file").write_text("")
+    settings = load({"VELOX_LEDGER": str(tmp_path / "file")})
+    with pytest.raises(RingError, match=r"^VELOX_LEDGER can't be used: /.*/file: File exists$"):
+        LedgerProcess.of(settings, 1, logging.Logger("test"))

@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
@@ -322,6 +322,18 @@ class BudgetOpening:
         self._back: Final[set[str]] = set()  # of those that are due
         self._had: Final[set[str]] = set()  # identities of the rules that have counted
         self.pid = 0
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        memory: BudgetMemory | None,
+        folder: LedgerFolder | None,
+        logger: logging.Logger,
+        fork: Callable[[Callable[[], int]], int],
+    ) -> Self | None:
+        """Return that of a gateway; None: it records nothing, so nothing is counted."""
+        return None if memory is None or folder is None else cls(settings, memory, folder, logger, fork)
 
     def __repr__(self) -> str:
         return f"<BudgetOpening pid={self.pid} {self._book!r}>"

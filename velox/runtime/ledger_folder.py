@@ -43,10 +43,13 @@ class LedgerFolder:
 
     @classmethod
     def of(cls, settings: Settings, blocks: int) -> Self | None:
-        """Return the folder of a gateway; None: it records nothing."""
+        """Return the folder of a gateway; None: it records nothing. Raises RingError, which names the setting."""
         if settings.ledger is None:
             return None
-        return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES)
+        try:
+            return cls(Path(settings.ledger), blocks, settings.ledger_ring_bytes // RECORD_BYTES)
+        except RingError as exc:
+            raise RingError(f"VELOX_LEDGER can't be used: {exc}") from exc
 
     @property
     def all(self) -> list[RecordRing]:

@@ -135,16 +135,26 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
     stream = own_stderr()
     take_over(stream)
     try:
-        return Supervisor(settings, source, stream, with_simulator=sim).run()
+        # What is bound when the start fails is let go: a unix socket would leave its file behind.
+        with contextlib.ExitStack() as bound:
+            return Supervisor(settings, source, stream, bound, with_simulator=sim).run()
     except (BindError, CertificateError, RingError) as exc:
         operations_logger(stream).error("%s", exc)
         return 1
 
 
 class Supervisor:
-    """The parent of all other processes of a gateway."""
+    """The parent of all other processes of a gateway. bound: closes what is listened on, whatever ends the gateway."""
 
-    def __init__(self, settings: Settings, source: ConfigSource, stream: LogStream, *, with_simulator: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        source: ConfigSource,
+        stream: LogStream,
+        bound: contextlib.ExitStack,
+        *,
+        with_simulator: bool,
+    ) -> None:
         logger = operations_logger(stream)
         self._settings: Final = settings
         self._logger: Final = logger
@@ -168,11 +178,14 @@ class Supervisor:
             owner=settings.listen_owner,
             scheme="http" if self._certificates is None else "https",
         )
+        bound.callback(self._listeners.close)
         self._admin_certificate: Final = AdminCertificate.of(settings, logger)
         scheme = "http" if self._admin_certificate is None else "https"
         self._admin: Final = (
             None if settings.admin_listen is None else Listeners((settings.admin_listen,), 1, scheme=scheme)
         )
+        if self._admin is not None:
+            bound.callback(self._admin.close)
         # One pair per slot, made once: a successor finds the same end that the admin process speaks to.
         self._channels: Final = [
             socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(settings.workers)
@@ -184,13 +197,9 @@ class Supervisor:
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
         self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
-        self._opening: Final = (
-            None
-            if self._budgets is None or self._ledger is None
-            else BudgetOpening(
-                settings, self._budgets, self._ledger.folder, logger, partial(self._forks.start, "what reads budgets")
-            )
-        )
+        folder = None if self._ledger is None else self._ledger.folder
+        reader = partial(self._forks.start, "what reads budgets")
+        self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, reader)
         self._sim: Final = SimulatorProcess(logger) if with_simulator else None
         self._sim_origin: Final = None if self._sim is None else self._sim.origin
         self._admin_process: Final = AdminProcess(self._segment)
