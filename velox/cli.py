@@ -126,16 +126,17 @@ def _other_than_sim(settings: Settings) -> str:
 
 def _reload(arguments: argparse.Namespace, environ: Mapping[str, str], overrides: Mapping[str, str]) -> int:
     """Ask the running gateway for a reload. Exit code 1: it refuses, and goes on as before. 2: it can't be asked."""
+    from dataclasses import replace
+
     from velox.admin.reload_call import call_reload
     from velox.settings.loading import admin_place
 
-    given = {"VELOX_ADMIN_LISTEN": arguments.admin} if arguments.admin else {}
+    setting = "VELOX_ADMIN_LISTEN"
+    given, name = ({setting: arguments.admin}, "--admin") if arguments.admin else ({}, setting)
     place = admin_place(environ, {**overrides, **given})
     if place.problems or place.address is None:
-        wrong = [str(problem) for problem in place.problems] or [
-            "VELOX_ADMIN_LISTEN is off: send SIGHUP to the supervisor instead"
-        ]
-        for line in wrong:
+        wrong = [str(replace(each, name=name) if each.name == setting else each) for each in place.problems]
+        for line in wrong or [f"{name} is off: send SIGHUP to the supervisor instead"]:
             print(f"velox reload: {line}", file=sys.stderr)
         return 2
     outcome = call_reload(place.address, place.token, place.cert, force=arguments.force)

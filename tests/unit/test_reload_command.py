@@ -55,7 +55,10 @@ def test_token_is_read_from_its_file(tmp_path: Path) -> None:
     ("argv", "environ", "said"),
     [
         (["--admin", "127.0.0.1:1"], {}, "the gateway can't be reached at 127.0.0.1:1 (Connection refused)"),
-        (["--admin", "localhost"], {}, "VELOX_ADMIN_LISTEN is 'localhost': expected"),
+        (["--admin", "localhost"], {}, "velox reload: --admin is 'localhost': expected"),
+        (["--admin", "localhost"], {"VELOX_ADMIN_LISTEN": "127.0.0.1:1"}, "velox reload: --admin is 'localhost': "),
+        (["--admin", "off"], {}, "velox reload: --admin is off: send SIGHUP to the supervisor instead"),
+        ([], {"VELOX_ADMIN_LISTEN": "localhost"}, "velox reload: VELOX_ADMIN_LISTEN is 'localhost': expected"),
         ([], {"VELOX_ADMIN_LISTEN": "off"}, "VELOX_ADMIN_LISTEN is off: send SIGHUP to the supervisor instead"),
     ],
 )
