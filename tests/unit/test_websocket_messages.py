@@ -20,7 +20,9 @@ def nothing(message: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "beside", [sent(Opcode.CONT), sent(Opcode.PING, b"x" * 125, fin=True), sent(Opcode.CONT, b"xx")], ids=["empty", "ping", "short"]
+    "beside",
+    [sent(Opcode.CONT), sent(Opcode.PING, b"x" * 125, fin=True), sent(Opcode.CONT, b"xx")],
+    ids=["empty", "ping", "short"],
 )
 def test_what_is_held_beside_a_message_is_bounded(beside: bytes) -> None:
     """Fragments without content, or with little, and control frames between them, which pass with the message."""
