@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from velox.build import VERSION
 
@@ -42,12 +42,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of a path that the terminal's encoding has no letters for
+    code = 0
     try:
         code = _run(arguments, variables)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # `velox usage --calls | head` has seen enough
-        code = 0
+    except BrokenPipeError:
+        # `velox usage --calls | head` has seen enough. Who hears of errors no more must still get a code that says so.
+        code = code or int(not _is_broken(sys.stdout))
     except OSError as exc:
         if exc.filename is not None:
             raise
@@ -56,6 +58,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     # What is left in the buffer goes nowhere: Python would try once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+def _is_broken(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _run(arguments: argparse.Namespace, variables: Mapping[str, str]) -> int:

@@ -95,7 +95,7 @@ def _peek(document: object) -> BodyFields:
         if value is not None:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ValueError(name)
-            tokens = value if tokens is None else tokens
+            tokens = value if tokens is None else max(tokens, value)
     peek = BodyFields(
         model, stream or False, tokens, user if isinstance(user, str) and 1 <= len(user) <= _NAME_CHARS else None
     )
@@ -160,9 +160,12 @@ def _by_msgspec() -> _Read:
         model = None if asked.model is unset else asked.model
         if model is not None and not model.isprintable():
             raise ValueError("model")
-        tokens = asked.max_completion_tokens
-        if tokens is None:
-            tokens = asked.max_tokens if asked.max_output_tokens is None else asked.max_output_tokens
+        given = [
+            each
+            for each in (asked.max_completion_tokens, asked.max_output_tokens, asked.max_tokens)
+            if each is not None
+        ]
+        tokens = max(given, default=None)
         user = asked.user if isinstance(asked.user, str) and 1 <= len(asked.user) <= _NAME_CHARS else None
         peek = BodyFields(model, asked.stream or False, tokens, user)
         if asked.n is not unset or asked.best_of is not unset:

@@ -44,3 +44,14 @@ def test_name_that_the_terminal_has_no_letters_for_is_printed(tmp_path: Path) ->
     code, said = run(("check",), "| grep caf", VELOX_CONFIG=str(file), PYTHONIOENCODING="ascii")
 
     assert (code, said) == (0, "")
+
+
+def test_failure_that_nobody_hears_of_is_one() -> None:
+    """As `velox check 2>&1 | grep -q x`, whose reader may have left: the exit code says it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        command = [sys.executable, "-m", "velox", "check", "--config", "/nonexistent"]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=gone, timeout=30, check=False)
+
+    assert done.returncode != 0

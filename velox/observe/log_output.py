@@ -10,6 +10,7 @@ to keep or to drop.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
@@ -99,3 +100,8 @@ class LogStream(io.TextIOWrapper):
         if not is_taken:
             self.on_dropped(data.count(b"\n"))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is left of a line that was begun, if there is room."""
+        with contextlib.suppress(OSError):
+            self._output.write()

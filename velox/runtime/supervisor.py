@@ -280,12 +280,12 @@ class Supervisor:
         self._upstreams.sweep()
         self._keep_leases(now_s)
         self._keep_records(now_s)
+        self._keep_simulator(now_s)  # running requests need it to their end
         if self._n_stops and not self._gateway.draining:
             self._begin_drain(now_s)
         if self._gateway.draining:
             self._watch_drain(now_s)
             return
-        self._keep_simulator(now_s)
         if self._certificates is not None:
             self._certificates.look(now_s)
         if self._reload.is_due(now_s):

@@ -111,6 +111,7 @@ class RecordRing:
             else:
                 at = number % n
                 number += min(_RECORDS_OF_PAGE - at % _RECORDS_OF_PAGE, n - at)
+        self._memory.madvise(mmap.MADV_DONTNEED)  # a page of each look: none of them is needed again
         self._head = cells[_HEAD] = head
         if not cells[_LEFT]:  # else no reader has had a store since the last start
             cells[_LEFT] = head + 1
