@@ -113,7 +113,7 @@ def _content(n_tokens: int, headers: Mapping[str, str]) -> bytes:
 def written(document: Mapping[str, object], headers: Mapping[str, str]) -> bytes:
     """Return a whole chat request with this body."""
     body = json.dumps(document).encode()
-    given = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body)), **headers}
+    given = {"host": "bench", "content-type": "application/json", "content-length": str(len(body)), **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     return f"POST {CHAT_PATH} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

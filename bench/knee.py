@@ -133,7 +133,7 @@ async def _ask(run: Run, port: int, begin_s: float, due_s: float, n_tokens: int)
     try:
         message = {"role": "user", "content": "Hello"}
         body = json.dumps({"model": "m", "stream": True, "max_tokens": n_tokens, "messages": [message]}).encode()
-        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         writer.write(head.encode() + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         status = int((await reader.readline()).split()[1])
         if status != 200:

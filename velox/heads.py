@@ -66,7 +66,7 @@ class HeadShape:
     is_shared: other heads have this very object, so that what follows from it is worth keeping. Otherwise it belongs to
     one head, and no field is volatile. credential_at: the place of the credential among the values; -1: it is none of
     them, and the shape is of heads with the same one, or none. may_have_id: False where no field is an x-request-id.
-    has_own_host: no page of elsewhere can have the name that was asked for (protocol/own_names.py).
+    is_foreign_page: a browser's, and the name that was asked for can be a page's of elsewhere (protocol/own_names.py).
     """
 
     method: bytes
@@ -82,7 +82,7 @@ class HeadShape:
     is_shared: bool = False
     credential_at: int = -1
     may_have_id: bool = True
-    has_own_host: bool = True
+    is_foreign_page: bool = False
 
 
 class ExtraFields:

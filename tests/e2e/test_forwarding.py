@@ -169,7 +169,7 @@ def test_client_headers_pass_and_claims_do_not(wall: Wall) -> None:
 def test_host_is_the_upstreams(wall: Wall) -> None:
     """The upstream is addressed by its own name, whatever the client calls the gateway."""
     with wall.upstream.playing(anything):
-        assert wall.velox.request("GET", "/v1/models", headers={"host": "x.test"}).status == 200
+        assert wall.velox.request("GET", "/v1/models", headers={"host": "evil.example"}).status == 200
         call = wall.upstream.wait_call()
 
     pseudo = getattr(call, "pseudo", {":authority": call.header("host")})

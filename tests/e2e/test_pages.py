@@ -14,6 +14,7 @@ from tests.e2e.recording import RecordingUpstream, healthy
 from tests.e2e.tools import reason
 
 FORM = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt-image-1\r\n--x--\r\n'
+BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"}
 OURS = {"OPENAI_API_KEY": "sk-of-the-gateway", "VELOX_WORKERS": "1"}
 
 
@@ -51,24 +52,25 @@ def test_name_of_a_page_is_no_name_of_ours(upstream: RecordingUpstream) -> None:
     with VeloxProcess({**upstream.env(), **OURS, "VELOX_HOSTS": "gw.example"}) as velox:
         for _ in range(4):
             for name, status in names.items():
-                assert form(velox, host=name)[0] == status, name
+                assert form(velox, host=name, **BROWSER)[0] == status, name
+                assert form(velox, host=name)[0] == 200, "no browser, so no page"
 
 
 def test_where_a_key_is_asked_for_pages_may_ask(upstream: RecordingUpstream) -> None:
     """The key is what tells who may; the name does not matter then, as it does not beyond loopback."""
-    page = {"origin": "https://ui.example", "host": "gw.example"}
+    page = {"origin": "https://ui.example", "host": "gw.example", **BROWSER}
     with VeloxProcess({**upstream.env(), **OURS, "VELOX_API_KEYS": "vk-1"}) as velox:
         assert form(velox, **page) == (401, "auth_invalid")
         assert form(velox, authorization="Bearer vk-1", **page) == (200, None)
     port = {"VELOX_LISTEN": "0.0.0.0:0", "VELOX_AUTH": "none"}
     with VeloxProcess({**upstream.env(), **OURS, **port}) as velox:
-        assert form(velox, host="gw") == (200, None)
+        assert form(velox, host="gw", **BROWSER) == (200, None)
         assert form(velox, **page) == (403, "forbidden")
 
 
 def test_unix_socket_has_no_name(upstream: RecordingUpstream) -> None:
     """No page gets there, also if there is a port beside it, and its heads are the same."""
-    head = b"GET /v1/models HTTP/1.1\r\nhost: any.name\r\n\r\n"
+    head = b"GET /v1/models HTTP/1.1\r\nhost: any.name\r\nuser-agent: Mozilla/5.0 (X11)\r\n\r\n"
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "velox.sock")
         with VeloxProcess({**upstream.env(), **OURS, "VELOX_LISTEN": f"unix:{path},127.0.0.1:0"}) as velox:

@@ -223,7 +223,8 @@ GUARDED = frozenset({"127.0.0.1", "::1"})
 @pytest.mark.parametrize("own", [("127.0.0.1", 80), ("::1", 80, 0, 0), ("10.0.0.1", 80), "/run/velox.sock", b"", None])
 @pytest.mark.parametrize("guarded", [GUARDED, frozenset[str]()])
 def test_host_of_a_page_is_refused_where_a_page_could_come(wire: bytes, own: object, guarded: frozenset[str]) -> None:
-    """On loopback without keys. Also if the head is known from where such a Host is served."""
+    """On loopback without keys, from a browser. Also if the head is known from where such a Host is served."""
+    wire = wire.replace(b"Host: a\r\n", b"Host: a\r\nUser-Agent: Mozilla/5.0 (X11)\r\n")
     story = Story(at_once=True, guarded=guarded, own="/run/velox.sock")
     for _ in range(4):
         story.read(wire)

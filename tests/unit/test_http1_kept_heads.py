@@ -211,7 +211,7 @@ RULES = [HeaderRules(), HeaderRules(set=((b"x-request-id", b"ours"),)), HeaderRu
 
 
 # Looked for in each request by itself; of replies; no names of fields.
-ONLY_PASS = {b"anthropic-beta", b"user-agent", b"x-real-ip", b"openai-beta", b"idempotency-key"}
+ONLY_PASS = {b"anthropic-beta", b"x-real-ip", b"openai-beta", b"idempotency-key"}
 ONLY_PASS |= {b"alt-svc", b"cache-control", b"content-disposition", b"content-language", b"content-md5", b"x-gzip"}
 ONLY_PASS |= {b"last-modified", b"retry-after", b"retry-after-ms", b"set-cookie", b"www-authenticate"}
 ONLY_PASS |= {b"x-amzn-requestid", b"x-should-retry", b"us-ascii", b"utf-8", b"no-cache"}
@@ -678,11 +678,15 @@ def test_page_is_of_its_own_kind_however_many_came_before(n_trained: int) -> Non
     ],
 )
 @pytest.mark.parametrize("is_known", [False, True])
-def test_head_tells_whether_its_host_is_ours(line: str, host: str, is_own: bool, is_known: bool) -> None:
-    """The same for one that is known: the line of a Host is never one of those that are new in each head."""
+@pytest.mark.parametrize("agent", ["Mozilla/5.0 (X11)", "OpenAI/Python 1.0"])
+def test_head_tells_whether_a_page_of_elsewhere_may_have_sent_it(
+    line: str, host: str, is_own: bool, is_known: bool, agent: str
+) -> None:
+    """The same for one that is known: neither Host nor User-Agent is ever a line that may be new in each head."""
     reader = HeadReader(Http1Limits(hosts=frozenset({b"gateway.example"})))
     for n in range(12 * is_known):
-        serve(reader, f"{line}\r\n{host}\r\nx-n: {n}\r\n\r\n".encode())
-        serve(reader, f"GET / HTTP/1.1\r\nHost: h{n}.example\r\nx-n: {n}\r\n\r\n".encode())
-    read = serve(reader, f"{line}\r\n{host}\r\nx-n: new\r\n\r\n".encode())
-    assert (read.shape.has_own_host, read.shape.is_shared) == (is_own, is_known)
+        serve(reader, f"{line}\r\n{host}\r\nUser-Agent: {agent}\r\nx-n: {n}\r\n\r\n".encode())
+        serve(reader, f"GET / HTTP/1.1\r\nHost: h{n}.example\r\nUser-Agent: a{n}\r\nx-n: {n}\r\n\r\n".encode())
+    read = serve(reader, f"{line}\r\n{host}\r\nUser-Agent: {agent}\r\nx-n: new\r\n\r\n".encode())
+    is_foreign = not is_own and agent.startswith("Mozilla/")
+    assert (read.shape.is_foreign_page, read.shape.is_shared) == (is_foreign, is_known)

@@ -133,10 +133,11 @@ def test_kept_head_tells_whether_its_host_is_ours() -> None:
     reader = Http2HeadReader(Http1Limits(hosts=frozenset({b"gateway.test"})))
     for _ in range(6):
         for authority, is_own in ((b"gateway.test:80", True), (b"127.0.0.1:80", True), (b"evil.test", False)):
-            fields = [*BASE[:2], (b":authority", authority), BASE[3]]
-            head = reader.read(fields, end_stream=True)
-            reader.accept(head)
-            assert head.shape.has_own_host is is_own
+            for agent, is_browser in ((b"Mozilla/5.0 (X11)", True), (b"OpenAI/Python 1.0", False)):
+                fields = [*BASE[:2], (b":authority", authority), BASE[3], (b"user-agent", agent)]
+                head = reader.read(fields, end_stream=True)
+                reader.accept(head)
+                assert head.shape.is_foreign_page is (is_browser and not is_own)
     assert head.shape.is_shared
 
 

@@ -147,7 +147,7 @@ def _hosts() -> Iterator[Vector]:
     for label, value in (
         ("B-15-IPV6", b"[::1]:8080"),
         ("B-15-IPV4", b"127.0.0.1:80"),
-        ("B-15-ELSEWHERE", b"elsewhere.example.com"),
+        ("B-15-ELSEWHERE", b"other.example.com"),
     ):
         wire = request(GET, host=b"Host: " + value)
         why = "a host that is right; which upstream it is, and its Host, is not the client's choice (R-H1-2)"

@@ -74,6 +74,7 @@ NEVER_VOLATILE: Final = frozenset(
         b"content-encoding",
         b"accept-encoding",
         b"origin",
+        b"user-agent",
         b"x-request-timeout-ms",
     }
 )

@@ -54,6 +54,7 @@ __all__ = [
     "check_request_line",
     "check_single",
     "expects_continue",
+    "is_browser",
     "shared_shape",
     "too_long",
 ]
@@ -246,8 +247,9 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
         check_single(fields)
     # The host of a target that is a URL counts, and is one of ours (http1_target.py).
     has_own_host = check_host(values.get(b"host"), limits, http_1_0=http_1_0) or is_url
+    is_foreign_page = not has_own_host and is_browser(values)
     line = method, target, path, query, http_1_0
-    request = _make_request(line, fields, values, limits, has_own_host=has_own_host)
+    request = _make_request(line, fields, values, limits, is_foreign_page=is_foreign_page)
     if request.shape.chunked or request.content_length is not None:
         _check_framing_line(head, request.content_length)
     return request, fields
@@ -264,7 +266,7 @@ def _check_framing_line(head: bytes, length: int | None) -> None:
 
 
 def _make_request(
-    line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits, *, has_own_host: bool
+    line: _RequestLine, fields: Headers, values: dict[bytes, bytes], limits: Http1Limits, *, is_foreign_page: bool
 ) -> RequestHead:
     """Build the head from its parts; check the body's framing and the hop-by-hop fields."""
     method, *_, http_1_0 = line
@@ -280,7 +282,7 @@ def _make_request(
         keep_alive = keep_alive and b"close" not in members and offer is None
     # A CGI-like server reads Content_Length as Content-Length: never forwarded (R-H1-7).
     headers = tuple([field for field in fields if field[0] not in removed and _UNDERSCORE not in field[0]])
-    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers, has_own_host=has_own_host)
+    shape = HeadShape(*line, keep_alive, chunked, expect_continue, offer, headers, is_foreign_page=is_foreign_page)
     return RequestHead(shape, (), content_length)
 
 
@@ -351,7 +353,7 @@ def check_single(fields: Headers) -> None:
 def check_host(host: bytes | None, limits: Http1Limits, *, http_1_0: bool) -> bool:
     """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2).
 
-    Return whether it is one of ours; a browser always names one.
+    Return whether it is one of ours.
     """
     if host is None:
         # RFC 9112 §3.2 asks it of HTTP/1.1 only.
@@ -363,6 +365,11 @@ def check_host(host: bytes | None, limits: Http1Limits, *, http_1_0: bool) -> bo
         raise VeloxError(Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True)
     name = host if match[1] is None else host[: match.start(1) - 1]
     return name.lower().removesuffix(b".") in limits.hosts or is_own(name.decode("ascii"), ())
+
+
+def is_browser(values: dict[bytes, bytes]) -> bool:
+    """Say whether a browser calls itself one (RFC 9110 §10.1.5); what a page asks for has its name, too."""
+    return values.get(b"user-agent", b"").startswith(b"Mozilla/")
 
 
 def body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:

@@ -30,6 +30,7 @@ from velox.protocol.http1_head import (
     check_host,
     check_single,
     expects_continue,
+    is_browser,
     too_long,
 )
 from velox.protocol.http1_target import split_target
@@ -80,7 +81,9 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
     headers = tuple([field for field in rest if field[0] not in _REMOVED and b"_" not in field[0]])
     chunked = has_body and content_length is None
     line = method, target, path, query, False
-    shape = HeadShape(*line, True, chunked, expect_continue, None, headers, has_own_host=is_own)
+    shape = HeadShape(
+        *line, True, chunked, expect_continue, None, headers, is_foreign_page=not is_own and is_browser(values)
+    )
     return RequestHead(shape, (), content_length)
 
 

@@ -59,8 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "",
         "more names of this gateway, commas between them, besides `localhost`, the addresses of VELOX_LISTEN and the"
         " machine's name. A request line may have a URL with one of them; with another name it is refused. Where no"
-        " key is required, [web pages](docs/keys.md#web-pages) of these names may ask, and on loopback a `Host` must be"
-        " one",
+        " key is required, [web pages](docs/keys.md#web-pages) of these names may ask, and a browser by one of them"
+        " on loopback",
         parse.host_names,
     )
     listen_http2: bool = setting(

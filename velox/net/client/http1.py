@@ -372,7 +372,7 @@ class ClientHttp1Connection(Http1Replies):
         head, body = whole
         request.head = head
         request.body_complete = body is None  # for _refuse(): the body counts as read when its head has passed
-        if self.is_guarded and not head.shape.has_own_host:
+        if self.is_guarded and head.shape.is_foreign_page:
             raise foreign_host()
         caller = ingress.app.check_head(head)
         request.body_complete = True
@@ -471,7 +471,7 @@ class ClientHttp1Connection(Http1Replies):
         """Let the application check a head, and take room for the body; True when that may come."""
         ingress = self.ingress
         self._state = _BODY
-        if self.is_guarded and not head.shape.has_own_host:
+        if self.is_guarded and head.shape.is_foreign_page:
             raise foreign_host()
         self._caller = ingress.app.check_head(head)
         if not head.shape.is_shared:

@@ -118,7 +118,7 @@ class ClientHttp2Stream(PairsOnly):
         self._is_to_head = (b":method", b"HEAD") in fields
         try:
             head = self._head = ingress.http2_heads.read(fields, end_stream=end_stream)
-            if self._connection.is_guarded and not head.shape.has_own_host:
+            if self._connection.is_guarded and head.shape.is_foreign_page:
                 raise foreign_host()
             self._caller = ingress.app.check_head(head)
             ingress.http2_heads.accept(head)

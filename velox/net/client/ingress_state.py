@@ -67,7 +67,7 @@ class IngressState:
     ) -> None:
         """max_per_address: 0 for no such limit.
 
-        guarded: addresses of this gateway, at which the Host must be one of its own.
+        guarded: addresses of this gateway, at which the Host of a browser must be one of its own.
         """
         self.app: Final = app
         self.limits: Final = limits

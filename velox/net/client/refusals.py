@@ -19,8 +19,8 @@ def head_too_late(header_s: float) -> VeloxError:
 def foreign_host() -> VeloxError:
     """The name that was asked for may be a web page's own."""
     message = (
-        "the Host of this request may be of a web page from elsewhere: without keys, on loopback, it must be an IP"
-        " address, localhost or a name of this gateway (VELOX_HOSTS)"
+        "this request of a browser may be for a web page from elsewhere: without keys, on loopback, its Host must be an"
+        " IP address, localhost or a name of this gateway (VELOX_HOSTS)"
     )
     return VeloxError(Reason.FORBIDDEN, message)
 
