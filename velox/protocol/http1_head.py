@@ -47,6 +47,7 @@ __all__ = [
     "REQUEST_LINE_EXTRA",
     "HeadReader",
     "Http1Limits",
+    "asks_for_foreign_page",
     "bad_method",
     "body_framing",
     "body_length",
@@ -54,7 +55,6 @@ __all__ = [
     "check_request_line",
     "check_single",
     "expects_continue",
-    "is_browser",
     "shared_shape",
     "too_long",
 ]
@@ -245,10 +245,11 @@ def _read(head: bytes, limits: Http1Limits) -> tuple[RequestHead, Headers]:
     values = field_values(fields)
     if len(values) != len(fields):
         check_single(fields)
-    # The host of a target that is a URL counts, and is one of ours (http1_target.py).
-    has_own_host = check_host(values.get(b"host"), limits, http_1_0=http_1_0) or is_url
-    is_foreign_page = not has_own_host and is_browser(values)
+    host = values.get(b"host")
+    check_host(host, http_1_0=http_1_0)
     line = method, target, path, query, http_1_0
+    # The host of a target that is a URL counts, and is one of ours (http1_target.py).
+    is_foreign_page = not is_url and asks_for_foreign_page(host, values, limits)
     request = _make_request(line, fields, values, limits, is_foreign_page=is_foreign_page)
     if request.shape.chunked or request.content_length is not None:
         _check_framing_line(head, request.content_length)
@@ -350,26 +351,28 @@ def check_single(fields: Headers) -> None:
             raise VeloxError(Reason.BAD_REQUEST, f"request has two {name.decode()} fields", close=True)
 
 
-def check_host(host: bytes | None, limits: Http1Limits, *, http_1_0: bool) -> bool:
-    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2).
-
-    Return whether it is one of ours.
-    """
+def check_host(host: bytes | None, *, http_1_0: bool) -> None:
+    """Refuse a host that is missing, or is more than a name or address with or without a port (R-H1-2)."""
     if host is None:
         # RFC 9112 §3.2 asks it of HTTP/1.1 only.
         if http_1_0:
-            return True
+            return
         raise VeloxError(Reason.BAD_REQUEST, "request has no Host field", close=True)
     match = _HOST.fullmatch(host)
     if match is None or (match[1] and int(match[1]) > 65535):
         raise VeloxError(Reason.BAD_REQUEST, "Host is not one name or address, with or without a port", close=True)
-    name = host if match[1] is None else host[: match.start(1) - 1]
-    return name.lower().removesuffix(b".") in limits.hosts or is_own(name.decode("ascii"), ())
 
 
-def is_browser(values: dict[bytes, bytes]) -> bool:
-    """Say whether a browser calls itself one (RFC 9110 §10.1.5); what a page asks for has its name, too."""
-    return values.get(b"user-agent", b"").startswith(b"Mozilla/")
+def asks_for_foreign_page(host: bytes | None, values: dict[bytes, bytes], limits: Http1Limits) -> bool:
+    """Say whether a browser may ask for a page of elsewhere, which can have this host as its own name.
+
+    What a page asks for has the browser's name, too (RFC 9110 §10.1.5). host: as check_host() takes it.
+    """
+    if host is None or not values.get(b"user-agent", b"").startswith(b"Mozilla/"):
+        return False
+    match = _HOST.fullmatch(host)
+    name = host if match is None or match[1] is None else host[: match.start(1) - 1]
+    return name.lower().removesuffix(b".") not in limits.hosts and not is_own(name.decode("ascii"), ())
 
 
 def body_framing(values: dict[bytes, bytes], limits: Http1Limits, *, http_1_0: bool) -> tuple[int | None, bool]:

@@ -25,12 +25,12 @@ from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP, TOKEN, field_valu
 from velox.protocol.http1_head import (
     METHODS,
     Http1Limits,
+    asks_for_foreign_page,
     bad_method,
     body_length,
     check_host,
     check_single,
     expects_continue,
-    is_browser,
     too_long,
 )
 from velox.protocol.http1_target import split_target
@@ -73,7 +73,8 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
         raise framing_error("request head has bytes beyond ASCII")
     if len(values) != len(rest):
         check_single(rest)
-    is_own = check_host(pseudo.get(b":authority", values.get(b"host")), limits, http_1_0=False)
+    host = pseudo.get(b":authority", values.get(b"host"))
+    check_host(host, http_1_0=False)
     content_length = None if length is None else body_length(length, limits)
     has_body = not end_stream and content_length != 0
     expect_continue = b"expect" in values and expects_continue(values[b"expect"]) and has_body
@@ -81,9 +82,8 @@ def read_head(fields: Sequence[Header], limits: Http1Limits, *, end_stream: bool
     headers = tuple([field for field in rest if field[0] not in _REMOVED and b"_" not in field[0]])
     chunked = has_body and content_length is None
     line = method, target, path, query, False
-    shape = HeadShape(
-        *line, True, chunked, expect_continue, None, headers, is_foreign_page=not is_own and is_browser(values)
-    )
+    is_foreign_page = asks_for_foreign_page(host, values, limits)
+    shape = HeadShape(*line, True, chunked, expect_continue, None, headers, is_foreign_page=is_foreign_page)
     return RequestHead(shape, (), content_length)
 
 
