@@ -26,7 +26,7 @@ from velox.protocol.body_skim import skim
 from velox.protocol.named_models import DoubtError
 from velox.protocol.named_objects import ESCAPE, NamedId, mentions_objects, named_ids
 from velox.protocol.top_fields import TopFields
-from velox.protocol.websocket import head_bytes
+from velox.protocol.websocket import head_bytes, payload_bytes
 from velox.shm.object_table import UNKNOWN, ObjectTable
 
 __all__ = ["IdWatch", "OwnedCall", "Recording", "owned_call"]
@@ -58,7 +58,6 @@ _CONTINUATION: Final = 0x0
 _CONTROL: Final = 0x8
 _RESERVED: Final = 0x70
 _MASKED: Final = 0x80
-_LENGTH: Final = 0x7F
 
 
 class OwnedCall:
@@ -278,8 +277,7 @@ class IdWatch:
             self._head += data[at : at + 1]
             at += 1
         head, self._head = self._head, b""
-        length = head[1] & _LENGTH
-        self._left = length if length < 126 else int.from_bytes(head[2 : 4 if length == 126 else 10])
+        self._left = payload_bytes(head)
         opcode = head[0] & _OPCODE
         self._reads_frame = opcode < _CONTROL
         if self._reads_frame and opcode != _CONTINUATION:

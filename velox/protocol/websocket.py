@@ -31,6 +31,7 @@ __all__ = [
     "close_frame",
     "head_bytes",
     "offer_fields",
+    "payload_bytes",
     "read_offer",
 ]
 
@@ -218,12 +219,7 @@ class FrameScanner:
             self._head = head
             return len(data)
         self._head = b""
-        length = head[1] & _LENGTH
-        if length == _LENGTH_16:
-            length = int.from_bytes(head[2:4])
-        elif length == _LENGTH_64:
-            length = int.from_bytes(head[2:10])
-        self._left = length
+        self._left = payload_bytes(head)
         self._is_close = head[0] & 0xF == _CLOSE
         if self._is_close:
             self._code = b""
@@ -253,6 +249,14 @@ def head_bytes(head: bytes) -> int:
     length = head[1] & _LENGTH
     n_bytes = 2 + (2 if length == _LENGTH_16 else 8 if length == _LENGTH_64 else 0)
     return n_bytes + 4 if head[1] & _MASKED else n_bytes
+
+
+def payload_bytes(head: bytes) -> int:
+    """Return the length of a frame's payload. head: whole."""
+    length = head[1] & _LENGTH
+    if length == _LENGTH_16:
+        return int.from_bytes(head[2:4])
+    return int.from_bytes(head[2:10]) if length == _LENGTH_64 else length
 
 
 def _masked(payload: bytes, mask: bytes) -> bytes:

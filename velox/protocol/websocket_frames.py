@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from velox.protocol.websocket import head_bytes
+from velox.protocol.websocket import head_bytes, payload_bytes
 
 __all__ = [
     "BINARY",
@@ -131,9 +131,7 @@ class FrameReader:
         n_bytes = head_bytes(head)
         if len(head) < n_bytes:
             return False
-        length = head[1] & 0x7F
-        if length >= 126:
-            length = int.from_bytes(head[2 : n_bytes - 4])
+        length = payload_bytes(head)
         opcode = head[0] & 0xF
         if opcode >= CLOSE:
             if not head[0] & _FIN or length > _MOST_CONTROL_BYTES:

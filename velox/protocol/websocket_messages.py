@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from velox.protocol.websocket import head_bytes
+from velox.protocol.websocket import head_bytes, payload_bytes
 
 __all__ = ["MOST_BYTES", "MessageError", "MessageGate"]
 
@@ -21,7 +21,6 @@ _OPCODE: Final = 0x0F
 _CONTROL: Final = 0x08
 _CONTINUATION: Final = 0x0
 _MASKED: Final = 0x80
-_LENGTH: Final = 0x7F
 _MOST_CONTROL_BYTES: Final = 125  # RFC 6455 §5.5
 # Of a message, bytes that are not its content, as of a chunked body (protocol/chunked.py).
 _OVERHEAD_BYTES: Final = 16 * 1024
@@ -122,11 +121,8 @@ def _frame_at(held: bytearray, at: int) -> tuple[int, bytes, int, int] | None:
     n_head = head_bytes(head)
     if len(head) < n_head:
         return None
-    length = head[1] & _LENGTH
-    is_masked = bool(head[1] & _MASKED)
-    if length >= 126:
-        length = int.from_bytes(head[2 : n_head - 4 if is_masked else n_head])
-    return head[0], head[n_head - 4 : n_head] if is_masked else b"", at + n_head, at + n_head + length
+    mask = head[n_head - 4 : n_head] if head[1] & _MASKED else b""
+    return head[0], mask, at + n_head, at + n_head + payload_bytes(head)
 
 
 def _unmasked(payload: bytes, mask: bytes) -> bytes:
