@@ -18,11 +18,12 @@ import orjson
 from velox.dialects.form import JsonValue
 from velox.dialects.losses import Losses
 
-__all__ = ["taken_strict"]
+__all__ = ["strict_field", "taken_strict"]
 
 _MOST_SCHEMAS: Final = 256  # remembered: a client asks with the same ones again and again
 _LONGEST_REMEMBERED: Final = 64 * 1024  # bytes
 _MOST_DEPTH: Final = 100
+_FIELDS: Final = {None: b"", True: b',"strict":true', False: b',"strict":false'}
 _REFUSED: Final = frozenset(
     {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
 )
@@ -37,6 +38,11 @@ def taken_strict(schema: JsonValue, strict: bool | None, losses: Losses, param: 
         return strict
     losses.drop("strict", param)
     return False
+
+
+def strict_field(schema: JsonValue, strict: bool | None, losses: Losses, param: str) -> bytes:
+    """Return what taken_strict() says as a field behind others; b"": none."""
+    return _FIELDS[taken_strict(schema, strict, losses, param)]
 
 
 @functools.lru_cache(maxsize=_MOST_SCHEMAS)

@@ -50,7 +50,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
-from velox.dialects.strict_schema import taken_strict
+from velox.dialects.strict_schema import strict_field
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
 from velox.dialects.tool_schema import listed_schema
@@ -64,7 +64,6 @@ _OBJECT: Final = b'{"type":"json_object"}'
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _FORMAT_NAME_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
-_STRICT: Final = {None: b"", True: b',"strict":true', False: b',"strict":false'}
 # For servers that know no schemas.
 _SCHEMA_NOTE: Final = "Answer with a JSON object and nothing else. It must fit this JSON schema: "
 
@@ -189,7 +188,7 @@ class ChatModel:
             quoted(self._names.fit(tool.name)),
             description,
             schema,
-            _STRICT[taken_strict(schema, tool.strict, self._losses, "tools")],
+            strict_field(schema, tool.strict, self._losses, "tools"),
             b"" if tool.cache is None else messages.cache_control(tool.cache),
         )
 
@@ -287,7 +286,7 @@ def _format(wanted: Format, losses: Losses) -> bytes:
         return _OBJECT
     name = _FORMAT_NAME_OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = _STRICT[taken_strict(wanted.schema, wanted.strict, losses, "response_format")]
+    strict = strict_field(wanted.schema, wanted.strict, losses, "response_format")
     form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'
     return form % (quoted(name), description, wanted.schema, strict)
 

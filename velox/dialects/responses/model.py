@@ -34,7 +34,7 @@ from velox.dialects.responses import wire
 from velox.dialects.responses.items import ItemWriter
 from velox.dialects.responses.replies import answer_of
 from velox.dialects.responses.stream import EventReader
-from velox.dialects.strict_schema import taken_strict
+from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import quoted
 from velox.dialects.tool_schema import listed_schema
@@ -50,7 +50,6 @@ _LEAST_TOKENS: Final = 16  # fewer are refused
 _DEFAULT_FORMAT_NAME: Final = "answer"
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _CHOICES: Final = {Choice.AUTO: b'"auto"', Choice.NONE: b'"none"', Choice.REQUIRED: b'"required"'}
-_STRICT: Final = {None: b"", True: b',"strict":true', False: b',"strict":false'}
 # The least tokens for reasoning that are a certain effort.
 _EFFORTS: Final = ((16_384, "high"), (4096, "medium"), (0, "low"))
 _SUMMARIES: Final = {"auto": "auto", "concise": "concise", "detailed": "detailed", "summarized": "auto"}
@@ -211,6 +210,6 @@ def _format(wanted: Format, losses: Losses) -> bytes:
         return b'{"type":"json_object"}'
     name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = _STRICT[taken_strict(wanted.schema, wanted.strict, losses, "response_format")]
+    strict = strict_field(wanted.schema, wanted.strict, losses, "response_format")
     form = b'{"type":"json_schema","name":%b%b,"schema":%b%b}'
     return form % (quoted(name), description, wanted.schema, strict)
