@@ -19,12 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from velox.ledger.postgres_database import PostgresDatabase, Row, Transaction
-from velox.ledger.record import KEPT_NAMES, TAG_SEPARATOR, Call, Flag, Tokens
+from velox.ledger.record import KEPT_NAMES, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens
 from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, StoreError, Sums, Total
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
-    MOST_OF_SUM,
     US,
     added,
     carried,
@@ -91,7 +90,7 @@ def _arrays(types: Iterable[str]) -> str:
 def _adding(table: str, tags: Sequence[str], key: str) -> str:
     types = (*_GROUP_TYPES, *tags, *_SUM_TYPES)
     cost, grown = Sums._fields[-1], "{0} = least({1}.{0}::numeric + excluded.{0}, {2})::bigint"
-    sums = ", ".join(grown.format(name, table, MOST_OF_SUM) for name in Sums._fields[:-1])
+    sums = ", ".join(grown.format(name, table, MOST_INTEGER) for name in Sums._fields[:-1])
     sums += f", {cost} = {table}.{cost} + excluded.{cost}"
     return f"INSERT INTO {table} SELECT * FROM unnest({_arrays(types)}) ON CONFLICT ({key}) DO UPDATE SET {sums}"
 
@@ -211,7 +210,7 @@ class PostgresStore:
             found[group] = Sums(*row[-n:]).plus(found.get(group, NOTHING))
         if found:
             rows = [
-                (*group, *(min(each, MOST_OF_SUM) for each in sums[:-1]), sums.cost_nano)
+                (*group, *(min(each, MOST_INTEGER) for each in sums[:-1]), sums.cost_nano)
                 for group, sums in found.items()
             ]
             columns = zip(*rows, strict=True)

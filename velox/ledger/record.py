@@ -21,6 +21,8 @@ from velox.shm.record_ring import BODY_BYTES
 
 __all__ = [
     "KEY_ID_CHARS",
+    "LAST_S",
+    "MOST_INTEGER",
     "MOST_NAMES",
     "TAG_SEPARATOR",
     "Call",
@@ -46,8 +48,9 @@ _NAME: Final = 1
 _CALL: Final = 2
 _UNKNOWN: Final = 0xFFFF_FFFF
 # Of what a record has 64 bits for without a sign, databases have one bit less, and times beyond the year 9999 no date.
-_MOST: Final = (1 << 63) - 1
-_MOST_US: Final = 253_402_300_799_999_999
+MOST_INTEGER: Final = (1 << 63) - 1
+LAST_S: Final = 253_402_300_799
+_LAST_US: Final = LAST_S * 1_000_000 + 999_999
 _NO_COST: Final = -1
 # kind, part, parts, bytes of text in it, number, text
 _NAME_FORMAT: Final = struct.Struct("<BBBBI116s")
@@ -245,7 +248,11 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         return None
     found = _CALL_FORMAT.unpack_from(body)
     _, attempt, endpoint, status, flags, process, number, started_us, first_us, duration_us = found[:10]
-    number, started_us, duration_us = min(number, _MOST), min(started_us, _MOST_US), min(duration_us, _MOST)
+    number, started_us, duration_us = (
+        min(number, MOST_INTEGER),
+        min(started_us, _LAST_US),
+        min(duration_us, MOST_INTEGER),
+    )
     key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
     tokens = Tokens(*(None if n == _UNKNOWN else n for n in found[16:22]))
     cost, prices = found[24:26]

@@ -25,14 +25,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, TAG_SEPARATOR, Call, Flag, Tokens, key_id
+from velox.ledger.record import KEPT_NAMES, KEY_ID_CHARS, MOST_INTEGER, TAG_SEPARATOR, Call, Flag, Tokens, key_id
 from velox.ledger.sqlite_file import connect, failing, transaction
 from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Numbered, Question, StoreError, Sums, Total
 from velox.ledger.totals import (
     DAY_S,
     KEPT_S,
     KEY_NAME,
-    MOST_OF_SUM,
     US,
     Row,
     added,
@@ -108,13 +107,13 @@ _N_CALL: Final = 28
 _INSERT: Final = f"INSERT OR IGNORE INTO call VALUES ({', '.join('?' * _N_CALL)})"
 # What is more than 64 bits would become a REAL in a row, and an error in a sum of rows.
 _SET: Final = "ON CONFLICT DO UPDATE SET " + ", ".join(
-    f"{name} = min({name} + excluded.{name}, {MOST_OF_SUM})" for name in Sums._fields
+    f"{name} = min({name} + excluded.{name}, {MOST_INTEGER})" for name in Sums._fields
 )
 _COUNTS: Final = ("n", "n_errors", "n_estimated", "n_unpriced")  # never near that, and read faster
 _SUMS: Final = tuple(
     f"sum({name})"
     if name in _COUNTS
-    else f"min(sum({name} >> 32) * {1 << 32} + sum({name} & {(1 << 32) - 1}), {MOST_OF_SUM})"
+    else f"min(sum({name} >> 32) * {1 << 32} + sum({name} & {(1 << 32) - 1}), {MOST_INTEGER})"
     for name in Sums._fields
 )
 _ADD: Final = f"INSERT INTO total VALUES ({', '.join('?' * 17)}) {_SET}"
@@ -373,7 +372,7 @@ class _DayFile:
 def _bounded(row: Row) -> Row:
     """Return a row of sums as SQLite can hold it."""
     n = len(Sums._fields)
-    return (*row[:-n], *(min(each, MOST_OF_SUM) for each in row[-n:]))
+    return (*row[:-n], *(min(each, MOST_INTEGER) for each in row[-n:]))
 
 
 def _is_key(text: str, asked: str) -> bool:

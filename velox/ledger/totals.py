@@ -9,14 +9,13 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from velox.ledger.record import KEY_ID_CHARS, Call, Flag, key_id
+from velox.ledger.record import KEY_ID_CHARS, LAST_S, Call, Flag, key_id
 from velox.ledger.store import NOTHING, PERIODS, Batch, Carried, Dimension, Question, Sums, Total
 
 __all__ = [
     "DAY_S",
     "KEPT_S",
     "KEY_NAME",
-    "MOST_OF_SUM",
     "US",
     "Added",
     "Row",
@@ -34,10 +33,6 @@ __all__ = [
 ]
 
 US: Final = 1_000_000
-# Of 64 bits, with a sign. What is more is kept as this.
-MOST_OF_SUM: Final = (1 << 63) - 1
-# The last moment that has a date here: the end of the year 9999.
-_LAST_S: Final = 253_402_300_799
 DAY_S: Final = 86_400
 # Sums are kept this long, by period; days for ever.
 KEPT_S: Final = {"minute": 2 * DAY_S, "hour": 90 * DAY_S}
@@ -229,7 +224,7 @@ def _labels(by: Sequence[Dimension], values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _date(time_s: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(min(time_s, _LAST_S), datetime.UTC)
+    return datetime.datetime.fromtimestamp(min(time_s, LAST_S), datetime.UTC)
 
 
 def _time(start_s: int, period: Dimension) -> str:
