@@ -43,63 +43,81 @@ __all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", 
 _RESTART_S: Final = 0.1
 
 
-class AdminProcess:
-    """The admin process of one gateway, whichever it is. pid: 0: none runs. aborted: it was stuck, and told to end."""
+class Replaced:
+    """A child of the supervisor that is replaced whenever it ends, whichever process it is. pid: 0: none runs."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._status: Final = GatewayStatus(segment)
+    def __init__(self) -> None:
         self._start_at_s = 0.0
         self.pid = 0
-        self.started_s = 0.0
-        self.aborted = False
 
     def __repr__(self) -> str:
-        return f"<AdminProcess pid={self.pid}>"
-
-    @property
-    def heartbeat_ns(self) -> int:
-        """Monotonic time of the last sign of life; 0: none yet."""
-        return self._status.admin_heartbeat_ns
+        return f"<{type(self).__name__} pid={self.pid}>"
 
     def is_due(self, now_s: float) -> bool:
         """True if one is to be started."""
         return not self.pid and now_s >= self._start_at_s
 
     def started(self, pid: int, now_s: float) -> None:
-        """Note its process. pid: 0: there could be none, and it is tried again."""
-        self.pid, self.started_s, self.aborted = pid, now_s, False
-        self._start_at_s = now_s + _RESTART_S
+        """Note its process. pid: 0: there could be none, or it was reaped, and the next one may start in a moment."""
+        self.pid, self._start_at_s = pid, now_s + _RESTART_S
+
+
+class LoggedReplaced(Replaced):
+    """One whose end is an error in the log. name: there."""
+
+    def __init__(self, name: str, logger: logging.Logger) -> None:
+        super().__init__()
+        self._name: Final = name
+        self._logger: Final = logger
+
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "", reason: str = "died") -> None:
+        """Note that it was reaped; the next one may start. told: where it stood."""
+        Replaced.started(self, 0, now_s)
+        if not expected:
+            extra = {"reason": reason, "traceback": told}
+            self._logger.error("%s died (%s); the next one starts in %g s", self._name, how, _RESTART_S, extra=extra)
+
+
+class AdminProcess(Replaced):
+    """The admin process of one gateway. aborted: it was stuck, and told to end."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__()
+        self._status: Final = GatewayStatus(segment)
+        self.started_s = 0.0
+        self.aborted = False
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of the last sign of life; 0: none yet."""
+        return self._status.admin_heartbeat_ns
+
+    def started(self, pid: int, now_s: float) -> None:
+        """See Replaced."""
+        super().started(pid, now_s)
+        self.started_s, self.aborted = now_s, False
 
     def died(self, now_s: float) -> str:
         """Note that it was reaped; the next one may start. Return why it is replaced."""
-        self.pid = self._status.admin_heartbeat_ns = 0
-        self._start_at_s = now_s + _RESTART_S
+        super().started(0, now_s)
+        self._status.admin_heartbeat_ns = 0
         self._status.admin_restarts += 1
         return "stuck" if self.aborted else "died"
 
 
-class LedgerProcess:
-    """The process that keeps records, whichever it is. pid: 0: none runs."""
+class LedgerProcess(LoggedReplaced):
+    """The process that keeps records."""
 
     def __init__(self, settings: Settings, folder: LedgerFolder, logger: logging.Logger) -> None:
+        super().__init__("the process that keeps records", logger)
         self._settings: Final = settings
-        self._logger: Final = logger
-        self._start_at_s = 0.0
         self.folder: Final = folder
-        self.pid = 0
-
-    def __repr__(self) -> str:
-        return f"<LedgerProcess pid={self.pid}>"
 
     @classmethod
     def of(cls, settings: Settings, blocks: int, logger: logging.Logger) -> Self | None:
         """Return that of a gateway; None: it records nothing. Raises RingError."""
         folder = LedgerFolder.of(settings, blocks)
         return None if folder is None else cls(settings, folder, logger)
-
-    def is_due(self, now_s: float) -> bool:
-        """True if one is to be started."""
-        return not self.pid and now_s >= self._start_at_s
 
     def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
         """Keep records, in a process of its own, until SIGTERM."""
@@ -109,21 +127,9 @@ class LedgerProcess:
 
         return run_ledger(self._settings, self.folder, budgets)
 
-    def started(self, pid: int, now_s: float) -> None:
-        """Note its process. pid: 0: there could be none, and it is tried again."""
-        self.pid, self._start_at_s = pid, now_s + _RESTART_S
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """Note that it was reaped; the next one may start. told: where it stood."""
-        self.pid = 0
-        self._start_at_s = now_s + _RESTART_S
-        if not expected:
-            message = "the process that keeps records died (%s); the next one starts in %g s"
-            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
-
-
-class LeaseProcess:
-    """The lease keeper of one gateway, whichever process it is. pid: 0: none runs."""
+class LeaseProcess(LoggedReplaced):
+    """The lease keeper of one gateway."""
 
     def __init__(
         self,
@@ -133,22 +139,17 @@ class LeaseProcess:
         budgets: BudgetMemory | None,
         logger: logging.Logger,
     ) -> None:
+        super().__init__("the keeper of leases", logger)
         self._settings: Final = settings
         self._segment: Final = segment
         self._quotas: Final = quotas
         self._budgets: Final = budgets
-        self._logger: Final = logger
         self._status: Final = GatewayStatus(segment)
         # Until the keeper has tried, requests wait for it instead of going on without.
         self._status.redis = RedisLink.UP
-        self._start_at_s = 0.0
         self.pipes: Final = LeasePipes(segment.blocks)
-        self.pid = 0
         self.started_s = 0.0
         self.aborted = False
-
-    def __repr__(self) -> str:
-        return f"<LeaseProcess pid={self.pid}>"
 
     @classmethod
     def of(
@@ -161,10 +162,6 @@ class LeaseProcess:
     ) -> Self | None:
         """Return the keeper of a gateway; None: it needs none."""
         return None if settings.redis_url is None else cls(settings, segment, quotas, budgets, logger)
-
-    def is_due(self, now_s: float) -> bool:
-        """True if one is to be started."""
-        return not self.pid and now_s >= self._start_at_s
 
     def run(self, listeners: Listeners) -> int:
         """Be the keeper, in a process of its own, until SIGTERM."""
@@ -180,10 +177,10 @@ class LeaseProcess:
         return self._status.keeper_heartbeat_ns
 
     def started(self, pid: int, now_s: float) -> None:
-        """Note its process. pid: 0: there could be none, and it is tried again."""
-        self.pid = self._status.keeper_pid = pid
+        """See Replaced."""
+        super().started(pid, now_s)
+        self._status.keeper_pid = pid
         self.started_s, self.aborted = now_s, False
-        self._start_at_s = now_s + _RESTART_S
 
     def kill_if_idle(self) -> None:
         """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
@@ -191,34 +188,21 @@ class LeaseProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """Note that it was reaped; the next one may start. told: where it stood."""
-        self.pid = self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
-        self._start_at_s = now_s + _RESTART_S
-        if not expected:
-            message = "the keeper of leases died (%s); the next one starts in %g s"
-            reason = "stuck" if self.aborted else "died"
-            self._logger.error(message, how, _RESTART_S, extra={"reason": reason, "traceback": told})
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "", reason: str = "died") -> None:
+        """See LoggedReplaced."""
+        self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
+        super().died(how, now_s, expected=expected, told=told, reason="stuck" if self.aborted else reason)
 
 
-class SimulatorProcess:
-    """The built-in simulator, whichever process it is. pid: 0: none runs. origin: where it listens, for life."""
+class SimulatorProcess(LoggedReplaced):
+    """The built-in simulator. origin: where it listens, for life."""
 
     def __init__(self, logger: logging.Logger) -> None:
-        self._logger: Final = logger
-        self._start_at_s = 0.0
+        super().__init__("the simulator", logger)
         # A free port of loopback. Held here, so that the next process has it too.
         self._sock: Final = bind_one(Address(kind="tcp", host="127.0.0.1", port=0))
         self._port: Final[int] = self._sock.getsockname()[1]
         self.origin: Final = f"http://127.0.0.1:{self._port}"
-        self.pid = 0
-
-    def __repr__(self) -> str:
-        return f"<SimulatorProcess pid={self.pid} {self.origin}>"
-
-    def is_due(self, now_s: float) -> bool:
-        """True if one is to be started."""
-        return not self.pid and now_s >= self._start_at_s
 
     def run(self, listeners: Listeners) -> int:
         """Be the simulator, in a process of its own, until SIGTERM."""
@@ -229,18 +213,6 @@ class SimulatorProcess:
 
         simulator.run(SimOptions(port=self._port), lambda _line: None, sock=self._sock)
         return 0
-
-    def started(self, pid: int, now_s: float) -> None:
-        """Note its process. pid: 0: there could be none, and it is tried again."""
-        self.pid, self._start_at_s = pid, now_s + _RESTART_S
-
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
-        """Note that it was reaped; the next one may start. told: where it stood."""
-        self.pid = 0
-        self._start_at_s = now_s + _RESTART_S
-        if not expected:
-            message = "the simulator died (%s); the next one starts in %g s"
-            self._logger.error(message, how, _RESTART_S, extra={"reason": "died", "traceback": told})
 
     def close(self) -> None:
         """Let go of its address: none is started any more."""

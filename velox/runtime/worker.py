@@ -206,8 +206,8 @@ def _tunnels(settings: Settings, slot: int, most: int, bodies: BodyBudget) -> Tu
 
 # R-MEM-4 asks for four looks at the memory a second. One timer for all that is due so often: each time that a worker at
 # rest wakes up costs about 0.25 ms, as all that is touched has left the caches.
-_STDOUT: Final = 1
 _TICK_S: Final = 0.25
+_STDOUT: Final = 1
 # How containers of Docker Desktop and of Podman reach the machine that they run on, its loopback too.
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
 _FLUSH_S: Final = 0.5
