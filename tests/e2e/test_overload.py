@@ -204,7 +204,7 @@ def test_memory_replaced_again_goes_back_to_the_first_seat() -> None:
 # -- a log that nobody reads ----------------------------------------------------------------------------------
 
 
-# Standard output is one end of what nobody reads; the gateway itself has the other one.
+# Standard output is one end of a pipe or socket pair. The gateway itself has the other end, and never reads it.
 _UNREAD = (
     "import os, socket, sys; ours, theirs = {}; os.set_inheritable(ours, True); os.dup2(theirs, 1);"
     "os.execvp(sys.argv[1], sys.argv[1:])"

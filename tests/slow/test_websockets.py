@@ -109,12 +109,7 @@ def test_messages_take_of_the_budget_of_bodies() -> None:
         with routed(config, MODEL_KEY="sk-model-0123456789") as velox, contextlib.ExitStack() as stack:
             before = resident(velox)
             socks = [stack.enter_context(opened(velox)) for _ in range(10)]
-            data = framed(b" " * (8 * MIB))[:-1]
-            senders = [threading.Thread(target=push, args=(sock, data)) for sock in socks]
-            for sender in senders:
-                sender.start()
-            for sender in senders:
-                sender.join()
+            push_unfinished(socks)
             assert resident(velox) < before + 30 * MIB
             for sock in socks:
                 sock.settimeout(PATIENCE_S)  # some megabytes are still on their way
@@ -124,6 +119,16 @@ def test_messages_take_of_the_budget_of_bodies() -> None:
             with opened(velox) as sock:
                 sock.sendall(framed(b" " * (8 * MIB + 1))[:20])
                 assert sock.recv(4)[2:] == (1009).to_bytes(2)
+
+
+def push_unfinished(socks: list[socket.socket]) -> None:
+    """Send a message of 8 MiB on each, all at once and without the last byte."""
+    data = framed(b" " * (8 * MIB))[:-1]
+    senders = [threading.Thread(target=push, args=(sock, data)) for sock in socks]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
 
 
 def push(sock: socket.socket, data: bytes) -> None:
@@ -148,12 +153,7 @@ def test_messages_that_are_looked_at_take_of_the_budget_too() -> None:
         with routed(config, MODEL_KEY="sk-model-0123456789") as velox, contextlib.ExitStack() as stack:
             before = resident(velox)
             socks = [stack.enter_context(opened(velox, target)) for _ in range(10)]
-            data = framed(b" " * (8 * MIB))[:-1]
-            senders = [threading.Thread(target=push, args=(sock, data)) for sock in socks]
-            for sender in senders:
-                sender.start()
-            for sender in senders:
-                sender.join()
+            push_unfinished(socks)
             assert resident(velox) < before + 30 * MIB
             velox.wait_metric("velox_tunnels", lambda n: n == 0)
             with opened(velox, target) as sock:

@@ -69,6 +69,17 @@ def opened(store: SqliteStore, rules: Sequence[BudgetRule], keys: Sequence[KeyEn
     return spent(memory)
 
 
+def fork(run: Callable[[], int]) -> int:
+    """Run it in a process of its own; return its process id."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with contextlib.suppress(BaseException):
+            code = run()
+        os._exit(code)
+    return pid
+
+
 def test_own_budgets_count_what_is_theirs(store: SqliteStore) -> None:
     """Of keys, teams and users; and what a key that is gone spent for its team."""
     own, of_team, of_user = (Budget(n * 10**9, None, "day") for n in (1, 2, 3))
@@ -232,15 +243,6 @@ def test_what_a_wrong_clock_made_rows_forget_is_read_again(tmp_path: Path, how: 
     folder = LedgerFolder(tmp_path, 1, 8192)
     memory, wall_s, now_s = BudgetMemory(1000, 2), NOW_S, 1000.0
 
-    def fork(run: Callable[[], int]) -> int:
-        pid = os.fork()
-        if not pid:
-            code = 1
-            with contextlib.suppress(BaseException):
-                code = run()
-            os._exit(code)
-        return pid
-
     opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork, wall_s=lambda: wall_s)
 
     def look(after_s: float) -> bool:
@@ -314,15 +316,6 @@ def test_budget_that_is_back_counts_once_what_it_has_counted(tmp_path: Path) -> 
     settings = load({"VELOX_LEDGER": str(tmp_path)})
     folder = LedgerFolder(tmp_path, 1, 8192)
     memory = BudgetMemory(1000, 1)
-
-    def fork(run: Callable[[], int]) -> int:
-        pid = os.fork()
-        if not pid:
-            code = 1
-            with contextlib.suppress(BaseException):
-                code = run()
-            os._exit(code)
-        return pid
 
     opening = BudgetOpening(settings, memory, folder, logging.Logger("test"), fork)
     opening.begin([alice], lambda: False, lambda _pid: None)
