@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.e2e.watching import until
 from tests.sockets.profile_workers import stop_worker
 from tests.sockets.test_admin_server import get, raw
 from velox.admin.health import Readiness
@@ -21,6 +23,8 @@ from velox.settings.certificates import read_certificate
 
 Address = tuple[str, int]
 ECHO = "/echo"
+LATER = "/later"  # is answered when the client has left
+MUCH = "/much"  # more than a client's buffers and the kernel's hold
 
 
 class EchoApp(AdminApp):
@@ -32,6 +36,10 @@ class EchoApp(AdminApp):
 
     async def reply(self, request: AdminRequest) -> Reply:
         """Say what has come."""
+        if request.path == LATER:
+            await asyncio.Event().wait()
+        if request.path == MUCH:
+            return Reply(200, bytes(512 * 1024))
         if request.path != ECHO:
             return await super().reply(request)
         return Reply(200, f"{request.method} {len(request.body)} {request.is_private} ".encode() + request.body[:40])
@@ -40,6 +48,7 @@ class EchoApp(AdminApp):
 @contextlib.contextmanager
 def serving(context: ssl.SSLContext | None = None) -> Iterator[Address]:
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)  # of its connections, too
         pid = os.fork()
         if not pid:
             app = EchoApp(
@@ -180,6 +189,32 @@ def test_clients_that_stop_in_the_middle_keep_no_probe_out(admin: Address) -> No
             if n % 32 == 31:
                 assert get(admin, "/healthz")[0].status == 200
     assert get(admin, "/healthz")[0].status == 200
+
+
+def test_crowd_that_takes_no_reply_keeps_no_probe_out(admin: Address) -> None:
+    """They wait for their client, as those do that send nothing."""
+    with contextlib.ExitStack() as held:
+        for _ in range(2 * MAX_CONNECTIONS):
+            sock = held.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(admin)
+            sock.sendall(request("GET", MUCH))
+            sock.recv(1)  # it is on its way
+        assert get(admin, "/healthz")[0].status == 200
+
+
+def test_connections_over_the_limit_are_503_when_each_is_being_answered(admin: Address) -> None:
+    """64 whose answers take their time have the room; the next one is told, and is served once they have left."""
+    with contextlib.ExitStack() as held:
+        for _ in range(MAX_CONNECTIONS):
+            sock = held.enter_context(socket.create_connection(admin, timeout=10))
+            # The second one is read when the first has been answered.
+            sock.sendall(request("GET", "/healthz") + request("GET", LATER))
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        over = raw(admin, b"")
+    until(lambda: get(admin, "/healthz")[0].status == 200, "there is room again")
+
+    assert over.startswith(b"HTTP/1.1 503")
 
 
 def test_body_that_is_cut_ends_the_connection_and_nothing_else(admin: Address) -> None:

@@ -4,9 +4,10 @@ Knows: which path is served by what, which paths need the token, and the bounds 
 figures come from; all of it is injected. It shares no process with a worker, so neither can delay the other.
 
 Limits: GET and HEAD, POST for a reload, all methods for the API; 64 connections, each within the bounds of
-connection.py. One more replaces the connection that has been idle the longest, so that a crowd of idle ones keeps no
-probe out. A path is compared as it came, so there is no way to spell another one. With a token, only probes need none.
-Requests of a connection are answered one after the other. After a refusal the connection ends.
+connection.py. One more replaces the connection that has waited for its client the longest, so that a crowd of clients
+that send nothing, or take no reply, keeps no probe out. A path is compared as it came, so there is no way to spell
+another one. With a token, only probes need none. Requests of a connection are answered one after the other. After a
+refusal the connection ends.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class _Listener:
     def __init__(self, app: AdminApp) -> None:
         self._app = app
         self._connections = 0
-        # Those that wait for their client, the longest first: for the end of its head, or for its leaving.
+        # Those that wait for their client, the longest first: for it to send, to take its reply, or to leave.
         self._idle: dict[asyncio.StreamWriter, None] = {}
 
     async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,7 +203,8 @@ class _Listener:
             keep_alive = request.framing.keep_alive
         except RefusalError as refusal:
             reply = refusal.reply
-        await _send(stream, write_reply(reply, head_only=head.startswith(b"HEAD "), keep_alive=keep_alive))
+        with self._waiting(writer):
+            await _send(stream, write_reply(reply, head_only=head.startswith(b"HEAD "), keep_alive=keep_alive))
         return keep_alive
 
     @contextlib.contextmanager
