@@ -23,6 +23,7 @@ from velox.importing.pg_dump import DumpError, Row, parse_array, read_database, 
 
 DUMPS = Path(__file__).parent / "litellm_dumps"
 COPY, INSERTS = DUMPS / "copy.sql", DUMPS / "inserts.sql"
+END = "-- PostgreSQL database dump complete\n"
 NOW_S = 1_795_430_000  # 2026-11-23
 SHOP, LAB, MEMBER = "shop-frontend", "lab", "member"
 
@@ -45,6 +46,15 @@ def planned(text: str | None = None, *, zone: str = "UTC", path: Path = COPY, in
         path = into / "dump.sql"
         path.write_text(text)
     return plan(read_tables(read_dump(path, TABLES)), NOW_S, zone)
+
+
+def block(name: str, columns: str, *rows: str, inserts: bool = False) -> str:
+    """Return the rows of a table as a dump has them; values with commas between, texts in their quotes."""
+    title = f'public."LiteLLM_{name}" ({columns})'
+    if inserts:
+        return "".join(f"INSERT INTO {title} VALUES ({row});\n" for row in rows)
+    lines = (row.replace("'", "").replace(", ", "\t").replace("true", "t") + "\n" for row in rows)
+    return f"COPY {title} FROM stdin;\n{''.join(lines)}\\.\n"
 
 
 def account(made: Plan, name: str) -> Adopted:
@@ -234,6 +244,13 @@ def test_members_budget_over_several_keys_is_told(tmp_path: Path) -> None:
     assert planned(text, into=tmp_path).limiting == {
         "limits of a member of a team, over several keys": ["ada@example.com"]
     }
+
+
+@pytest.mark.parametrize("inserts", [False, True], ids=["copy", "inserts"])
+def test_blocked_end_user_is_told_in_both_forms_of_a_dump(inserts: bool, tmp_path: Path) -> None:
+    text = block("EndUserTable", "user_id, blocked", "'bad', true", inserts=inserts) + END
+
+    assert planned(text, into=tmp_path).limiting == {"limits of an end user (customer)": ["bad"]}
 
 
 # -- fields -------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ _ID_OF: Final[Mapping[Kind, str]] = {"team": "team_id", "user": "user_id", "key"
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _DIRTY: Final = re.compile(r"[^A-Za-z0-9@._+:-]+")
 _DIRTY_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_TRUE: Final = ("t", "true")  # as COPY and as INSERT write it
 _SESSIONS: Final = "litellm-dashboard"  # the team of keys that LiteLLM's pages make for whoever signs in
 _UNKNOWN: Final = "(not itemised)"
 _DAY_S: Final = 86_400
@@ -237,7 +238,7 @@ class _Planning:
                 budget = self._budgets.get(row.get("budget_id") or "")
                 has_limit = budget is not None and any(budget.get(each) is not None for each in _LIMITS)
                 models = row.get("models") not in (None, "{}") and name != "TagTable"
-                if has_limit or models or row.get("blocked") == "t" or row.get("allowed_model_region"):
+                if has_limit or models or row.get("blocked") in _TRUE or row.get("allowed_model_region"):
                     self._tell(self._plan.limiting, what, row.get(id_) or "")
         permitted = {row.get("object_permission_id"): row for row in self._rows["ObjectPermissionTable"]}
         for kind in ("team", "user", "key"):
@@ -475,7 +476,7 @@ def _value(name: str, text: str | None) -> object:
     except (ValueError, InvalidOperation):
         raise ValueError(f"{name} is not what it should be") from None
     if name == "blocked":
-        return text in ("t", "true")
+        return text in _TRUE
     return text
 
 
