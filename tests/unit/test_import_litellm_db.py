@@ -76,6 +76,17 @@ def test_both_forms_of_a_dump_have_the_same_rows() -> None:
     assert "it's; \nCOPY public" in json.loads(messages or "")["content"]
 
 
+def test_rows_of_other_tables_are_never_taken_for_a_function(tmp_path: Path) -> None:
+    """`$$` begins the body of one; with --rows-per-insert a row stands on a line of its own."""
+    priced = "INSERT INTO public.notes VALUES\n\t('a', 'it costs $$'),\n\t('b', 'nothing\n;\nCOPY much $$ more');\n"
+    odd = "INSERT INTO public.notes VALUES\n\t('c', 'it costs $$');\n"
+    teams = [block("TeamTable", "team_id", f"'{name}'", inserts=True) for name in ("red", "blue")]
+
+    made = planned(odd + teams[0] + priced + odd + teams[1] + END, into=tmp_path)
+
+    assert [each.id for each in made.accounts] == ["red", "blue"]
+
+
 def test_compressed_dump_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "dump.sql.gz"
     packed.write_bytes(gzip.compress(COPY.read_bytes()))

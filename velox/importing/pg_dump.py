@@ -203,7 +203,7 @@ class _Reader:
         if match is None:
             raise DumpError("an INSERT of the dump can't be read: make it with pg_dump, as plain SQL")
         table = _bare(match[1])
-        text = self._statement(line, keeps=table in self._wanted)
+        text = self._statement(line, keeps=table in self._wanted, is_insert=True)
         if table not in self._wanted:
             return
         names = [_bare(name) for name in _NAME.findall(match[2])] if match[2] else self._columns.get(table, [])
@@ -226,17 +226,20 @@ class _Reader:
             return
         self._statement(line, keeps=False)
 
-    def _statement(self, line: str, *, keeps: bool) -> str:
-        """Return a statement to its end, or to the end of a line outside of quotes if it is of no interest."""
+    def _statement(self, line: str, *, keeps: bool, is_insert: bool = False) -> str:
+        """Return an INSERT to its end; anything else to the end of a line outside of quotes. keeps: its later lines.
+
+        The rows of an INSERT are no statements: what they hold must never be taken for one.
+        """
         parts = [line]
         is_open = bool(line.count("'") % 2)
-        if not is_open and (not keeps or line.rstrip().endswith(";")):
+        if not is_open and (not is_insert or line.rstrip().endswith(";")):
             return line
         for each in self._lines():
             is_open ^= bool(each.count("'") % 2)
             if keeps:
                 parts.append(each)
-            if not is_open and (not keeps or each.rstrip().endswith(";")):
+            if not is_open and (not is_insert or each.rstrip().endswith(";")):
                 return "".join(parts)
         raise DumpError("the dump ends within a statement: it was cut off; make it again")
 
