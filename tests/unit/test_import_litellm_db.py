@@ -264,6 +264,25 @@ def test_blocked_end_user_is_told_in_both_forms_of_a_dump(inserts: bool, tmp_pat
     assert planned(text, into=tmp_path).limiting == {"limits of an end user (customer)": ["bad"]}
 
 
+def test_members_rates_leave_the_keys_own_budget_its_period(tmp_path: Path) -> None:
+    """Ten dollars a month must not become ten a day."""
+    text = (
+        block("BudgetTable", "budget_id, tpm_limit, budget_duration", "'b', 100, '1d'")
+        + block("TeamTable", "team_id", "'red'")
+        + block("UserTable", "user_id", "'ada'")
+        + block("TeamMembership", "user_id, team_id, budget_id", "'ada', 'red', 'b'")
+        + block(
+            "VerificationToken",
+            "token, key_alias, team_id, user_id, max_budget, budget_duration",
+            f"'{digest('x')}', 'x', 'red', 'ada', 10, '30d'",
+        )
+    )
+
+    fields = account(planned(text + END, into=tmp_path), "x").fields
+
+    assert (fields["tpm"], fields["budgets"]) == (100, [{"usd": "10.000000000", "window": "month"}])
+
+
 # -- fields -------------------------------------------------------------------------------------------
 
 

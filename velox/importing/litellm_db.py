@@ -261,7 +261,8 @@ class _Planning:
                 each for each in self._given["key"].values() if (each.get("team_id"), each.get("user_id")) == member
             ]
             if len(keys) == 1 and all(keys[0].get(name) is None for name in limits):
-                for name in (*limits, "budget_duration"):
+                # The period is that of the amount: without one, that of the key's own budget stays.
+                for name in (*limits, "budget_duration") if "max_budget" in limits else limits:
                     keys[0][name] = _value(name, budget.get(name))
                 self._tell(self._plan.changed, "the budget of a member of a team is that of its key", member[1] or "")
             elif keys:
