@@ -283,6 +283,34 @@ def test_members_rates_leave_the_keys_own_budget_its_period(tmp_path: Path) -> N
     assert (fields["tpm"], fields["budgets"]) == (100, [{"usd": "10.000000000", "window": "month"}])
 
 
+@pytest.mark.parametrize("owner", ["team", "user"])
+@pytest.mark.parametrize(
+    ("own", "most", "found"),
+    [
+        ("{gpt-4o,other}", "{gpt-4o,gpt-5}", ["gpt-4o"]),
+        ("{gpt-*}", "{gpt-4o,llama}", ["gpt-4o"]),
+        ("{gpt-*,llama}", "{gpt-4o,gpt-5-*,ll*}", ["llama", "gpt-4o", "gpt-5-*"]),
+        ("{gpt-4o,gpt-*}", "{gpt-4o}", ["gpt-4o"]),
+        ("{other}", "{gpt-4o}", ["no-default-models"]),
+        ("{other}", "{all-proxy-models}", ["other"]),
+        ("{all-proxy-models}", "{gpt-4o}", None),
+        ("{*}", "{gpt-4o}", None),
+        ("{}", "{gpt-4o}", None),
+    ],
+)
+def test_models_of_a_key_are_those_that_its_owner_may_use_too(
+    owner: str, own: str, most: str, found: list[str] | None, tmp_path: Path
+) -> None:
+    """None: all of its owner's. A team's hold for its keys as they are; a user's are written to the key."""
+    columns, values = f"token, key_alias, models, {owner}_id", f"'{digest('x')}', 'x', '{own}', 'red'"
+    text = block(f"{owner.title()}Table", f"{owner}_id, models", f"'red', '{most}'")
+
+    made = planned(text + block("VerificationToken", columns, values) + END, into=tmp_path)
+
+    of_owner = None if owner == "team" else ["gpt-4o"]
+    assert account(made, "x").fields.get("models") == (of_owner if found is None else found)
+
+
 # -- fields -------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,17 @@ from velox.accounts.model import Kind
 from velox.policy import spellings
 from velox.policy.budget import MOST_USD, TOTAL, Budget, parse_budget, period_text, window_at
 
-__all__ = ["DURATION_S", "LITELLM", "OUR_NAMES", "Taken", "duration_s", "duration_text", "take_fields", "window_fields"]
+__all__ = [
+    "ALL_MODELS",
+    "DURATION_S",
+    "LITELLM",
+    "OUR_NAMES",
+    "Taken",
+    "duration_s",
+    "duration_text",
+    "take_fields",
+    "window_fields",
+]
 
 LITELLM: Final = "litellm"
 DURATION_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "mo": 30 * 86_400}
@@ -83,7 +93,8 @@ _LIMITING: Final = frozenset(
     }
 )
 _KEY_TYPES: Final = frozenset({"default", "llm_api"})
-_ALL_MODELS: Final = frozenset({"all-team-models", "all-proxy-models", "*"})
+# Among `models` they stand for all that the team, or the proxy, has.
+ALL_MODELS: Final = frozenset({"all-team-models", "all-proxy-models", "*"})
 _ALL_ROUTES: Final = frozenset({"llm_api_routes", "openai_routes", "*", "/*"})
 
 
@@ -191,7 +202,7 @@ class _Reading:
         if "tags" in self._given:
             self._fields["tags"] = self._given.pop("tags")
         models = self._given.pop("models", None)
-        if isinstance(models, list) and not _ALL_MODELS.isdisjoint(each for each in models if isinstance(each, str)):
+        if isinstance(models, list) and not ALL_MODELS.isdisjoint(each for each in models if isinstance(each, str)):
             models = None
         if models is not None:
             self._fields["models"] = models

@@ -23,7 +23,7 @@ import orjson
 
 from velox.accounts.fields import FieldError, time_text
 from velox.accounts.force import caller_id_of
-from velox.accounts.litellm import take_fields, window_fields
+from velox.accounts.litellm import ALL_MODELS, take_fields, window_fields
 from velox.accounts.model import Kind
 from velox.accounts.service import Adopted
 from velox.importing.pg_dump import Row, parse_array
@@ -351,16 +351,15 @@ class _Planning:
     def _models(self, given: dict[str, object]) -> list[str]:
         """Return the models of a key: those that its team and, for a key without a team, its user may use, too."""
         own = _texts(given.get("models"))
+        has_all = not own or not ALL_MODELS.isdisjoint(own)
         team, user = _text(given.get("team_id")), _text(given.get("user_id"))
-        if not team and user:
-            most = _texts(self._given["user"][user].get("models"))
-            if most and "all-proxy-models" not in most:
-                own = _within(own, most) if own and "all-team-models" not in own else most
-        elif team and own and "all-team-models" not in own:
-            most = _texts(self._given["team"][team].get("models"))
-            if most and "all-proxy-models" not in most:
-                own = _within(own, most)
-        return own
+        owner = self._given["team"].get(team) if team else self._given["user"].get(user)
+        most = _texts(owner.get("models")) if owner is not None else []
+        if not most or not ALL_MODELS.isdisjoint(most):
+            return own
+        if has_all:
+            return [] if team else most  # the team's hold for its keys anyway
+        return _within(own, most)
 
     # -- spend ------------------------------------------------------------------------------------
 
@@ -490,8 +489,13 @@ def _texts(value: object) -> list[str]:
 
 
 def _within(own: Collection[str], most: Collection[str]) -> list[str]:
-    """Return those of its own that a key may use; if it is none, a name that no model has: an empty list means all."""
-    return [each for each in own if any(covers(wide, each) for wide in most)] or ["no-default-models"]
+    """Return what is in both, of `gpt-*` and `gpt-4o` the latter; if nothing is, a name that no model has.
+
+    An empty list would mean all.
+    """
+    found = [each for each in own if any(covers(wide, each) for wide in most)]
+    found += [each for each in most if each not in found and any(covers(wide, each) for wide in own)]
+    return found or ["no-default-models"]
 
 
 def _time_s(value: object) -> int | None:
