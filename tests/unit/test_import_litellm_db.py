@@ -94,6 +94,17 @@ def test_compressed_dump_is_read(tmp_path: Path) -> None:
     assert rows_of(packed) == rows_of(COPY)
 
 
+def test_compressed_dump_that_is_damaged_is_refused_wherever(tmp_path: Path) -> None:
+    content, damaged = gzip.compress(COPY.read_bytes()), tmp_path / "dump.sql.gz"
+    for at in range(10, len(content), 97):
+        damaged.write_bytes(content[:at] + bytes([content[at] ^ 0x5A]) + content[at + 1 :])
+        with pytest.raises(DumpError):
+            list(read_dump(damaged, TABLES))
+    damaged.write_bytes(content[:-400])
+    with pytest.raises(DumpError, match="cut off or damaged"):
+        list(read_dump(damaged, TABLES))
+
+
 @pytest.mark.parametrize("path", [COPY, INSERTS], ids=["copy", "inserts"])
 def test_dump_that_was_cut_off_is_refused_wherever(path: Path, tmp_path: Path) -> None:
     """A limit could be missing."""

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,8 +133,10 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         opened = gzip.open if first[:2] == b"\x1f\x8b" else open
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
             yield file
-    except (OSError, EOFError) as exc:
-        raise DumpError(f"{path}: {exc.strerror or exc}" if isinstance(exc, OSError) else f"{path}: {exc}") from exc
+    except OSError as exc:
+        raise DumpError(f"{path}: {exc.strerror or exc}") from exc
+    except (EOFError, zlib.error) as exc:
+        raise DumpError(f"{path}: it was cut off or damaged ({exc}); make it again") from exc
 
 
 class _Reader:
