@@ -436,6 +436,19 @@ def test_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert view(kept)["team"] == "shop"
 
 
+def test_dump_of_another_database_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an import carries over replaces what one before has: with nothing in it, the spend would be gone."""
+    folder, other = tmp_path / "ledger", tmp_path / "other.sql"
+    assert run(folder, capsys)[0] == 0
+    other.write_text(f"CREATE TABLE public.notes (\n    a text\n);\nCOPY public.notes (a) FROM stdin;\nb\n\\.\n{END}")
+
+    code, told = run(folder, capsys, dump=other)
+
+    assert (code, "LiteLLM_BudgetTable" in told) == (2, True)
+    other.write_text(block("TeamTable", "team_id") + END)  # a LiteLLM of which nobody has made use yet
+    assert list(read_dump(other, TABLES)) == []
+
+
 def test_nothing_is_done_on_a_dry_run_or_when_a_limit_would_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], accounts: Accounts
 ) -> None:

@@ -148,6 +148,7 @@ class _Reader:
         self._n_chars = 0
         self._told = 0
         self._is_whole = False
+        self._is_there = False  # one of the tables, with rows or without
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         for line in self._lines():
@@ -163,6 +164,11 @@ class _Reader:
                 self._other(line)
         if not self._is_whole:
             raise DumpError(f"the dump is not whole: its last line is not `{_END}`; make it again with pg_dump")
+        if not self._is_there:
+            raise DumpError(
+                f"the dump has neither {min(self._wanted)} nor any other table that is looked for: is it of another"
+                " database?"
+            )
 
     def _lines(self) -> Iterator[str]:
         for line in self._file:
@@ -172,11 +178,16 @@ class _Reader:
                 self._tell(self._n_chars)
             yield line
 
+    def _named(self, match: re.Match[str]) -> str:
+        table = _bare(match[1])
+        self._is_there |= table in self._wanted
+        return table
+
     def _copy(self, line: str) -> Iterator[tuple[str, Row]]:
         match = _COPY.match(line)
         if match is None:
             raise DumpError("a COPY of the dump can't be read: make it with pg_dump, as plain SQL")
-        table, names = _bare(match[1]), [_bare(name) for name in _NAME.findall(match[2])]
+        table, names = self._named(match), [_bare(name) for name in _NAME.findall(match[2])]
         for row in self._lines():
             if row == "\\.\n":
                 return
@@ -193,7 +204,7 @@ class _Reader:
     def _create(self, line: str) -> None:
         match = _CREATE.match(line)
         assert match is not None, "that was looked at before"
-        columns = self._columns[_bare(match[1])] = []
+        columns = self._columns[self._named(match)] = []
         for each in self._lines():
             if each.startswith((")", "ALTER ")):
                 return
@@ -205,7 +216,7 @@ class _Reader:
         match = _INSERT.match(line)
         if match is None:
             raise DumpError("an INSERT of the dump can't be read: make it with pg_dump, as plain SQL")
-        table = _bare(match[1])
+        table = self._named(match)
         text = self._statement(line, keeps=table in self._wanted, is_insert=True)
         if table not in self._wanted:
             return
