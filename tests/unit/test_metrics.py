@@ -32,7 +32,10 @@ from velox.outcomes import (
     TokenCount,
     Unit,
 )
+from velox.policy.budget import parse_budget
+from velox.policy.budget_rules import BudgetRule
 from velox.policy.token_bucket import BucketRate
+from velox.shm.budget_table import BudgetMemory, BudgetState, BudgetTable
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable
 from velox.shm.segment import Segment
@@ -299,6 +302,66 @@ def test_page_shows_how_full_the_table_of_limits_is() -> None:
 
     assert 'velox_limit_rows{state="used"} 1.0' in page and 'velox_limit_rows{state="free"} 63.0' in page
     assert "velox_limit_rows_overflow_total 1.0" in page
+
+
+class CountedBudgets(BudgetMemory):
+    """Counts how often a budget is added up."""
+
+    n_states = 0
+
+    def state(self, row: int, now_s: float) -> BudgetState | None:
+        """Add it up, and count that."""
+        self.n_states += 1
+        return super().state(row, now_s)
+
+
+def spend(memory: BudgetMemory, rule: BudgetRule, who: str, tokens: int, now_s: float = 1000.0) -> None:
+    budget = BudgetTable(memory, 0).budget(rule, who.partition(" ")[0], who, now_s)
+    hold = budget.hold(0, now_s)
+    assert hold is not None
+    budget.spend(hold, tokens)
+
+
+def spent(memory: BudgetMemory, *scopes: str) -> dict[str, float]:
+    """Return what the page shows as spent, by name."""
+    page = render(new_segment(), budgets=memory, scopes=scopes).decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    samples = families["velox_budget_spent"].samples
+    assert len({frozenset(sample.labels.items()) for sample in samples}) == len(samples)
+    return {sample.labels["name"]: sample.value for sample in samples}
+
+
+TOTAL = parse_budget({"tokens": 100, "window": "total"})
+
+
+def test_budgets_of_keys_with_one_name_are_told_apart() -> None:
+    """Prometheus takes one of two samples with the same labels, and drops the other."""
+    memory, rule = BudgetMemory(1000, 1), BudgetRule("budgets[0]", "key", TOTAL)
+    for who, tokens in (("61 shop", 5), ("62 shop", 7), ("63 lab", 9)):
+        spend(memory, rule, who, tokens)
+
+    assert spent(memory, "key") == {"61 shop": 5, "62 shop": 7, "lab": 9}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_budget_of_a_rule_whose_filters_have_changed_is_the_last_one(order: tuple[int, int]) -> None:
+    """The row of before a reload stays, with the same labels."""
+    memory = BudgetMemory(1000, 1)
+    for now_s, n in zip((1000.0, 2000.0), order, strict=True):
+        spend(memory, BudgetRule("budgets[0]", "team", TOTAL, models=(f"model-{n}",)), "web", 5 + n, now_s)
+
+    assert spent(memory, "team") == {"web": 5 + order[1]}
+
+
+def test_only_budgets_that_are_shown_are_added_up() -> None:
+    """A gateway may have a budget for each of its keys: they must not hold up a page that shows those of teams."""
+    memory = CountedBudgets(1000, 1)
+    for n in range(100):
+        spend(memory, BudgetRule("budgets[0]", "key", TOTAL), f"{n} key", 1)
+    spend(memory, BudgetRule("budgets[1]", "team", TOTAL), "web", 3)
+
+    assert spent(memory, "gateway", "team") == {"web": 3}
+    assert memory.n_states == 1
 
 
 def test_page_shows_workers_and_restarts_by_cause() -> None:

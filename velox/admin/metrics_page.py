@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from operator import add
@@ -117,8 +118,7 @@ class _BudgetCollector:
     """A prometheus_client Collector over budgets. scopes: of those that are shown."""
 
     def __init__(self, memory: BudgetMemory, scopes: Collection[str]) -> None:
-        states = (each for each in memory.states(time.time()) if each.label.scope in scopes)
-        self._states: Final = list(islice(states, _MOST_BUDGETS))
+        self._states: Final = _budgets(memory, scopes, time.time())
         self._alerts: Final = {what: memory.n_alerts(what) for what in AlertCount}
         self._overflowed: Final = memory.n_overflowed
 
@@ -145,17 +145,46 @@ class _BudgetCollector:
             f"{text} By the unit: dollars or tokens.",
             labels,
             (
-                (_budget_labels(each), value(each) / (1 if each.label.is_tokens else NANO_PER_USD))
-                for each in self._states
+                (values, value(each) / (1 if each.label.is_tokens else NANO_PER_USD))
+                for values, each in self._states.items()
             ),
         )
 
 
-def _budget_labels(state: BudgetState) -> Sequence[str]:
+def _budgets(
+    memory: BudgetMemory, scopes: Collection[str], now_s: float
+) -> Mapping[tuple[str, str, str, str, str], BudgetState]:
+    """Return the budgets of these scopes by their labels.
+
+    Keys may have one name: such keys have their ids before it. A rule whose filters have changed has another row than
+    before, with the same labels: the one that was used last is its budget.
+    """
+    labels = ((row, memory.label(row)) for row in memory.used_rows())
+    rows = islice((row for row, label in labels if label is not None and label.scope in scopes), _MOST_BUDGETS)
+    found: dict[tuple[str, str, str, str, str], tuple[tuple[int, int], BudgetState]] = {}
+    for row in rows:
+        state = memory.state(row, now_s)
+        if state is None:
+            continue
+        values = _budget_labels(state, state.label.who)
+        used = memory.window_of(row)[1], memory.since_us(row)
+        if values not in found or used > found[values][0]:
+            found[values] = used, state
+    states = [state for _, state in found.values()]
+    names = Counter(_budget_labels(state, _name(state)) for state in states)
+    named = ((_budget_labels(state, _name(state)), state) for state in states)
+    return {values if names[values] == 1 else _budget_labels(state, state.label.who): state for values, state in named}
+
+
+def _name(state: BudgetState) -> str:
+    who = state.label.who
+    return who.partition(" ")[2] or who if state.label.scope == "key" else who
+
+
+def _budget_labels(state: BudgetState, name: str) -> tuple[str, str, str, str, str]:
     label = state.label
-    who = label.who.partition(" ")[2] or label.who if label.scope == "key" else label.who
     unit = "tokens" if label.is_tokens else "usd"
-    return label.scope, who, label.name, period_text(label.budget(state.limit)), unit
+    return label.scope, name, label.name, period_text(label.budget(state.limit)), unit
 
 
 class _GatewayCollector:

@@ -321,7 +321,11 @@ class BudgetMemory:
         """Return the text of a row's label; b"" while there is none."""
         first = self.first_cell(row)
         n = self.cells[first + _TEXT_BYTES]
-        return struct.pack(f"={_TEXT_CELLS}Q", *self.cells[first + _TEXT : first + _TEXT + _TEXT_CELLS])[:n]
+        return self.cells[first + _TEXT : first + _TEXT + _TEXT_CELLS].tobytes()[:n]
+
+    def label(self, row: int) -> BudgetLabel | None:
+        """Return what a row says of itself; None: nobody has used it yet."""
+        return BudgetLabel.read(self.text(row))
 
     def amounts(self, row: int, number: int) -> tuple[int, int]:
         """Return what is spent and held in a window, by all processes."""
@@ -353,7 +357,7 @@ class BudgetMemory:
 
     def state(self, row: int, now_s: float) -> BudgetState | None:
         """Return one budget as it is now; None: nobody has used it yet."""
-        label = BudgetLabel.read(self.text(row))
+        label = self.label(row)
         if label is None:
             return None
         first = self.first_cell(row)
