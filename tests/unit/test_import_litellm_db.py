@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -87,6 +88,22 @@ def test_rows_of_other_tables_are_never_taken_for_a_function(tmp_path: Path) -> 
     assert [each.id for each in made.accounts] == ["red", "blue"]
 
 
+def test_long_text_of_an_insert_takes_no_memory_beyond_its_own(tmp_path: Path) -> None:
+    """A prompt with a picture has megabytes."""
+    prompt = "it''s " * 30_000
+    dump = tmp_path / "dump.sql"
+    dump.write_text(block("SpendLogs", "request_id, messages", f"'r', '{prompt}'", inserts=True) + END)
+    tracemalloc.start()
+    try:
+        rows = list(read_dump(dump, TABLES))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert rows[0][1]["messages"] == prompt.replace("''", "'")
+    assert most < 10 * len(prompt)
+
+
 def test_compressed_dump_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "dump.sql.gz"
     packed.write_bytes(gzip.compress(COPY.read_bytes()))
@@ -151,6 +168,21 @@ def test_database_is_read_by_pg_dump(tmp_path: Path) -> None:
         list(read_database(url, TABLES, program=str(tmp_path / "none")))
     with pytest.raises(DumpError, match="expected postgresql://"):
         list(read_database("postgresql://me:x@[db/llm", TABLES, program=str(program)))
+
+
+def test_rest_of_a_database_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    program = tmp_path / "pg_dump"
+    program.write_text("#!/bin/sh\necho COPY nothing\nhead -c 9000000 /dev/zero\n")
+    program.chmod(0o700)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DumpError, match="a COPY of the dump"):
+            list(read_database("postgresql://me@db.example/llm", TABLES, program=str(program)))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 8_000_000
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ _INSERT: Final = re.compile(
     r"INSERT INTO (?:\S+\.)?(\"[^\"]+\"|\w+) (?:\(([^)]*)\) )?(?:OVERRIDING SYSTEM VALUE )?VALUES"
 )
 _NAME: Final = re.compile(r"\"[^\"]+\"|\w+")
-_TOKEN: Final = re.compile(r"\s*(?:(E?)'((?:[^']|'')*)'|([(),;])|([^\s'(),;]+))(?:::[\w\" \[\]]+(?=\s*[,)]))?")
+# A text of megabytes is matched without a note of each of its characters: `++` and `*+` never go back.
+_TOKEN: Final = re.compile(r"\s*(?:(E?)'((?:[^']++|'')*+)'|([(),;])|([^\s'(),;]+))(?:::[\w\" \[\]]+(?=\s*[,)]))?")
 _DOLLARS: Final = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
 _ESCAPE: Final = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 _ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -46,6 +47,7 @@ _PARAMETERS: Final = {
     "sslkey": "PGSSLKEY",
 }
 _MOST_SAID: Final = 500
+_MOST_SKIPPED: Final = 1 << 20  # characters at once
 _EVERY: Final = 1 << 24  # characters between two words on how far it has come
 
 
@@ -90,7 +92,8 @@ def read_database(
                 yield from _Reader(file, tables, tell).rows()
             except DumpError as exc:
                 failed = exc
-                file.read()
+                while file.read(_MOST_SKIPPED):
+                    pass  # to its end: what the program says of itself is the better reason
             finally:
                 file.close()
         if running.returncode:
@@ -324,4 +327,4 @@ def parse_array(text: str | None) -> list[str]:
     return found
 
 
-_ITEM: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"{}]+)', re.DOTALL)
+_ITEM: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([^,"{}]+)', re.DOTALL)
