@@ -41,6 +41,52 @@ def test_order_and_fallbacks_are_one_list(tmp_path: Path) -> None:
     assert made.retries == 1, "each fallback is asked besides"
 
 
+def test_deployment_with_a_weight_of_zero_gets_no_part_of_the_requests(tmp_path: Path) -> None:
+    """It is how one is taken out of use; only a fallback that names it leads there."""
+    for weights in ((0, 2, 1), (2, 0, 1)):
+        models = ["openai/a", "groq/a"] if weights[0] else ["groq/a", "openai/a"]
+        items = [deployment("a", each, weight=n) for each, n in zip([*models, "mistral/a"], weights, strict=True)]
+        items[weights.index(0)]["model_info"] = {"id": "spare"}
+        config = {
+            "model_list": [*items, deployment("b", "openai/b")],
+            "router_settings": {"fallbacks": [{"b": ["spare"]}]},
+        }
+
+        result = imported(config)
+        made = loaded(result, tmp_path)
+
+        assert targets(made, "a") == (["openai", "mistral"], [])
+        assert [each.weight for each in made.upstreams if each.name in ("openai", "mistral")] == [2, 1]
+        assert targets(made, "b") == (["openai"], ["groq (a)"])
+        assert "model_name a: its weight is 0" in report(result)
+
+
+@pytest.mark.parametrize("group", ["a", "*"])
+def test_deployment_without_the_weight_that_others_have_is_a_fallback(group: str, tmp_path: Path) -> None:
+    models = [f"{provider}/{group}" for provider in ("openai", "groq", "mistral")]
+    items = [
+        deployment(group, models[0], weight=3),
+        deployment(group, models[1]),
+        deployment(group, models[2], weight=1),
+    ]
+
+    result = imported({"model_list": items})
+    made = loaded(result, tmp_path)
+
+    assert targets(made, "any" if group == "*" else "a") == (
+        ["openai", "mistral"],
+        ["groq" if group == "*" else "groq (a)"],
+    )
+    assert {each.name: each.weight for each in made.upstreams} == {"openai": 3, "mistral": 1, "groq": 1}
+    assert f"model_name {group}: it has no weight" in report(result)
+
+
+def test_all_weights_of_zero_are_none(tmp_path: Path) -> None:
+    result = imported({"model_list": [deployment("a", f"{each}/a", weight=0) for each in ("openai", "groq")]})
+
+    assert targets(loaded(result, tmp_path), "a") == (["openai", "groq"], [])
+
+
 def chain(*, most: int | None = None, **fallbacks: list[str]) -> dict[str, Any]:
     """Return a configuration of five models with these fallbacks."""
     router: dict[str, Any] = {"fallbacks": [{name: others} for name, others in fallbacks.items()]}

@@ -54,7 +54,7 @@ class Destination:
 
     origin: "" for that of the provider. key: "env:NAME", or "" for none. provider: the row; "": none is known.
     timeouts: (name, seconds). alone: where a deployment stands that shares its concurrency with no other. weight: None
-    where it is alone in its group, so that any will do.
+    where it is alone in its group, so that any will do; 0: it has no part in its group.
     """
 
     base: str = field(compare=False)
@@ -74,7 +74,7 @@ class Deployment:
     """One item of model_list. group: its model_name. model: as the provider calls it, with `*` if the group has one.
 
     share: what LiteLLM weighs it by: weight, rpm, tpm; the first that is given counts. order: None: after all others.
-    id: what fallbacks may call it by.
+    id: what fallbacks may call it by. is_spare: it has no share, while others of its group have one.
     """
 
     group: str
@@ -85,6 +85,7 @@ class Deployment:
     tags: tuple[str, ...]
     where: str
     id: str = ""
+    is_spare: bool = False
 
     @property
     def rpm(self) -> float | None:

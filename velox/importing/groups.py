@@ -20,6 +20,7 @@ from velox.policy.routes import Balance
 
 __all__ = ["Balances", "Fallbacks", "Limit", "Route", "Routes", "Target", "with_weights"]
 
+_SHARES: Final = ("weight", "rpm", "tpm")  # as in Deployment.share
 _MOST_WEIGHT: Final = 1000
 _MOST_TARGETS: Final = 64
 
@@ -102,11 +103,11 @@ class Balances:
         return self.by_group.get(group, self.usual)
 
 
-def with_weights(deployments: Sequence[Deployment], balances: Balances) -> list[Deployment]:
+def with_weights(deployments: Sequence[Deployment], balances: Balances, notes: Notes) -> list[Deployment]:
     """Return the deployments with their weights, 1 to 1000, where a group has several.
 
     In turn means: by the first of weight, rpm and tpm that the group's first one has, as LiteLLM does. Else all are
-    equal.
+    equal. One that has 0 of it gets 0, and no part of the requests; one that has none is asked after the others.
     """
     by_group: dict[str, list[Deployment]] = {}
     for each in deployments:
@@ -115,12 +116,29 @@ def with_weights(deployments: Sequence[Deployment], balances: Balances) -> list[
     for each in deployments:
         group = by_group[each.group]
         by_share = balances.of(each.group) == "round_robin"
-        kind = next((n for n in range(3) if by_share and group[0].share[n]), None)
+        kind = next((n for n in range(3) if by_share and group[0].share[n] is not None), None)
         shares = [1.0 if kind is None else (other.share[kind] or 0.0) for other in group]
-        found.append(each.weighing(_weight(shares, group.index(each))) if len(group) > 1 else each)
+        if len(group) == 1:
+            found.append(each)
+        elif kind is not None and any(shares) and not each.share[kind]:
+            found.append(_without_share(each, kind, notes))
+        else:
+            found.append(each.weighing(_weight(shares, group.index(each))))
     # One that is alone takes the weight that its destination has elsewhere: then they are one upstream.
     weights = {replace(each.to, weight=None): each.to.weight for each in reversed(found) if each.to.weight}
-    return [each if each.to.weight else each.weighing(weights.get(each.to) or 1) for each in found]
+    return [each if each.to.weight is not None else each.weighing(weights.get(each.to) or 1) for each in found]
+
+
+def _without_share(each: Deployment, kind: int, notes: Notes) -> Deployment:
+    """Return a deployment that has no share beside others that have one as what it is then, and tell it."""
+    name, share = f"model_name {_shown(each.group)}", _SHARES[kind]
+    if each.share[kind] is None:
+        text = f"it has no {share}: LiteLLM asks it only while the first one can't be asked, so it is a fallback"
+        notes.changed(name, text, each.where)
+        return replace(each, is_spare=True)
+    text = f"its {share} is 0: LiteLLM never asks it beside the others, so no route leads there"
+    notes.left_out(name, text, each.where)
+    return each.weighing(0)
 
 
 def _weight(shares: Sequence[float], n: int) -> int:
@@ -152,9 +170,11 @@ class Routes:
         refused: Collection[str] = (),
     ) -> None:
         self._refused: Final = refused
+        self._deployments: Final = tuple(deployments)
         self._groups: Final[dict[str, list[Deployment]]] = {}
-        for each in deployments:
-            self._groups.setdefault(each.group, []).append(each)
+        for each in self._deployments:
+            if each.to.weight != 0:
+                self._groups.setdefault(each.group, []).append(each)
         self._aliases: Final = aliases
         self._fallbacks: Final = fallbacks
         self._notes: Final = notes
@@ -220,7 +240,7 @@ class Routes:
         return routes
 
     def _route(self, name: str, pairs: Sequence[tuple[Deployment, str]], tag: str, wheres: Sequence[str]) -> Route:
-        first = min((_rank(each) for each, _ in pairs), default=0.0)
+        first = min((_rank(each) for each, _ in pairs), default=(0.0, False))
         to = _unique(Target(each.to, model) for each, model in pairs if _rank(each) == first)
         later = sorted((pair for pair in pairs if _rank(pair[0]) > first), key=lambda pair: _rank(pair[0]))
         fallback = [Target(each.to, model) for each, model in later]
@@ -241,8 +261,11 @@ class Routes:
         if not pairs:
             return []
         wheres = [each.where for each, _, _ in pairs]
-        to = _unique(Target(each.to, model, strip=strip) for each, model, strip in pairs)
-        others = _unique(self._fallbacks_of(group, wheres[0], to))
+        has_spares = not all(each.is_spare for each, _, _ in pairs)
+        spares = [Target(each.to, model, strip=strip) for each, model, strip in pairs if has_spares and each.is_spare]
+        to = [Target(each.to, model, strip=strip) for each, model, strip in pairs]
+        to = [each for each in _unique(to) if each not in spares]
+        others = _unique([*spares, *self._fallbacks_of(group, wheres[0], to)])
         return [self._made(group, to, [each for each in others if each not in to], wheres)]
 
     def _fallbacks_of(self, name: str, where: str, to: Collection[Target]) -> list[Target]:
@@ -297,7 +320,7 @@ class Routes:
 
     def _called(self, number: str) -> list[tuple[Deployment, str]]:
         """Return the one deployment that has this as its id, which a fallback may name."""
-        found = [each for group in self._groups.values() for each in group if number and each.id == number]
+        found = [each for each in self._deployments if number and each.id == number]
         return [(each, each.model) for each in found if is_exact(each.model)]
 
     def _others(self, name: str, fallbacks: Fallbacks) -> list[str]:
@@ -325,8 +348,8 @@ def _sum(values: Iterable[float | None]) -> int | None:
     return None if not all(found) else max(1, round(sum(value or 0.0 for value in found)))
 
 
-def _rank(deployment: Deployment) -> float:
-    return math.inf if deployment.order is None else deployment.order
+def _rank(deployment: Deployment) -> tuple[float, bool]:
+    return math.inf if deployment.order is None else deployment.order, deployment.is_spare
 
 
 def _manual_steps(each: Deployment) -> str:

@@ -115,7 +115,7 @@ class _File:
             for part in (router, library):
                 self._add_fallbacks(part, each)
             each.most = int(most[0]) if most else each.most
-        weights = with_weights(deployments, balances)
+        weights = with_weights(deployments, balances, notes)
         self._add_default_fallbacks((router, library), fallbacks)
         for where in (*fallbacks.wheres.values(), fallbacks.others_where):
             if where:
