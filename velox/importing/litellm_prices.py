@@ -103,7 +103,9 @@ def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) ->
     if provider is None:
         leave(f"left out, no provider of Velox: litellm_provider {json.dumps(vendor[:64])}")
         return None
-    model = name.removeprefix(f"{vendor}/").removeprefix(f"{vendor.partition('-')[0]}/").removeprefix("bedrock/")
+    first = name.partition("/")[0]
+    # A provider of several APIs has one prefix: `azure/` also for azure_text.
+    model = name.removeprefix(f"{first}/") if first in (vendor, vendor.partition("-")[0], provider) else name
     if provider in ("azure", "bedrock") and _REGION.match(model):
         leave("left out, the price of a region: give it by `upstream`")
         return None

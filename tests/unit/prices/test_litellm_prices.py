@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,23 @@ def test_what_is_no_price_file_is_refused(content: bytes) -> None:
     imported = import_litellm_prices(content)
     assert imported.text is None
     assert imported.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "model", "provider"),
+    [
+        ("azure/gpt-9-instruct", "azure_text", "gpt-9-instruct", "azure"),
+        ("cohere/command-9", "cohere_chat", "command-9", "cohere"),
+        ("bedrock/amazon.nova-9", "bedrock_converse", "amazon.nova-9", "bedrock"),
+        ("vertex_ai/claude-9", "vertex_ai-anthropic_models", "claude-9", "vertex"),
+        ("openrouter/openrouter/auto", "openrouter", "openrouter/auto", "openrouter"),
+        ("groq/openai/gpt-oss-9", "groq", "openai/gpt-oss-9", "groq"),
+    ],
+)
+def test_prefix_of_the_provider_is_no_part_of_the_model(name: str, vendor: str, model: str, provider: str) -> None:
+    """Calls are recorded without it: with it no price would be found."""
+    content = {name: {"litellm_provider": vendor, "input_cost_per_token": 1e-06}}
+
+    text = import_litellm_prices(json.dumps(content).encode()).text
+
+    assert text == f'prices:\n  - {{model: "{model}", provider: {provider}, input: 1}}\n'
