@@ -120,6 +120,13 @@ def test_requests_follow_each_other_on_one_connection_in_order(admin: Address) -
     assert bodies(replies) == wanted
 
 
+def test_empty_line_before_a_request_changes_nothing(admin: Address) -> None:
+    """A body after the reply to HEAD would be read as the next reply."""
+    replies = raw(admin, b"\r\n" + request("HEAD", "/healthz") + b"\r\n" + request("GET", "/healthz", b"", LAST))
+
+    assert replies.count(b"ok\n") == 1 and replies.endswith(b"\r\n\r\nok\n")
+
+
 def test_reply_says_whether_another_request_may_follow(admin: Address) -> None:
     """HTTP/1.1 goes on, HTTP/1.0 and a client that says so do not; nor does a refusal."""
     with socket.create_connection(admin, timeout=10) as sock:

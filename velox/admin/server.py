@@ -203,8 +203,10 @@ class _Listener:
             keep_alive = request.framing.keep_alive
         except RefusalError as refusal:
             reply = refusal.reply
+        # An empty line before a request is none of it (RFC 9112 §2.2).
+        head_only = head.lstrip(b"\r\n").startswith(b"HEAD ")
         with self._waiting(writer):
-            await _send(stream, write_reply(reply, head_only=head.startswith(b"HEAD "), keep_alive=keep_alive))
+            await _send(stream, write_reply(reply, head_only=head_only, keep_alive=keep_alive))
         return keep_alive
 
     @contextlib.contextmanager
