@@ -522,6 +522,16 @@ def test_wrong_argument_is_told(
     assert told in lines
 
 
+def test_deleted_account_is_not_adopted_again(accounts: Accounts) -> None:
+    """A key that was taken away because others had it must not come back with the next import."""
+    adopted = Adopted("key", "key_one", {"name": "one"}, digests=((b"x" * 32, None),))
+    assert accounts.adopt(adopted, "import") == Adoption.MADE
+    accounts.delete("key", "key_one", "ann")
+
+    assert accounts.adopt(adopted, "import") == Adoption.KEPT
+    assert accounts.key_of_digest(b"x" * 32) is None
+
+
 def test_adopted_key_must_not_have_a_digest_of_another(accounts: Accounts) -> None:
     made, secret = accounts.create_key({"name": "one"}, "ann")
     adopted = Adopted("key", "key_two", {"name": "two"}, digests=((hashlib.sha256(secret.encode()).digest(), None),))

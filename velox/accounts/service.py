@@ -78,7 +78,7 @@ class Adopted(NamedTuple):
 
 
 class Adoption(enum.Enum):
-    """What has become of it. SAME: it was here already. KEPT: somebody has changed it here since, and it stays so."""
+    """What has become of it. SAME: it was here already. KEPT: somebody has changed or deleted it here since."""
 
     MADE = "made"
     CHANGED = "changed"
@@ -176,7 +176,7 @@ class Accounts:
     def adopt(self, adopted: Adopted, actor: str) -> Adoption:
         """Have an account be as it was elsewhere; with the same actor a second time, as it is there now.
 
-        What somebody else has changed here since then stays. Raises AccountsError.
+        What somebody else has changed here since then stays, and what was deleted stays away. Raises AccountsError.
         """
         kind, id_ = adopted.kind, self._id(adopted.kind, adopted.id)
         account = self._new(_TYPES[kind], id_, adopted.fields, is_blocked=adopted.is_blocked)
@@ -188,6 +188,8 @@ class Accounts:
         for _ in range(_RETRIES):
             document = self._store.get(kind, id_)
             if document is None:
+                if self._is_anothers(kind, id_, actor):
+                    return Adoption.KEPT
                 account = msgspec.structs.replace(account, created_s=created_s)
                 if self._apply("create", None, account, actor, digests if kind == "key" else None):
                     return Adoption.MADE
@@ -198,14 +200,18 @@ class Accounts:
             # Through JSON: there lists and tuples are the same.
             if msgspec.json.encode(after) == document and set(digests) == set(self._store.digests(id_)):
                 return Adoption.SAME
-            changes = self._store.changes(0, 1, {"kind": kind, "object_id": id_})
-            if changes and changes[0].actor != actor:
+            if self._is_anothers(kind, id_, actor):
                 return Adoption.KEPT
             updated_s = max(int(self._clock()), before.updated_s)
             after = msgspec.structs.replace(after, updated_s=updated_s, version=before.version + 1)
             if self._apply("update", before, after, actor, digests if kind == "key" else None):
                 return Adoption.CHANGED
         raise _busy()
+
+    def _is_anothers(self, kind: Kind, id_: str, actor: str) -> bool:
+        """Tell whether the last change of an account was made by somebody else."""
+        changes = self._store.changes(0, 1, {"kind": kind, "object_id": id_})
+        return bool(changes) and changes[0].actor != actor
 
     # -- changing ---------------------------------------------------------------------------------
 
