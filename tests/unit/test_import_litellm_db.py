@@ -468,6 +468,25 @@ def test_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert view(kept)["team"] == "shop"
 
 
+def test_keys_that_litellm_has_no_longer_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accounts: Accounts
+) -> None:
+    """Somebody has revoked them there since the first run; a key of Velox's own is none of them."""
+    folder, later = tmp_path / "ledger", tmp_path / "later.sql"
+    assert "still in force" not in run(folder, capsys)[1]
+    accounts.create_key({}, "ann")
+    lines = COPY.read_text().splitlines(keepends=True)
+    later.write_text("".join(line for line in lines if not line.startswith(digest("sk-lab-0123456789abcdefg"))))
+
+    code, told = run(folder, capsys, dump=later)
+
+    lab = accounts.key_of("sk-lab-0123456789abcdefg")
+    assert code == 0 and lab is not None
+    assert f"delete those that LiteLLM has deleted: {lab.id}\n" in told
+    accounts.block("key", lab.id, "ann")
+    assert "still in force" not in run(folder, capsys, dump=later)[1]
+
+
 def test_dump_of_another_database_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What an import carries over replaces what one before has: with nothing in it, the spend would be gone."""
     folder, other = tmp_path / "ledger", tmp_path / "other.sql"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ _VARIABLE: Final = "env:"
 _URLS: Final = ("postgres://", "postgresql://")
 _SHOWN: Final = 8  # names behind one sentence
 _TELL_S: Final = 5.0
+_PAGE: Final = 1000
+_IMPORTED: Final = re.compile(r"key_[0-9a-f]{32}")  # the id that plan() gives a key; no other has one
 
 
 class MovingArguments(NamedTuple):
@@ -76,7 +79,7 @@ def import_litellm_db(
         tell("nothing was done: --dry-run")
         return 0
     try:
-        return _apply(settings, made, progress)
+        return _apply(settings, made, progress, now_s)
     except (StoreError, OSError) as exc:
         tell(f"velox import: {exc}")
         return 1
@@ -120,16 +123,16 @@ def _report(made: Plan) -> Iterator[str]:
     yield from _notes("not quite as it was:", made.changed)
 
 
-def _notes(title: str, notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _notes(title: str, notes: Mapping[str, Sequence[str]], n_shown: int = _SHOWN) -> Iterator[str]:
     if notes:
         yield title
     for text, names in notes.items():
-        shown = ", ".join(names[:_SHOWN])
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:n_shown])
+        more = f" and {len(names) - n_shown} more" if len(names) > n_shown else ""
         yield on_one_line(f"  {text}: {shown}{more}")
 
 
-def _apply(settings: Settings, made: Plan, progress: _Progress) -> int:
+def _apply(settings: Settings, made: Plan, progress: _Progress, now_s: int) -> int:
     failed: dict[str, list[str]] = {}
     done: dict[str, Counter[Adoption]] = {kind: Counter() for kind in KINDS}
     with closing(account_store(settings)) as kept:
@@ -140,12 +143,30 @@ def _apply(settings: Settings, made: Plan, progress: _Progress) -> int:
             except AccountsError as exc:
                 failed.setdefault(f"a {adopted.kind}: {exc}", []).append(adopted.id)
             progress.turn(f"{n} of {len(made.accounts)} keys, teams and users")
+        missing = list(_missing(accounts, made, now_s))
     with closing(record_store(settings)) as store:
         store.carry(_UPSTREAM, made.spend)
     _put_in_force(settings)
-    for line in (*_notes("could not be kept:", failed), *_done(done, made)):
+    in_force = {"keys of an import before that this dump has not; delete those that LiteLLM has deleted": missing}
+    told = _notes("still in force:", in_force if missing else {}, len(missing))
+    for line in (*_notes("could not be kept:", failed), *told, *_done(done, made)):
         progress.tell(line)
     return 1 if failed else 0
+
+
+def _missing(accounts: Accounts, made: Plan, now_s: int) -> Iterator[str]:
+    """Yield the ids of keys that an import has made and this one has not, as far as they can be used."""
+    ids = {each.id for each in made.accounts if each.kind == "key"}
+    cursor = ""
+    while True:
+        page = accounts.page("key", cursor, _PAGE)
+        for key in page.items:
+            is_over = key.is_blocked or (key.expires_s is not None and key.expires_s <= now_s)
+            if key.id not in ids and _IMPORTED.fullmatch(key.id) and not is_over:
+                yield key.id
+        cursor = page.cursor
+        if not cursor:
+            return
 
 
 def _put_in_force(settings: Settings) -> None:
