@@ -145,7 +145,8 @@ class _Reading:
         self._routes()
         self._end()
         self._budgets()
-        if given.get("key_type") in _KEY_TYPES:
+        key_type = given.get("key_type")
+        if isinstance(key_type, str) and key_type in _KEY_TYPES:
             del given["key_type"]
         elif "key_type" in given:
             self._limiting.append("key_type")

@@ -329,6 +329,8 @@ def test_models_are_listed(proxy: Proxy) -> None:
         ({"tags": ["a,b"]}, "tags"),
         ({"blocked": "yes"}, "blocked"),
         ({"blocked": 2}, "blocked"),
+        ({"blocked": 1}, "blocked"),
+        ({"blocked": 0.0}, "blocked"),
         ({"duration": "999999999mo"}, "duration"),
         ({"budget_duration": "9999d", "max_budget": 1}, "budget_duration"),
         ({"budget_duration": ["1d"], "max_budget": 1}, "budget_duration"),
@@ -338,6 +340,7 @@ def test_models_are_listed(proxy: Proxy) -> None:
         ({"guardrails": ["pii"]}, "guardrails"),
         ({"budget_id": "b"}, "budget_id"),
         ({"key_type": "management"}, "key_type"),
+        ({"key_type": ["default"]}, "key_type"),
         ({"allowed_routes": ["management_routes"]}, "allowed_routes"),
     ],
 )

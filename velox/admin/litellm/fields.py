@@ -88,7 +88,8 @@ def changed(
 
 def check_blocked(body: Mapping[str, Any]) -> None:
     """Refuse what neither blocks nor unblocks. Raises ApiError."""
-    if body.get("blocked") not in (None, True, False):
+    # 1 and 0 are no truth values here: they would be equal to them, and do nothing.
+    if not isinstance(body.get("blocked"), bool | None):
         raise ApiError(400, "invalid", "blocked: expected true or false", "blocked")
 
 
