@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 
 import pytest
 
@@ -23,7 +25,14 @@ async def collect(seconds: float, hz: int) -> Profile:
     return Profile({}, (), 0, 10**9, hz)
 
 
-def app(*, token: str | None = TOKEN, viewer: str | None = None, ready: bool = True, profiles: bool = True) -> AdminApp:
+def app(
+    *,
+    token: str | None = TOKEN,
+    viewer: str | None = None,
+    ready: bool = True,
+    profiles: bool = True,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> AdminApp:
     """Return an admin listener's pages."""
     return AdminApp(
         metrics=lambda: b"figures",
@@ -31,6 +40,7 @@ def app(*, token: str | None = TOKEN, viewer: str | None = None, ready: bool = T
         profiles=ProfilePage(collect) if profiles else None,
         token=token,
         viewer_token=viewer,
+        tls=tls,
     )
 
 
@@ -84,6 +94,18 @@ def test_probes_need_no_token_and_say_nothing_more_than_yes_or_no() -> None:
         assert all(b"secret" not in (ask(served, path).body or b"") for path in OPEN_PAGES)
         assert b"secret" in (ask(served, "/readyz", RIGHT).body or b"")
         assert b"secret" not in (ask(served, "/readyz", {"authorization": "Bearer x"}).body or b"")
+
+
+def test_commands_of_the_index_speak_tls_where_the_listener_does() -> None:
+    """They can be pasted as they are."""
+    plain, secure = app(), app(tls=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    for served, origin, other in (
+        (plain, b"'http://localhost/", b"https://"),
+        (secure, b"'https://localhost/", b"http://"),
+    ):
+        for path in ("/", "/debug/pprof/"):
+            page = ask(served, path, RIGHT).body or b""
+            assert page.count(origin) == 2 and other not in page
 
 
 def test_without_a_token_every_page_is_open() -> None:

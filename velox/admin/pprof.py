@@ -141,10 +141,12 @@ def _default_format(request: AdminRequest) -> Literal["svg", "pprof"]:
     return "pprof" if from_go or "accept" not in request.headers else "svg"
 
 
-def index_page(request: AdminRequest, *, with_profiles: bool, problems: Sequence[str] = ()) -> Reply:
+def index_page(
+    request: AdminRequest, *, with_profiles: bool, problems: Sequence[str] = (), has_tls: bool = False
+) -> Reply:
     """Return the page that says what there is, and what is wrong. The Host header in it passed the server's check."""
     host = _escaped(request.host or "127.0.0.1:6060")
-    page = (_PROFILES if with_profiles else _INDEX).replace("{host}", host)
+    page = (_PROFILES if with_profiles else _INDEX).replace("{origin}", f"{'https' if has_tls else 'http'}://{host}")
     lines = "".join(f"<li>{_escaped(problem)}" for problem in problems)
     page = page.replace("{problems}", f"<h2>Not as it should be</h2>\n<ul>{lines}</ul>" if lines else "")
     return Reply(200, page.encode(), HTML, (("Content-Security-Policy", _HTML_POLICY),))

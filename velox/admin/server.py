@@ -110,7 +110,7 @@ class AdminApp:
             return await self._api.reply(request, self._token.role_of(request))
         match request.path:
             case "/":
-                return index_page(request, with_profiles=self._profiles is not None, problems=self._ready().reasons)
+                return self._index(request)
             case "/metrics":
                 return Reply(200, self._metrics(), metrics_page.CONTENT_TYPE.decode())
             case "/healthz" | "/livez":
@@ -120,11 +120,15 @@ class AdminApp:
             case "/reload" if self._reload is not None:
                 return await self._reload.reply(request)
             case "/debug/pprof" | "/debug/pprof/" if self._profiles is not None:
-                return index_page(request, with_profiles=True, problems=self._ready().reasons)
+                return self._index(request)
             case "/debug/pprof/profile" if self._profiles is not None:
                 return await self._profiles.reply(request)
             case _:
                 raise RefusalError(404, "there is no such page; / lists what there is")
+
+    def _index(self, request: AdminRequest) -> Reply:
+        has_profiles, has_tls = self._profiles is not None, self.tls is not None
+        return index_page(request, with_profiles=has_profiles, problems=self._ready().reasons, has_tls=has_tls)
 
 
 def _ready_reply(state: Readiness, *, with_reasons: bool) -> Reply:
