@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,19 @@ def test_compressed_dump_is_read(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(COPY.read_bytes()))
 
     assert rows_of(packed) == rows_of(COPY)
+
+
+@pytest.mark.parametrize("path", [COPY, INSERTS], ids=["copy", "inserts"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_dump_is_read_from_a_pipe(path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """`pg_dump | velox import litellm-db /dev/stdin`: nothing of its begin is lost."""
+    there, here = os.pipe()
+    content = pack(path.read_bytes())
+    assert os.write(here, content) == len(content), "a pipe holds so much"
+    os.close(here)
+
+    assert rows_of(Path(f"/dev/fd/{there}")) == rows_of(COPY)
+    os.close(there)
 
 
 def test_compressed_dump_that_is_damaged_is_refused_wherever(tmp_path: Path) -> None:

@@ -127,15 +127,16 @@ def _connection(url: str) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
     try:
-        with path.open("rb") as begin:
-            first = begin.read(5)
-        if first == b"PGDMP":
-            raise DumpError(
-                f"{path}: this is pg_dump's own format: write it as SQL with `pg_restore -f dump.sql {path}`"
-            )
-        opened = gzip.open if first[:2] == b"\x1f\x8b" else open
-        with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
-            yield file
+        # Opened once, and only looked at: of a pipe (/dev/stdin) nobody reads the begin twice.
+        with path.open("rb") as content:
+            first = content.peek(5)
+            if first.startswith(b"PGDMP"):
+                raise DumpError(
+                    f"{path}: this is pg_dump's own format: write it as SQL with `pg_restore -f dump.sql {path}`"
+                )
+            plain = gzip.GzipFile(fileobj=content) if first.startswith(b"\x1f\x8b") else content
+            with io.TextIOWrapper(plain, encoding="utf-8", errors="replace", newline="\n") as file:
+                yield file
     except OSError as exc:
         raise DumpError(f"{path}: {exc.strerror or exc}") from exc
     except (EOFError, zlib.error) as exc:
