@@ -241,6 +241,26 @@ def test_gateway_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
         assert call_reload(address, None).code == 2
 
 
+@pytest.mark.parametrize("body", [b"<!doctype html>", b"[]", b"5", b'{"configuration": 1}', b'{"configuration"'])
+def test_other_server_that_answers_is_exit_code_2(body: bytes) -> None:
+    """Some say 200 to whatever is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        thread = threading.Thread(target=_say, args=(sock, body))
+        thread.start()
+        outcome = call_reload(Address("tcp", *sock.getsockname()), None)
+        thread.join()
+
+    assert outcome.code == 2
+    assert "is no admin listener of Velox" in outcome.lines[0]
+
+
+def _say(sock: socket.socket, body: bytes) -> None:
+    connection, _ = sock.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+
 def _hang_up(sock: socket.socket) -> None:
     client, _ = sock.accept()
     client.close()

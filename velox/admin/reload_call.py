@@ -23,6 +23,7 @@ __all__ = ["ReloadOutcome", "call_reload"]
 # The page answers before that.
 _TIMEOUT_S: Final = ANSWER_S + 10.0
 _MOST_BYTES: Final = 32 * 2**20
+_ELSEWHERE: Final = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
 _ASKS: Final = "it asks for a token: set VELOX_ADMIN_TOKEN or VELOX_ADMIN_TOKEN_FILE as the gateway has it"
 
 
@@ -53,12 +54,14 @@ def call_reload(
         status, body = reply.status, reply.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-        where = "if its admin listener is elsewhere, give --config, VELOX_CONFIG or --admin as the gateway has it"
-        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why}); {where}",))
+        return ReloadOutcome(2, (f"the gateway can't be reached at {address} ({why}); {_ELSEWHERE}",))
     finally:
         connection.close()
     if status in (200, 422):
-        return _outcome(orjson.loads(body))
+        try:
+            return _outcome(orjson.loads(body))
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return ReloadOutcome(2, (f"what answers at {address} is no admin listener of Velox; {_ELSEWHERE}",))
     if status == 401:
         return ReloadOutcome(2, (f"the gateway at {address} was not asked: {_ASKS}",))
     said = body.decode("utf-8", "replace").strip().splitlines()
