@@ -67,19 +67,25 @@ def import_litellm_prices(content: bytes) -> ImportedPrices:
     if not isinstance(models, dict):
         return ImportedPrices(None, ("expected a JSON object of models",))
     left_out: dict[str, list[str]] = {}
-    lines = []
+    lines: dict[str, str] = {}
     for name, fields in models.items():
         if name == "sample_spec":
             continue
-        line = _entry(name, fields, left_out) if isinstance(fields, dict) else None
-        if line is not None:
-            lines.append(line)
+        found = _entry(name, fields, left_out) if isinstance(fields, dict) else None
+        if found is not None:
+            whose, prices = found
+            if lines.get(whose, prices) != prices:
+                left_out.setdefault("has two names with different prices: those of the last one are taken", []).append(
+                    name
+                )
+            lines[whose] = prices
         elif not isinstance(fields, dict):
             left_out.setdefault("expected an object of fields", []).append(name)
     notes = [_note(what, names) for what, names in left_out.items()]
     if not lines:
         return ImportedPrices(None, (*notes, "no model has a price that Velox could take"))
-    return ImportedPrices("\n".join(("prices:", *lines, "")), tuple(notes))
+    entries = (f"  - {{{whose}, {prices}}}" for whose, prices in lines.items())
+    return ImportedPrices("\n".join(("prices:", *entries, "")), tuple(notes))
 
 
 def _refused(constant: str) -> Decimal:
@@ -92,8 +98,8 @@ def _note(what: str, names: list[str]) -> str:
     return f"{what}: {len(counted)} models, such as {shown}"
 
 
-def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) -> str | None:
-    """Return the line of one model; None: it has none, and `left_out` says why."""
+def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) -> tuple[str, str] | None:
+    """Return the fields of one model: which it is, and its prices; None: it has none, and `left_out` says why."""
 
     def leave(what: str) -> None:
         left_out.setdefault(what, []).append(name)
@@ -133,7 +139,7 @@ def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) ->
     if not any(rate for bands in (plain, *by_tier.values()) for rates in bands.values() for rate in rates.values()):
         leave("left out, it costs 0 there: add `free: true` yourself if it does")
         return None
-    parts = [f"model: {json.dumps(model)}", f"provider: {provider}", *_written(plain, leave)]
+    parts = _written(plain, leave)
     tiers = []
     for tier, bands in by_tier.items():
         merged = {above: dict(rates) for above, rates in bands.items()}
@@ -148,7 +154,7 @@ def _entry(name: str, fields: dict[str, Any], left_out: dict[str, list[str]]) ->
         tiers.append(f"{tier}: {{{', '.join(_written(merged, leave))}}}")
     if tiers:
         parts.append(f"tiers: {{{', '.join(tiers)}}}")
-    return f"  - {{{', '.join(parts)}}}"
+    return f"model: {json.dumps(model)}, provider: {provider}", ", ".join(parts)
 
 
 def _unit(key: str) -> tuple[str, int, str] | None:

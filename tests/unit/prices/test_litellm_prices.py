@@ -92,3 +92,23 @@ def test_prefix_of_the_provider_is_no_part_of_the_model(name: str, vendor: str, 
     text = import_litellm_prices(json.dumps(content).encode()).text
 
     assert text == f'prices:\n  - {{model: "{model}", provider: {provider}, input: 1}}\n'
+
+
+def test_model_with_two_names_has_one_price_and_a_note() -> None:
+    """Of two entries the later one would count anyway; nobody would see that the other one was dropped."""
+    content = {
+        name: {"litellm_provider": "deepseek", "input_cost_per_token": cost, "output_cost_per_token": 2e-06}
+        for name, cost in (
+            *(("chat", 1e-06), ("deepseek/chat", 3e-06)),
+            *(("coder", 1e-06), ("deepseek/coder", 1e-06)),
+        )
+    }
+
+    made = import_litellm_prices(json.dumps(content).encode())
+
+    assert made.text is not None and made.text.splitlines()[1:] == [
+        '  - {model: "chat", provider: deepseek, input: 3, output: 2}',
+        '  - {model: "coder", provider: deepseek, input: 1, output: 2}',
+    ]
+    (note,) = made.notes
+    assert note.startswith("has two names with different prices") and '"deepseek/chat"' in note
