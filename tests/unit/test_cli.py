@@ -61,6 +61,28 @@ def test_check_says_who_may_come_in(environ: dict[str, str], door: str, capsys: 
     assert capsys.readouterr().out.splitlines()[-1] == door
 
 
+@pytest.mark.parametrize(
+    ("environ", "is_told"),
+    [
+        ({"VELOX_UPSTREAM_ORIGIN": "https://llm.example.com/v1"}, True),
+        ({"VELOX_UPSTREAM_ORIGIN": "https://llm.example.com/v1", "VELOX_UPSTREAM_WARMUP_PATH": "/models"}, False),
+        ({"VELOX_UPSTREAM_ORIGIN": "https://llm.example.com/openai"}, False),
+        ({"VELOX_UPSTREAM_ORIGIN": "https://llm.example.com"}, False),
+    ],
+)
+def test_check_warns_of_an_origin_that_doubles_the_v1_of_paths(
+    environ: dict[str, str], is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says where a request would go. A warm-up path without /v1 tells that the clients' have none either."""
+    assert main(["check"], environ) == 0
+
+    warning = (
+        "WARNING: upstream default gets /v1/models as https://llm.example.com/v1/v1/models: take /v1 off the origin;"
+        " or, where clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/models"
+    )
+    assert (warning in capsys.readouterr().out.splitlines()) is is_told
+
+
 def test_check_says_what_a_worker_can_need_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     """Memory and connections, from the settings and this machine's limit on open files."""
     assert main(["check"], {"VELOX_MAX_CONNECTIONS": "100", "VELOX_WORKERS": "1"}) == 0

@@ -24,6 +24,7 @@ from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError, read_certificate
+from velox.settings.provider_fields import doubled_base
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
@@ -116,6 +117,9 @@ def _warnings(settings: Settings) -> Iterator[str]:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
     if settings.unusable_variables:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
+    doubled = doubled_base(settings.upstreams, settings.upstream_warmup_path)
+    if doubled:
+        yield doubled
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"

@@ -51,6 +51,7 @@ from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Wa
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
 from velox.settings.certificates import CertificateError
+from velox.settings.provider_fields import doubled_base
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
@@ -528,5 +529,8 @@ class Supervisor:
         if self._settings.unusable_variables:
             names = ", ".join(self._settings.unusable_variables)
             self._logger.warning("set, but not as Velox could use it: %s", names)
+        doubled = doubled_base(self._settings.upstreams, self._settings.upstream_warmup_path)
+        if doubled:
+            self._logger.warning("%s", doubled)
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")
