@@ -474,7 +474,7 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     usage = commands.add_parser("usage", help="print what calls of upstreams took", allow_abbrev=False)
-    usage.add_argument("--config", metavar="FILE", help="read the settings from this file, before VELOX_CONFIG")
+    usage.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")
     usage.add_argument("--until", metavar="TIME", help="before this time (default: now)")
     usage.add_argument(

@@ -100,7 +100,8 @@ def test_secret_is_shown_once_and_changes_are_kept(velox: Run) -> None:
     [
         (["key", "create", "--rpm", "many"], 2, "velox key create: rpm: expected a whole number from 1 to 60000000"),
         (["key", "create", "--team", "none"], 2, "velox key create: team: there is no such team"),
-        (["key", "create", "--budget", "20 usd"], 2, "velox key create: budgets: expected a list"),
+        (["key", "create", "--budget", "20 usd"], 2, "velox key create: --budget: expected `20 usd/month`"),
+        (["key", "create", "--budget", "20/month"], 2, "velox key create: --budget: expected `20 usd/"),
         (["key", "create", "--budget", "20 usd/fortnight"], 2, "velox key create: budgets.window: expected"),
         (["key", "create", "--metadata", "[1]"], 2, "velox key create: metadata: expected an object"),
         (["key", "update", "none", "--rpm", "1"], 1, "velox key update: there is no such key"),
@@ -118,11 +119,26 @@ def test_what_is_wrong_is_told_by_its_name(velox: Run, arguments: list[str], cod
     assert velox("audit")[1] == before
 
 
+@pytest.mark.parametrize("kind", ["key", "team", "user"])
+def test_file_is_named_after_the_action_of_each_kind(velox: Run, tmp_path: Path, kind: str) -> None:
+    """That of teams and users before it, too, as it was; the one after it counts."""
+    path = tmp_path / "velox.yaml"
+    path.write_text(f"ledger: {tmp_path / 'other'}\nmanaged_keys: on\n")
+    given = ("--config", str(path))
+    nothing = {"VELOX_LEDGER": "", "VELOX_MANAGED_KEYS": ""}
+
+    assert velox(kind, "create", "--id", "a", *given, **nothing)[0] == 0
+    assert "\na " in velox(kind, "list", *given, **nothing)[1]
+    if kind != "key":
+        assert "\na " in velox(kind, *given, "list", **nothing)[1]
+        assert velox(kind, "--config", "none", "list", *given, **nothing)[0] == 0
+
+
 def test_where_there_is_no_ledger_it_says_what_to_set(velox: Run) -> None:
     """No folder; keys that no gateway goes by."""
     assert velox("team", "list", VELOX_LEDGER="", VELOX_MANAGED_KEYS="") == (
         *(2, ""),
-        "velox team list: there are no accounts: VELOX_LEDGER names no folder\n",
+        "velox team list: there are no accounts: VELOX_LEDGER names no folder; where a file does, give --config\n",
     )
     code, _, err = velox("team", "list", VELOX_MANAGED_KEYS="off")
     assert code == 0 and "VELOX_MANAGED_KEYS is off" in err

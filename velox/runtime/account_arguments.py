@@ -65,8 +65,10 @@ def add_account_arguments(
     _add_config(audit)
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="read this file; wins over VELOX_CONFIG")
+def _add_config(parser: argparse.ArgumentParser, *, is_again: bool = False) -> None:
+    """is_again: before the action it may stand too, and without one here that one counts."""
+    default = argparse.SUPPRESS if is_again else None
+    parser.add_argument("--config", metavar="FILE", default=default, help="YAML file; overrides VELOX_CONFIG")
 
 
 def _add_actions(actions: _Parsers, kind: Kind) -> None:
@@ -90,8 +92,7 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
                 "--grace", type=int, default=0, metavar="SECONDS", help="accept the former one, too (0)"
             )
         parser.add_argument("--json", action="store_true", help="print JSON")
-        if kind == "key":
-            _add_config(parser)
+        _add_config(parser, is_again=kind != "key")
 
 
 def _add_fields(parser: argparse.ArgumentParser, kind: Kind, *, is_new: bool) -> None:

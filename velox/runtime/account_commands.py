@@ -50,7 +50,11 @@ def run_account_command(settings: Settings, arguments: argparse.Namespace) -> To
     """Run one. Code 1: there is no such account, or the database fails. 2: a value is wrong."""
     command = arguments.command if arguments.command == "audit" else f"{arguments.command} {arguments.action}"
     if settings.ledger is None:
-        return Told(2, (), [f"velox {command}: there are no accounts: VELOX_LEDGER names no folder"])
+        return Told(
+            2,
+            (),
+            [f"velox {command}: there are no accounts: VELOX_LEDGER names no folder; where a file does, give --config"],
+        )
     notes = []
     if not settings.managed_keys:
         notes.append(f"velox {command}: VELOX_MANAGED_KEYS is off: no gateway goes by these keys")
@@ -169,7 +173,14 @@ def _value(name: str, text: Any) -> object:
 
 def _budget(text: str) -> object:
     match = _BUDGET.fullmatch(text)
-    return _json(text) if match is None else {match[2]: match[1], "window": match[3]}
+    if match is not None:
+        return {match[2]: match[1], "window": match[3]}
+    found = _json(text)
+    if not isinstance(found, dict):
+        raise AccountsError(
+            "invalid", "--budget: expected `20 usd/month`, `2M tokens/day` and the like, or its fields as JSON"
+        )
+    return found
 
 
 def _json(text: str) -> object:

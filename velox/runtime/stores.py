@@ -46,7 +46,7 @@ def account_store(settings: Settings, *, is_reader: bool = False) -> AccountStor
 
 def _folder(settings: Settings) -> Path:
     if settings.ledger is None:
-        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder")
+        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder; where a file does, give --config")
     return Path(settings.ledger)
 
 
