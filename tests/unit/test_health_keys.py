@@ -49,6 +49,19 @@ def test_keys_are_rotated_by_what_is_left() -> None:
     assert shares(keys, 3, 0.0) == pytest.approx([1 / 1.433, 0.333 / 1.433, 0.1 / 1.433], abs=0.03)
 
 
+def test_key_that_is_put_out_and_is_back_is_told_once() -> None:
+    """Not each refusal, and no 429: that one only rests."""
+    found: list[tuple[int, bool]] = []
+    keys = Keys(2, on_out=lambda key, is_out: found.append((key, is_out)))
+    told(keys, 0, [], 0.0, 429)
+    told(keys, 1, [], 0.0, 401)
+    told(keys, 1, [], 1.0, 401)
+    assert found == [(1, True)]
+    told(keys, 1, [], 400.0)
+    told(keys, 1, [], 401.0)
+    assert found == [(1, True), (1, False)]
+
+
 @pytest.mark.slow
 def test_what_is_left_grows_until_the_reset_and_own_requests_are_taken_off() -> None:
     """Half of the way to the reset half of what was missing is back."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from pathlib import Path
 
-from velox.runtime.members import labels_of, prefix_groups, upstreams_of
+from velox.policy.health.keys import Changes
+from velox.runtime.members import keys_of, labels_of, prefix_groups, upstreams_of
 from velox.settings import Settings, load
 
 FILE = """upstreams:
@@ -40,6 +43,23 @@ def test_variables_make_an_upstream_of_each_origin() -> None:
 
     assert labels_of(upstreams_of(settings, None)) == [("default", "http://a"), ("default-2", "http://b")]
     assert prefix_groups(settings) == []
+
+
+def test_key_that_its_upstream_refuses_is_told_by_its_reference() -> None:
+    """Once, and once more when it is taken again; never the key itself."""
+    (entry,) = upstreams_of(load({"OPENAI_API_KEY": "sk-secret", "VELOX_AUTH": "none"}, cores=2), None)
+    logger, log = logging.Logger("test"), io.StringIO()
+    logger.addHandler(logging.StreamHandler(log))
+    keys = keys_of(entry, Changes(), logger)
+
+    for now_s, status in ((0.0, 401), (1.0, 401), (400.0, 200), (401.0, 200)):
+        keys.begin(0, now_s)
+        keys.answered(0, status, [], now_s, now_s, 0.0)
+
+    assert log.getvalue().splitlines() == [
+        "the upstream default refuses its key env:OPENAI_API_KEY: requests get others, if it has any",
+        "the upstream default takes its key env:OPENAI_API_KEY again",
+    ]
 
 
 def test_simulator_takes_the_place_of_the_first_upstream(tmp_path: Path) -> None:

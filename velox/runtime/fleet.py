@@ -33,7 +33,7 @@ from velox.policy.route_match import RouteTable
 from velox.policy.routes import Hedge, KeyRef, ModelName, RouteEntry, Target, UpstreamEntry
 from velox.policy.split import CanarySplit, MirrorGate
 from velox.runtime.capacity import share
-from velox.runtime.members import MemberMaker
+from velox.runtime.members import MemberMaker, keys_of
 from velox.settings import Settings
 from velox.shm.upstream_table import UpstreamTable
 
@@ -185,7 +185,7 @@ class Fleet:
         # The state of keys is kept, whatever else of their upstream changes: a key rests as long as the upstream asked.
         keys = {
             (entry.name, entry.keys): self._keys.get((entry.name, entry.keys))
-            or Keys(len(entry.keys), changes=self._maker.changes)
+            or keys_of(entry, self._maker.changes, self._maker.logger)
             for entry in upstreams
             if _rotates(entry)
         }

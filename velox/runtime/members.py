@@ -44,7 +44,7 @@ from velox.types import Origin
 if TYPE_CHECKING:
     from velox.gateway.lanes import Lanes
 
-__all__ = ["MemberMaker", "dial_targets", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
+__all__ = ["MemberMaker", "dial_targets", "keys_of", "labels_of", "member_upkeep", "prefix_groups", "upstreams_of"]
 
 
 def upstreams_of(settings: Settings, sim_origin: str | None) -> tuple[UpstreamEntry, ...]:
@@ -63,6 +63,19 @@ def labels_of(upstreams: tuple[UpstreamEntry, ...]) -> list[Label]:
 def prefix_groups(settings: Settings) -> list[str]:
     """Return the routes that choose by prompts: they have a table of them in that memory."""
     return [route.name for route in settings.routes if route.balance == "prefix"]
+
+
+def keys_of(entry: UpstreamEntry, changes: Changes, logger: logging.Logger) -> Keys:
+    """Return the state of the keys of an upstream. The log has those that it refuses: its clients can't mend it."""
+
+    def on_out(key: int, is_out: bool) -> None:
+        if is_out:
+            text = "the upstream %s refuses its key %s: requests get others, if it has any"
+            logger.warning(text, entry.name, entry.keys[key])
+        else:
+            logger.info("the upstream %s takes its key %s again", entry.name, entry.keys[key])
+
+    return Keys(len(entry.keys), changes=changes, on_out=on_out)
 
 
 def dial_targets(settings: Settings, entry: UpstreamEntry, origin: Origin) -> tuple[DialTarget, DialTarget]:

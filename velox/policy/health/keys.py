@@ -24,7 +24,7 @@ seconds or milliseconds. The same without a unit (x-ratelimit-remaining) is abou
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -127,11 +127,17 @@ class _Key:
 class Keys:
     """The keys of one upstream in one worker, from 0. All times are monotonic seconds and never decrease."""
 
-    __slots__ = ("_keys", "changes")
+    __slots__ = ("_keys", "_on_out", "changes")
 
-    def __init__(self, n: int, *, changes: Changes | None = None) -> None:
-        """n: how many there are, 1 or more; an upstream without keys has no Keys. changes: where refusals are noted."""
+    def __init__(
+        self, n: int, *, changes: Changes | None = None, on_out: Callable[[int, bool], None] | None = None
+    ) -> None:
+        """n: how many there are, 1 or more; an upstream without keys has no Keys. changes: where refusals are noted.
+
+        on_out: told which key was put out (True), or is back (False).
+        """
         self.changes: Final = changes or Changes()
+        self._on_out: Final = on_out
         assert n > 0, "an upstream without keys has no Keys"
         self._keys: Final = tuple(_Key() for _ in range(n))
 
@@ -195,6 +201,7 @@ class Keys:
         began_s: as given to begin(). unix_s: the time of day. random: in [0, 1).
         """
         found = self._keys[key]
+        was_out = found.breaker.is_open
         if status == 429:
             found.breaker.gave_up(began_s)
             rest_s = rest_s_of(headers, unix_s)
@@ -215,6 +222,8 @@ class Keys:
         else:
             found.n_refused = 0
             found.breaker.succeeded(began_s)
+        if found.breaker.is_open != was_out and self._on_out is not None:
+            self._on_out(key, not was_out)
         if len(self._keys) > 1:
             quota = quota_of(headers, unix_s)
             found.requests.update(quota.requests, now_s)
