@@ -436,6 +436,18 @@ def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_
     assert house.remaining() == {"tpm/limits[0]/a/": 1000, "tpm/limits[1]//": 5000}
 
 
+def test_message_names_what_a_key_has_of_its_own_as_that() -> None:
+    """The setting for all keys is not what would have to be changed; of a rate that the key has not, it is."""
+    house = House(rule(Scope.KEY, "VELOX_KEY", rpm=60, concurrency=1, of_key=True))
+    caller = replace(ALICE, rates=Rates(rpm=30, burst=2))
+    kept = house.admit(caller)
+
+    assert "(VELOX_KEY_CONCURRENCY)" in house.refuses(caller).message
+    kept.settle(None, sent=True, pays=True)
+    house.admit(caller).settle(None, sent=True, pays=True)
+    assert "(rpm of the key)" in house.refuses(caller).message
+
+
 def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:
     """A key's name is for the operator."""
     whose_limits = ("the gateway's", "this key's", "this model's", "this key's", "this team's", "this user's")

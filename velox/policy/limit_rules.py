@@ -34,7 +34,7 @@ class LimitRule:
 
     name: as messages call it: "VELOX_RATE_LIMIT", "VELOX_KEY", "limits[2]" (see `called`). rates: bursts filled in.
     keys: names of callers; none: every one. models: patterns, as a key's; none: every model, and requests without one.
-    of_key: every key may have its own rates instead of these (VELOX_KEY_RPM and the like).
+    of_key: every key may have its own rates instead of these (VELOX_KEY_RPM and the like). own: those that it has.
     """
 
     name: str
@@ -43,6 +43,7 @@ class LimitRule:
     keys: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     of_key: bool = False
+    own: Rates = field(default=NO_RATES, compare=False)
     where: str = field(default="", compare=False)
     # Where `keys` stands, for a problem.
     keys_where: str = field(default="", compare=False)
@@ -59,7 +60,12 @@ class LimitRule:
 
 
 def called(rule: LimitRule, rate: str) -> str:
-    """Return what a message calls one rate of a rule: "VELOX_KEY_RPM", "limits[2].tpm". rate: a field of Rates."""
+    """Return what a message calls one rate of a rule: a field of Rates.
+
+    "VELOX_KEY_RPM"; "rpm of the key" where it has its own; "limits[2].tpm".
+    """
+    if getattr(rule.own, rate):
+        return f"{rate} of the key"
     return f"{rule.name}_{rate.upper()}" if rule.name.startswith("VELOX_") else f"{rule.name}.{rate}"
 
 
@@ -71,7 +77,7 @@ def rules_of(caller: Caller, rules: Iterable[LimitRule]) -> tuple[LimitRule, ...
     found = [LimitRule(name, scope, rates) for name, scope, rates in _own(caller) if rates != NO_RATES]
     for rule in rules:
         if rule.of_key:
-            rule = replace(rule, rates=caller.rates.over(rule.rates))
+            rule = replace(rule, rates=caller.rates.over(rule.rates), own=caller.rates)
         if (rule.scope is Scope.TEAM and not caller.team) or (rule.scope is Scope.USER and not caller.user):
             continue
         if rule.rates != NO_RATES and (not rule.keys or caller.name in rule.keys):
