@@ -227,7 +227,7 @@ BAD = {
     f"{{{A}, keys: ['env:']}}": ["keys: expected env:NAME or file:PATH"],
     f"{{{A}, keys: ['file:']}}": ["keys: expected env:NAME or file:PATH"],
     f"{{{A}, keys: [env:NOT_SET]}}": ["keys: expected a key in the variable NOT_SET, which is not set"],
-    f"{{{A}, keys: [env:EMPTY_KEY]}}": ["keys: expected a key in the variable EMPTY_KEY, which is not set"],
+    f"{{{A}, keys: [env:EMPTY_KEY]}}": ["keys: expected a key in the variable EMPTY_KEY, which is empty"],
     f"{{{A}, keys: [env:skprojverysecret]}}": ["keys: expected a key in the variable that is named here, which is"],
     f"{{{A}, keys: [env:BAD_KEY]}}": ["keys: in the variable BAD_KEY, expected visible ASCII characters only"],
     f"{{{A}, keys: [env:OPENAI_API_KEY, env:OPENAI_API_KEY]}}": ["keys: expected each value once"],

@@ -318,7 +318,9 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> Secret:
     shown = name if _USUAL_NAME.fullmatch(name) else "that is named here"
     text = environ.get(name, "")
     if not text:
-        raise ValueError(f"expected a key in the variable {shown}, which is not set")
+        raise ValueError(
+            f"expected a key in the variable {shown}, which is {'empty' if name in environ else 'not set'}"
+        )
     try:
         return parse.secret(text)
     except ValueError as exc:
