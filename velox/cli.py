@@ -252,7 +252,8 @@ def _explain(settings: Settings, arguments: argparse.Namespace) -> int:
             print("velox check: --key is the name of a key, and no key has this one", file=sys.stderr)
             return 2
     given = {"path": arguments.path} if arguments.path else {}
-    is_forwarded, lines = explain(settings, Question(arguments.model, headers=headers, key=key, **given))
+    asked = Question(arguments.model, headers=headers, key=key, now_s=int(time.time()), **given)
+    is_forwarded, lines = explain(settings, asked)
     print("\n".join(lines))
     return 0 if is_forwarded else 1
 

@@ -223,6 +223,10 @@ class KeyEntry:
         """Return how logs and limits call its holder: by the start of the digest where it has no name."""
         return self.name or self.digest[:4].hex()
 
+    def has_expired(self, now_s: float) -> bool:
+        """True where it is no key any more at a Unix time."""
+        return self.expires_s is not None and self.expires_s <= now_s
+
 
 @dataclass(frozen=True, slots=True)
 class Address:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from velox.build import VERSION
@@ -81,6 +83,21 @@ def test_check_warns_of_an_origin_that_doubles_the_v1_of_paths(
         " or, where clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/models"
     )
     assert (warning in capsys.readouterr().out.splitlines()) is is_told
+
+
+def test_check_tells_of_keys_that_have_expired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever asks about a request with one is told what its client gets."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(
+        "api_keys:\n  - {name: old, key: a, expires: 2020-01-31}\n  - {name: new, key: b, expires: 9999-01-31}\n"
+    )
+    environ = {"VELOX_CONFIG": str(file)}
+
+    assert main(["check"], environ) == 0
+    assert f"WARNING: expired, so clients with it get 401: 1 of the keys: old ({file}:2)\n" in capsys.readouterr().out
+    assert main(["check", "--model", "gpt-4o", "--key", "old"], environ) == 1
+    assert capsys.readouterr().out.endswith("\nrefused with 401 auth_invalid: the key has expired\n")
+    assert main(["check", "--model", "gpt-4o", "--key", "new"], environ) == 0
 
 
 def test_check_says_what_a_worker_can_need_at_most(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,8 +38,8 @@ def check_lines(
 ) -> list[str]:
     """Return the lines.
 
-    environment: where clouds' own variables stand. shows_all: with the settings that are as by default. now_s: for the
-    prices; None: not these.
+    environment: where clouds' own variables stand. shows_all: with the settings that are as by default. now_s: Unix
+    time, for the prices and for keys that have expired; None: not these.
     """
     return [
         *_setting_lines(settings, shows_all=shows_all),
@@ -53,7 +53,7 @@ def check_lines(
         *limit_lines(settings),
         *budget_lines(settings),
         *(check_price_lines(settings, now_s) if now_s is not None else ()),
-        *(f"WARNING: {text}" for text in _warnings(settings)),
+        *(f"WARNING: {text}" for text in _warnings(settings, now_s)),
         *_objects(settings),
         _access(settings),
     ]
@@ -104,7 +104,7 @@ def _tls(settings: Settings) -> Iterator[str]:
         yield f"clients are shown a certificate that is valid until {found.not_after}{client}"
 
 
-def _warnings(settings: Settings) -> Iterator[str]:
+def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     limit = open_files_limit()
     wanted, plan = share(settings.max_connections, settings.workers, 0), descriptors_of(settings, 0, limit)
     if plan.clients < wanted:
@@ -123,6 +123,11 @@ def _warnings(settings: Settings) -> Iterator[str]:
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
+    # Managed keys expire all the time: `velox key list` shows when.
+    over = [key for key in settings.api_keys if not key.is_managed and now_s is not None and key.has_expired(now_s)]
+    if over:
+        shown = ", ".join(f"{key.caller_name} ({key.where})" for key in over[:5])
+        yield f"expired, so clients with it get 401: {len(over)} of the keys: {shown}"
 
 
 def _access(settings: Settings) -> str:

@@ -57,12 +57,16 @@ def read_headers(texts: Iterable[str]) -> Headers:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request to be explained. model: None: it names none. key: that it comes with; None: any that may be used."""
+    """A request to be explained. model: None: it names none. key: that it comes with; None: any that may be used.
+
+    now_s: Unix time: a key that has expired by then lets nobody in.
+    """
 
     model: str | None = None
     path: str = _CHAT
     headers: Headers = field(default_factory=list)
     key: KeyEntry | None = None
+    now_s: int = 0
 
 
 def entry_of_name(settings: Settings, name: str) -> KeyEntry | None:
@@ -89,7 +93,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     weights = {entry.name: entry.weight for entry in settings.upstreams}
     names = {entry.caller_name for entry in settings.api_keys}
     lines = [_caller_line(settings, asked.key), f"endpoint {facts.route.name.lower()}: {method} {asked.path}"]
-    error = _refused_at_once(settings, caller, head, asked.model)
+    error = _expired(asked) or _refused_at_once(settings, caller, head, asked.model)
     if error is None:
         lines += [*_passed(found.passed, names), *_taken(found, weights)]
         error = _without_way(found, asked.model)
@@ -105,6 +109,12 @@ def _caller_line(settings: Settings, key: KeyEntry | None) -> str:
     place = f" ({key.where})" if key.where else ""
     models = f": models {', '.join(key.models)}" if key.models else ""
     return f"caller {key.caller_name}{place}{models}"
+
+
+def _expired(asked: Question) -> VeloxError | None:
+    if asked.key is None or not asked.key.has_expired(asked.now_s):
+        return None
+    return VeloxError(Reason.AUTH_INVALID, "the key has expired")
 
 
 def _refused_at_once(settings: Settings, caller: Caller, head: RequestHead, model: str | None) -> VeloxError | None:
