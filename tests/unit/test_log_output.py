@@ -42,6 +42,19 @@ def test_descriptor_of_a_file_appends(tmp_path: Path) -> None:
     assert path.read_bytes() == b"1\n2\n3\n"
 
 
+def test_file_of_a_script_keeps_what_was_said_when_the_script_says_more(tmp_path: Path) -> None:
+    """As in `{ echo begin; velox serve; echo done; } > log`: the shell's own descriptor has not moved by our lines."""
+    path = tmp_path / "log"
+    shared = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(shared, b"begin\n")
+    own = own_descriptor(shared)
+    assert LogOutput(own).write(LINE)
+    os.close(own)
+    os.write(shared, b"done\n")
+    os.close(shared)
+    assert path.read_bytes() == b"begin\n" + LINE + b"done\n"
+
+
 def test_descriptor_of_a_terminal_does_not_block() -> None:
     """Ctrl-S at it stops the log and nothing else."""
     ours, theirs = pty.openpty()

@@ -11,6 +11,7 @@ to keep or to drop.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import select
@@ -26,11 +27,16 @@ ATOMIC_BYTES: Final = 4096
 
 
 def own_descriptor(shared: int) -> int:
-    """Return a new descriptor of what `shared` is open on, for LogOutput. Whoever else has that one notices nothing.
+    """Return a new descriptor of what `shared` is open on, for LogOutput.
 
-    Opened anew it does not block, and appends to a file, whose other writers keep places of their own.
+    Opened anew it does not block, and whoever else has that one notices nothing. A file never blocks: it stays as it
+    was opened, but all append to it from now on. A shell that says more after us (`{ velox serve; echo done; } > log`)
+    has the place where it began, and would write over what we say.
     """
-    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    if stat.S_ISREG(os.fstat(shared).st_mode):
+        fcntl.fcntl(shared, fcntl.F_SETFL, fcntl.fcntl(shared, fcntl.F_GETFL) | os.O_APPEND)
+        return os.dup(shared)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         return os.open(f"/proc/self/fd/{shared}", flags)
     except OSError:
@@ -42,10 +48,11 @@ class LogOutput:
 
     def __init__(self, descriptor: int) -> None:
         self._fd: Final = descriptor
-        self._is_socket: Final = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        mode = os.fstat(descriptor).st_mode
+        self._is_socket: Final = stat.S_ISSOCK(mode)
         self._room: Final = select.poll()
         self._room.register(descriptor, select.POLLOUT)
-        self._must_ask: Final = os.get_blocking(descriptor)
+        self._must_ask: Final = os.get_blocking(descriptor) and not stat.S_ISREG(mode)
         self._rest = b""  # of a line that was begun
 
     def write(self, lines: bytes = b"") -> bool:
