@@ -112,6 +112,18 @@ def test_response_plain_has_output_text() -> None:
     with_sdk(TALK, talk)
 
 
+def test_response_tokens_are_counted_as_its_usage_does() -> None:
+    """Before it is asked for."""
+
+    async def talk(sdk: openai.AsyncOpenAI) -> None:
+        counted = await sdk.responses.input_tokens.count(model="velox-sim", input="Why?", instructions="Be brief.")
+        response = await sdk.responses.create(model="velox-sim", input="Why?", instructions="Be brief.")
+        assert response.usage is not None
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", response.usage.input_tokens)
+
+    with_sdk(FAST, talk)
+
+
 def test_response_stream_has_every_event_in_order() -> None:
     """A streamed response has the events of the API in their order, numbered from 0 without a gap."""
 

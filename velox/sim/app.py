@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import partial
@@ -53,6 +53,12 @@ _MESSAGES: Final = b"/messages"
 _DEPLOYMENT: Final = re.compile(rb"/openai/deployments/[^/]+/")
 _COUNT: Final = b"/messages/count_tokens"
 _MESSAGE_PROMPTS: Final = ("system", "messages")
+_RESPONSE_PROMPTS: Final = ("instructions", "input")
+# Where tokens are counted: the fields with the prompt, and what the answer has beside them.
+_COUNTS: Final[Mapping[bytes, tuple[Sequence[str], Mapping[str, str]]]] = {
+    _COUNT: (_MESSAGE_PROMPTS, {}),
+    b"/responses/input_tokens": (_RESPONSE_PROMPTS, {"object": "response.input_tokens"}),
+}
 _GEMINI_ACTIONS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 _MODEL_CREATED: Final = 1_700_000_000  # Unix seconds; any constant will do
 
@@ -101,7 +107,7 @@ class Simulator:
                 ChatWriter(text), ("messages",), ("max_completion_tokens", "max_tokens"), WishedChat()
             ),
             b"/responses": _TextRoute(
-                ResponseWriter(text), ("instructions", "input"), ("max_output_tokens",), WishedResponses(), "responses"
+                ResponseWriter(text), _RESPONSE_PROMPTS, ("max_output_tokens",), WishedResponses(), "responses"
             ),
             b"/completions": _TextRoute(CompletionWriter(text), ("prompt",), ("max_tokens",)),
             _MESSAGES: _TextRoute(MessageWriter(text), _MESSAGE_PROMPTS, ("max_tokens",), WishedMessages(), "messages"),
@@ -187,7 +193,8 @@ class Simulator:
         short = b"/" + rest if has_v1 else _DEPLOYMENT.sub(b"/", path)
         is_model = short == _MODELS or short.startswith(_MODELS + b"/")
         is_operations = path in (_HEALTH, _METRICS)
-        if not is_model and short not in (_EMBEDDINGS, _COUNT) and short not in self._texts and not is_operations:
+        is_known = short in self._texts or short == _EMBEDDINGS or short in _COUNTS
+        if not is_known and not is_model and not is_operations:
             raise RefusalError(404, f"Invalid URL ({_shown(method)} {_shown(path)})")
         allowed = _GET if is_model or is_operations else (b"POST",)
         if method not in allowed:
@@ -207,10 +214,11 @@ class Simulator:
             vectors = self._embeddings.whole(request)
             n_prompt = count_prompt_tokens(request.fields.get("input"))
             return Whole(200, self._headers(_JSON, now), vectors, 1, self._planner.next(n_prompt, n_prompt))
-        if short == _COUNT:
+        if short in _COUNTS:
+            prompts, more = _COUNTS[short]
             fields = read_request(body).fields
-            n_prompt = count_prompt_tokens(*(fields.get(name) for name in _MESSAGE_PROMPTS))
-            return Whole(200, self._headers(_JSON, now), orjson.dumps({"input_tokens": n_prompt}))
+            n_prompt = count_prompt_tokens(*(fields.get(name) for name in prompts))
+            return Whole(200, self._headers(_JSON, now), orjson.dumps({**more, "input_tokens": n_prompt}))
         return self._text(self._texts[short], read_request(body), now)
 
     def _fail_at_random(self) -> None:
