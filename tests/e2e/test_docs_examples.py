@@ -52,9 +52,10 @@ def run(words: list[str], folder: Path, env: dict[str, str] | None = None) -> su
     return done
 
 
-def test_python_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sdk", ["openai", "anthropic"])
+def test_python_snippet_prints_an_answer(velox: VeloxProcess, tmp_path: Path, sdk: str) -> None:
     """The snippet streams some text through `velox serve --sim`."""
-    (snippet,) = blocks(README, "python")
+    (snippet,) = [each for each in blocks(README, "python") if f"from {sdk} import" in each]
 
     done = run([sys.executable, "-c", aimed(snippet, velox)], tmp_path)
 
