@@ -278,6 +278,15 @@ def test_index_page_shows_commands_for_the_host_that_was_asked() -> None:
     assert b"go tool pprof -top 'http://127.0.0.1:6061/debug/pprof/profile?seconds=10'" in page
 
 
+def test_index_page_leads_to_what_the_listener_serves() -> None:
+    """Whoever opens it first finds the API there, too."""
+    page = index_page(AdminRequest("GET", "/", "", "localhost", {}), with_profiles=False).body
+
+    assert page is not None
+    for path in (b"/metrics", b"/healthz", b"/readyz", b"/api/v1/openapi.json"):
+        assert b'href="%s"' % path in page
+
+
 def test_credentials_that_fail_are_told_and_stop_nothing() -> None:
     state = readiness([GOOD], draining=False, credentials=[CredentialProblem("aws", "no <role>", 1)])
 
