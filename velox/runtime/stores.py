@@ -24,6 +24,8 @@ def record_store(settings: Settings, *, is_reader: bool = False, is_own: bool = 
     if settings.ledger_database is None:
         from velox.ledger.sqlite import SqliteStore
 
+        if is_reader:
+            _must_have_records(folder)
         return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader)
     from velox.ledger.postgres import PostgresStore
 
@@ -48,6 +50,16 @@ def _folder(settings: Settings) -> Path:
     if settings.ledger is None:
         raise StoreError("nothing is recorded: VELOX_LEDGER names no folder; where a file does, give --config")
     return Path(settings.ledger)
+
+
+def _must_have_records(folder: Path) -> None:
+    """Raise StoreError where no gateway has begun to write: of a file that is not there SQLite does not say more."""
+    try:
+        (folder / "ledger.db").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(f"no gateway has recorded anything yet in {folder} (VELOX_LEDGER)") from None
+    except OSError:
+        return  # it is there; SQLite says what is wrong with it
 
 
 def _gateway(folder: Path) -> str:

@@ -126,9 +126,13 @@ def test_flags_and_negative_amounts() -> None:
 
 
 def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the exit code 1."""
-    assert main(["usage"], {"VELOX_LEDGER": str(tmp_path / "nowhere"), "VELOX_AUTH": "none"}) == 1
-    assert "nowhere/ledger.db: unable to open" in capsys.readouterr().err
+    """With the exit code 1. So is one that is empty: nobody has served with it."""
+    (tmp_path / "file").touch()
+    for name in ("nowhere", "", "file"):
+        folder = tmp_path / name
+        assert main(["usage"], {"VELOX_LEDGER": str(folder), "VELOX_AUTH": "none"}) == 1
+        told = f"velox usage: no gateway has recorded anything yet in {folder} (VELOX_LEDGER)\n"
+        assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("by", ["", "key", "team,model", "day"])
