@@ -100,6 +100,13 @@ def test_check_tells_of_keys_that_have_expired(tmp_path: Path, capsys: pytest.Ca
     assert main(["check", "--model", "gpt-4o", "--key", "new"], environ) == 0
 
 
+@pytest.mark.parametrize("text", ["on", "yes"])
+def test_switch_without_what_it_needs_is_shown_as_it_was_written(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as the program has it: nobody finds `true` in a file that says `on`."""
+    assert main(["check"], {"VELOX_MANAGED_KEYS": text}) == 2
+    assert f"VELOX_MANAGED_KEYS is '{text}': expected VELOX_LEDGER with it" in capsys.readouterr().err
+
+
 def test_check_says_what_a_worker_can_need_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     """Memory and connections, from the settings and this machine's limit on open files."""
     assert main(["check"], {"VELOX_MAX_CONNECTIONS": "100", "VELOX_WORKERS": "1"}) == 0

@@ -115,7 +115,7 @@ def contradictions(values: Mapping[str, Any], given: Mapping[str, Given]) -> Ite
     yield from _budgets(values)
     if values.get("managed_keys") and values.get("ledger") is None:
         expected = "expected VELOX_LEDGER with it: the folder that such keys are kept in"
-        yield Problem("VELOX_MANAGED_KEYS", "'true'", expected)
+        yield given["VELOX_MANAGED_KEYS"].problem(expected)
     if values.get("ledger_database") is not None and values.get("ledger") is None:
         expected = "expected VELOX_LEDGER with it: the folder in which records wait for the database"
         yield Problem("VELOX_LEDGER_DATABASE", "", expected)
