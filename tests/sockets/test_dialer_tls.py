@@ -77,6 +77,24 @@ async def talk(dialer: Dialer) -> None:
 # -- whom it trusts ------------------------------------------------------------------------------------------
 
 
+def test_server_of_plain_http_is_told_from_one_whose_tls_fails(ca_file: str) -> None:
+    """An origin with https:// that should be http:// is a frequent mistake; OpenSSL's words lead to versions of TLS."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            dialer = dialer_to(local(server.sockets[0].getsockname()[1]), context=upstream_context("auto", ca_file))
+            message = await failure_of(dialer)
+        assert message.startswith("no TLS with the upstream: ")
+        assert message.endswith(": what it sent is no TLS, as from a server of plain HTTP")
+
+    run(scenario())
+
+
 def test_certificate_that_is_right_is_trusted(authority: trustme.CA, ca_file: str) -> None:
     """With TLS 1.3, and the address noted."""
 

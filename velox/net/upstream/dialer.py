@@ -261,12 +261,18 @@ class _AlpnChooser(asyncio.BufferedProtocol):
         raise AssertionError("the chosen protocol has the transport since connection_made")
 
 
+# What OpenSSL says of bytes that are no record of TLS: an answer of HTTP, most of all. The second is OpenSSL 3.2's.
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"})
+
+
 def _words(exc: BaseException) -> str:
     """Say what failed without addresses of ours: the system's own text."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verification failed: {exc.verify_message}"
     if isinstance(exc, TimeoutError) and not exc.strerror:
         return "time-out"
+    if isinstance(exc, ssl.SSLError) and exc.reason in _NO_TLS:
+        return f"{exc.reason}: what it sent is no TLS, as from a server of plain HTTP"
     if isinstance(exc, ssl.SSLError):
         return exc.reason or type(exc).__name__
     if isinstance(exc, OSError) and exc.errno and exc.errno > 0:
