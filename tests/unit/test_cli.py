@@ -100,6 +100,20 @@ def test_check_tells_of_keys_that_have_expired(tmp_path: Path, capsys: pytest.Ca
     assert main(["check", "--model", "gpt-4o", "--key", "new"], environ) == 0
 
 
+def test_check_warns_of_a_ledger_that_this_user_can_not_keep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another one may: check is run by hand, and the gateway by its own user. Nothing is made."""
+    (tmp_path / "file").touch()
+    for name in ("file", "file/in/it"):
+        assert main(["check"], {"VELOX_LEDGER": str(tmp_path / name)}) == 0
+        told = f"WARNING: this user can't keep records in VELOX_LEDGER: {tmp_path / 'file'} is no folder"
+        assert told in capsys.readouterr().out.splitlines()
+    assert main(["check"], {"VELOX_LEDGER": str(tmp_path / "new/ledger")}) == 0
+    assert "can't keep records" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("text", ["on", "yes"])
 def test_switch_without_what_it_needs_is_shown_as_it_was_written(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Not as the program has it: nobody finds `true` in a file that says `on`."""

@@ -20,6 +20,7 @@ from velox.runtime.capacity import (
     raise_open_files,
     share,
 )
+from velox.runtime.ledger_folder import folder_problem
 from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
@@ -123,6 +124,10 @@ def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"
+    if settings.ledger is not None:
+        problem = folder_problem(settings.ledger)
+        if problem:
+            yield f"this user can't keep records in VELOX_LEDGER: {problem}"
     # Managed keys expire all the time: `velox key list` shows when.
     over = [key for key in settings.api_keys if not key.is_managed and now_s is not None and key.has_expired(now_s)]
     if over:

@@ -13,7 +13,7 @@ from typing import Final, Self
 from velox.settings import Settings
 from velox.shm.record_ring import RECORD_BYTES, RecordRing, RingError
 
-__all__ = ["LedgerFolder"]
+__all__ = ["LedgerFolder", "folder_problem"]
 
 
 class LedgerFolder:
@@ -62,3 +62,13 @@ class LedgerFolder:
     def release(self) -> None:
         """Let another gateway have the folder, as soon as all processes that were forked are gone, too."""
         os.close(self._lock)
+
+
+def folder_problem(path: str) -> str:
+    """Return why this user could not keep a ledger's folder there, "" if nothing is against it. Makes nothing."""
+    place = Path(path).absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        return f"{place} is no folder"
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to"
