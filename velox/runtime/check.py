@@ -24,8 +24,8 @@ from velox.runtime.ledger_folder import folder_problem
 from velox.runtime.priced import check_price_lines
 from velox.runtime.sign_in import sign_in_lines
 from velox.settings import Settings
+from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError, read_certificate
-from velox.settings.provider_fields import doubled_base
 from velox.settings.show import budget_lines, effective, is_keyless, limit_lines, route_lines, upstream_lines
 
 __all__ = ["check_lines"]
@@ -116,11 +116,7 @@ def _warnings(settings: Settings, now_s: int | None) -> Iterator[str]:
     is_open = not all(address.is_loopback for address in settings.listen)
     if is_open and settings.tls_cert_file is None and settings.asks_for_keys:
         yield "clients on other machines send their keys without TLS (VELOX_TLS_CERT)"
-    if settings.unusable_variables:
-        yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
-    doubled = doubled_base(settings.upstreams, settings.upstream_warmup_path)
-    if doubled:
-        yield doubled
+    yield from advice(settings)
     own = [entry.name for entry in settings.upstreams if is_keyless(entry)]
     if settings.asks_for_keys and own:
         yield f"no key of their own, so clients' requests go up without a credential: {', '.join(own[:5])}"

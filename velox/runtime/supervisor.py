@@ -50,8 +50,8 @@ from velox.runtime.reload import ConfigSource, Reload
 from velox.runtime.watchdog import ADMIN_STUCK_AFTER_S, KEEPER_STUCK_AFTER_S, Watchdog
 from velox.runtime.worker import WorkerContext
 from velox.settings import Settings
+from velox.settings.advice import advice
 from velox.settings.certificates import CertificateError
-from velox.settings.provider_fields import doubled_base
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
@@ -526,11 +526,7 @@ class Supervisor:
         )
         for entry in self._settings.found_upstreams:
             self._logger.info("found %s: models %s/... go to %s", entry.where, entry.name, entry.origins[0])
-        if self._settings.unusable_variables:
-            names = ", ".join(self._settings.unusable_variables)
-            self._logger.warning("set, but not as Velox could use it: %s", names)
-        doubled = doubled_base(self._settings.upstreams, self._settings.upstream_warmup_path)
-        if doubled:
-            self._logger.warning("%s", doubled)
+        for line in advice(self._settings, sim=self._sim_origin is not None):
+            self._logger.warning("%s", line)
         if self._settings.auth == "none":
             self._logger.warning("VELOX_AUTH=none: clients need no key")

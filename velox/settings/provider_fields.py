@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from velox.policy.routes import UpstreamEntry
 from velox.providers.provider import Provider
 from velox.providers.rows import COMPATIBLE, PROVIDERS
 from velox.providers.target import missing, origin_of, parameters_of
@@ -26,17 +25,7 @@ from velox.settings.problems import unknown
 from velox.settings.tree import Section
 from velox.types import Origin, Surface
 
-__all__ = [
-    "FIELDS",
-    "PARAMETERS",
-    "Chosen",
-    "api_names",
-    "apis_of",
-    "base_problem",
-    "choose",
-    "doubled_base",
-    "first_set",
-]
+__all__ = ["FIELDS", "PARAMETERS", "Chosen", "api_names", "apis_of", "base_problem", "choose", "first_set"]
 
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
 
@@ -146,24 +135,6 @@ def base_problem(row: Provider, origin: Origin) -> str:
         return ""
     if any(f"{path.path}/".startswith(f"{last}/") for family in row.families for path in family.native.values()):
         return f"expected it without {last} at its end: the paths of {row.name} begin with that"
-    return ""
-
-
-def doubled_base(entries: Iterable[UpstreamEntry], path: str) -> str:
-    """Return what to look at where an origin ends with what a path of clients begins with; "" if none does.
-
-    path: one that the gateway itself asks for (VELOX_UPSTREAM_WARMUP_PATH). Who has clients without /v1 sets that, too.
-    """
-    first, slash, rest = path.lstrip("/").partition("/")
-    for entry in entries:
-        if PROVIDERS[entry.provider] is not COMPATIBLE:
-            continue
-        for origin in entry.origins:
-            if slash and origin.base_path.endswith(f"/{first}"):
-                return (
-                    f"upstream {entry.name} gets {path} as {origin}{path}: take /{first} off the origin; or, where"
-                    f" clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/{rest}"
-                )
     return ""
 
 
