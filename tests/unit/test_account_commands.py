@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ import pytest
 
 from velox.accounts.fields import FIELDS
 from velox.cli import main
+from velox.runtime.account_arguments import add_account_arguments
 
 PAGE = Path(__file__).parents[2] / "docs/keys.md"
 Run = Callable[..., tuple[int, str, str]]
@@ -117,6 +119,24 @@ def test_what_is_wrong_is_told_by_its_name(velox: Run, arguments: list[str], cod
     found = velox(*arguments)
     assert found[:2] == (code, "") and found[2].startswith(message)
     assert velox("audit")[1] == before
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3600", 3600), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)]
+)
+def test_grace_of_a_rotation_is_a_time(text: str, seconds: int) -> None:
+    """With a unit, as all times; a number alone is one of seconds, as it was."""
+    key = argparse.ArgumentParser()
+    others = (argparse.ArgumentParser() for _ in range(3))
+    add_account_arguments(key.add_subparsers(), *others)
+    assert key.parse_args(["rotate", "k", "--grace", text]).grace == seconds
+
+
+def test_grace_that_is_no_time_is_refused_with_what_it_may_be(velox: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """By argparse, before anything is opened."""
+    with pytest.raises(SystemExit):
+        velox("key", "rotate", "k", "--grace", "soon")
+    assert "--grace: 'soon': expected a time such as 3600, 90s, 30m, 12h or 7d\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["key", "team", "user"])

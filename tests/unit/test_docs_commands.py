@@ -122,7 +122,7 @@ RUN_BY = {
     "velox team create --id web --models 'gpt-4o*' --budget '200 usd/month'": ACCOUNTS,
     "velox key create --id shop --team web --rpm 2k": ACCOUNTS,
     "velox key update shop --tags eu,batch --clear rpm": ACCOUNTS,
-    "velox key rotate shop --grace 3600": ACCOUNTS,
+    "velox key rotate shop --grace 1h": ACCOUNTS,
     "velox key list --team web": ACCOUNTS,
     "velox audit --id shop": ACCOUNTS,
     "velox usage": LEDGER,

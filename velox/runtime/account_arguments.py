@@ -7,6 +7,7 @@ commands which need no accounts load none of that.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -45,6 +46,9 @@ _HELP: Final[Mapping[str, str]] = {
     "concurrency": "requests at a time",
 }
 
+_TIME: Final = re.compile(r"(-?[0-9]{1,9})([smhd]?)")
+_UNITS: Final[Mapping[str, int]] = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 _Parsers: TypeAlias = Any  # argparse's special object of parsers, which has no public name
 
 
@@ -63,6 +67,14 @@ def add_account_arguments(
     audit.add_argument("--limit", type=int, default=100, metavar="N", help="so many, the last first (100)")
     audit.add_argument("--json", action="store_true", help="print lines of JSON, with what was before and after")
     _add_config(audit)
+
+
+def _seconds(text: str) -> int:
+    """Read a time in whole units, such as 90s, 12h or 7d; a number alone is one of seconds. argparse names the text."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 3600, 90s, 30m, 12h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _add_config(parser: argparse.ArgumentParser, *, is_again: bool = False) -> None:
@@ -89,7 +101,7 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
                 parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only those of this {name}")
         if action == "rotate":
             parser.add_argument(
-                "--grace", type=int, default=0, metavar="SECONDS", help="accept the former one, too (0)"
+                "--grace", type=_seconds, default=0, metavar="TIME", help="accept the former one for 12h or 7d, too (0)"
             )
         parser.add_argument("--json", action="store_true", help="print JSON")
         _add_config(parser, is_again=kind != "key")
