@@ -261,6 +261,37 @@ def test_check_explains_which_route_a_request_takes(tmp_path: Path, capsys: pyte
     )
 
 
+def test_check_explains_which_budgets_count_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the settings and of the key; not those of others, and of other models."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(
+        f"ledger: {tmp_path / 'ledger'}\n"
+        "budgets:\n"
+        "  - {per: gateway, models: [gpt-*], usd: 2000, window: week}\n"
+        "  - {per: key, keys: [b], usd: 5, window: day}\n"
+        "  - {per: key, models: [o1], usd: 1, window: day}\n"
+        "api_keys:\n"
+        "  - {name: a, key: k-a, budgets: [2M tokens/24h]}\n"
+        "  - {name: b, key: k-b}\n"
+    )
+    asked = ["check", "--model", "gpt-4o"]
+
+    assert main([*asked, "--key", "a"], {"VELOX_CONFIG": str(file)}) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[lines.index("limit: none") + 1 :] == [
+        f"budget: budgets[0] per gateway, models gpt-* {file}:3",
+        "$2000.00 per week of UTC",
+        f"budget: budgets[0] of the key per key {file}:7",
+        "2000000 tokens per 1d",
+        "forwarded",
+    ]
+    assert main([*asked, "--key", "b"], {"VELOX_CONFIG": str(file)}) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("budget: ")] == [
+        "budgets[0]",
+        "budgets[1]",
+    ]
+
+
 def test_check_explains_that_nothing_takes_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, so that a script can ask; upstreams without the model are named."""
     of_file(tmp_path, UPSTREAMS + "routes:\n- {name: a, match: {models: ['*']}, to: [openai, claude]}\n")

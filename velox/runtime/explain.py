@@ -22,6 +22,7 @@ from velox.gateway.auth import caller_of
 from velox.gateway.endpoints import Routes
 from velox.gateway.permission import limited_model
 from velox.heads import Headers, RequestHead
+from velox.policy.budget_rules import own_rules, spender_of, subjects
 from velox.policy.limit_rules import rules_of
 from velox.policy.patterns import matches
 from velox.policy.route_match import Explanation, Passed, RouteTable
@@ -30,7 +31,7 @@ from velox.settings import Settings
 from velox.settings.keys import parse_key
 from velox.settings.parse import header_name, header_value
 from velox.settings.problems import on_one_line
-from velox.settings.show import rule_lines, shown_keys
+from velox.settings.show import budget_rule_lines, rule_lines, shown_keys
 from velox.types import ANYONE, NO_RATES, Caller, KeyEntry
 
 __all__ = ["Question", "entry_of_key", "entry_of_name", "explain", "read_headers"]
@@ -98,7 +99,8 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
         lines += [*_passed(found.passed, names), *_taken(found, weights)]
         error = _without_way(found, asked.model)
     if error is None:
-        lines += _limits(settings, caller, asked.key, limited_model(head, asked.model))
+        model = limited_model(head, asked.model)
+        lines += [*_limits(settings, caller, asked.key, model), *_budgets(settings, caller, asked.key, model)]
     lines.append("forwarded" if error is None else f"refused with {error.status} {error.reason.code}: {error.message}")
     return error is None, [on_one_line(line) for line in lines]
 
@@ -144,6 +146,13 @@ def _limits(settings: Settings, caller: Caller, key: KeyEntry | None, model: str
         if not rule.models or (model is not None and any(matches(pattern, model) for pattern in rule.models)):
             found.append(rule)
     return rule_lines(settings, found) or ["limit: none"]
+
+
+def _budgets(settings: Settings, caller: Caller, key: KeyEntry | None, model: str | None) -> list[str]:
+    """Say which budgets count the request. What is left of them is known only where it is spent."""
+    own = [rule if key is None else replace(rule, where=key.where) for rule in own_rules(caller)]
+    spender = spender_of(caller, model or "")
+    return budget_rule_lines(settings, [rule for rule in (*settings.budgets, *own) if subjects(rule, spender)])
 
 
 def _passed(passed: Sequence[Passed], names: set[str]) -> Iterator[str]:

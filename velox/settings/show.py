@@ -27,6 +27,7 @@ from velox.types import NO_RATES, Budget, KeyEntry, Rates, Secret, Surface
 
 __all__ = [
     "budget_lines",
+    "budget_rule_lines",
     "effective",
     "is_keyless",
     "limit_lines",
@@ -98,11 +99,7 @@ def limit_lines(settings: Settings) -> list[str]:
 
 def budget_lines(settings: Settings) -> list[str]:
     """Return a line for each budget, and for those of keys."""
-    names = {key.caller_name for key in settings.api_keys}
-    rows = [
-        (rule.name, f"per {rule.scope}{_budget_filter(rule, names)}", _amount(rule.budget), rule.where)
-        for rule in settings.budgets
-    ]
+    rows = _budget_rows(settings, settings.budgets)
     own = [key for key in settings.api_keys if key.budgets]
     for key in own[:_MOST_KEYS]:
         rows.append((f"key {key.caller_name}", "its own", ", ".join(map(_amount, key.budgets)), key.where))
@@ -110,6 +107,20 @@ def budget_lines(settings: Settings) -> list[str]:
     if len(own) > _MOST_KEYS:
         lines.append(f"budget: and {len(own) - _MOST_KEYS} more keys that have their own")
     return lines
+
+
+def budget_rule_lines(settings: Settings, rules: Iterable[BudgetRule]) -> list[str]:
+    """Return lines for these rules, none if there is none."""
+    rows = _budget_rows(settings, rules)
+    return _lines("budget", rows) if rows else []
+
+
+def _budget_rows(settings: Settings, rules: Iterable[BudgetRule]) -> list[tuple[str, str, str, str]]:
+    names = {key.caller_name for key in settings.api_keys}
+    return [
+        (rule.name, f"per {rule.scope}{_budget_filter(rule, names)}", _amount(rule.budget), rule.where)
+        for rule in rules
+    ]
 
 
 def _budget_filter(rule: BudgetRule, known: Collection[str]) -> str:
