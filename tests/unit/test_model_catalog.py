@@ -258,6 +258,14 @@ def test_many_routes_are_walked_in_steps(asker: Make) -> None:
     assert len(offers(catalog, {})) == 2000
 
 
+def test_model_has_each_of_its_names_that_the_route_takes(asker: Make) -> None:
+    """With what is stripped of it before it goes up, and without."""
+    catalog = asker('  - {name: a, match: {models: [az/*, "gpt-5*"]}, to: {upstream: openai, strip: az/}}').catalog()
+
+    assert names(catalog) == "az/gpt-4o az/gpt-5 az/gpt-5-mini gpt-5 gpt-5-mini"
+    assert catalog.offer("gpt-5", OWN, ()) == Offer("openai", "gpt-5")
+
+
 def test_names_of_an_upstream_carry_what_its_target_takes_off(asker: Make) -> None:
     """Clients ask for `az/gpt-5`; the upstream lists, and is asked for, `gpt-5`."""
     catalog = asker("  - {name: a, match: {models: [az/*]}, to: {upstream: openai, strip: az/}}").catalog()

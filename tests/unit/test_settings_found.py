@@ -34,7 +34,8 @@ def test_key_of_a_provider_makes_an_upstream_and_a_route() -> None:
     assert [str(key) for key in claude.keys] == ["env:ANTHROPIC_API_KEY"]
     assert [key.secret.reveal() for key in claude.keys] == [KEY]
     assert claude.timeouts == default.timeouts and claude.connections == 1
-    assert (route.match, route.to) == (Match(models=("anthropic/*",)), (Target("anthropic", strip="anthropic/"),))
+    assert route.match == Match(models=("anthropic/*", "claude-*"))
+    assert route.to == (Target("anthropic", strip="anthropic/"),)
     assert (rest.name, rest.to) == ("*", (Target("default"),))
 
 
@@ -102,6 +103,19 @@ def test_openai_is_found_beside_others_where_it_is_the_default() -> None:
     assert elsewhere == {"anthropic": "ANTHROPIC_API_KEY"}
 
 
+def test_names_of_a_providers_own_models_go_to_it_where_openai_is_the_default() -> None:
+    """OpenAI has none with such names; whatever somebody chose in its place may."""
+
+    def patterns(**environ: str) -> list[tuple[str, ...]]:
+        return [route.match.models for route in load({"GEMINI_API_KEY": KEY, **environ}, cores=2).routes[:-1]]
+
+    assert patterns() == [("gemini/*", "gemini-*")]
+    assert patterns(OPENAI_API_KEY=KEY) == [("openai/*",), ("gemini/*", "gemini-*")]
+    assert patterns(GROQ_API_KEY=KEY) == [("gemini/*", "gemini-*"), ("groq/*",)]
+    assert patterns(VELOX_UPSTREAM_ORIGIN="http://h") == [("gemini/*",)]
+    assert patterns(VELOX_UPSTREAM_ORIGIN="https://api.openai.com") == [("gemini/*", "gemini-*")]
+
+
 @pytest.mark.parametrize("content", ["upstreams: [{name: a, origin: http://h}]", "routes: [{name: a, to: default}]"])
 def test_file_with_upstreams_or_routes_has_only_those(content: str, tmp_path: Path) -> None:
     """What somebody wrote there is what holds."""
@@ -145,8 +159,8 @@ def test_check_warns_where_keys_of_clients_go_that_are_meant_for_a_found_provide
     assert main(["check"], {"ANTHROPIC_API_KEY": KEY, **environ}) == 0
 
     told = (
-        "WARNING: models without anthropic/ before their name go to https://api.openai.com, with the client's own key:"
-        " a file with `upstreams` has only those that it names"
+        "WARNING: models with other names than anthropic/*, claude-* go to https://api.openai.com, with the client's"
+        " own key: a file with `upstreams` has only those that it names"
     )
     assert (told in capsys.readouterr().out.splitlines()) is is_told
 

@@ -144,7 +144,7 @@ class ModelCatalog:
             if upstream is None or target.model is not None:
                 continue  # asked for one model, whatever the client calls it: any name would do
             known = (*filter(is_exact, upstream.models), *filter(upstream.has_model, listed.get(target.upstream, ())))
-            named = (target.strip + name for name in known)
+            named = (each for name in known for each in dict.fromkeys((target.strip + name, name)))
             yield from (name for name in named if any(matches(pattern, name) for pattern in open_ended))
 
 

@@ -109,6 +109,7 @@ class Provider:
     model_list: where it lists its models as OpenAI does; "": nowhere, or those of all customers.
     facts: of its models, where nothing else is known of one. key_variables: where a key is without a file.
     model_start: what model names may begin with that its paths have already.
+    own_models: patterns of the names that its own models have, as against those that it serves for others.
     sockets: it takes the WebSocket of Responses, which passes as it came.
     """
 
@@ -133,6 +134,7 @@ class Provider:
     facts: ModelFacts = UNKNOWN_MODEL
     key_variables: tuple[str, ...] = ()
     model_start: str = ""
+    own_models: tuple[str, ...] = ()
     sockets: bool = False
 
     def credential(self, key: str) -> tuple[bytes, bytes]:

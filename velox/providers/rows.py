@@ -146,6 +146,7 @@ _ANTHROPIC: Final = Provider(
     credential_prefix=b"",
     headers=_ANTHROPIC_VERSION,
     key_variables=("ANTHROPIC_API_KEY",),
+    own_models=("claude-*",),
 )
 
 
@@ -293,6 +294,7 @@ _GEMINI: Final = Provider(
     facts=ModelFacts(thinking="level"),
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     model_start="models/",
+    own_models=("gemini-*",),
 )
 
 
@@ -305,6 +307,7 @@ def _compatible(
     headers: tuple[Header, ...] = (),
     facts: ModelFacts = _COMPATIBLE_FACTS,
     model_list: str = "/v1/models",
+    own_models: tuple[str, ...] = (),
 ) -> Provider:
     """Return the row of a provider with OpenAI's API and a bearer key."""
     return Provider(
@@ -316,6 +319,7 @@ def _compatible(
         facts=facts,
         key_variables=key_variables,
         model_list=model_list,
+        own_models=own_models,
     )
 
 
@@ -336,6 +340,7 @@ _OTHERS: Final = (
             refused=("stream_options", "top_k", "user", "service_tier"),
             renamed=(("seed", "random_seed"),),
         ),
+        own_models=("mistral-*", "ministral-*", "magistral-*", "codestral-*", "devstral-*", "pixtral-*", "voxtral-*"),
     ),
     _compatible(
         *("groq", "Groq", "https://api.groq.com/openai"),
@@ -354,6 +359,7 @@ _OTHERS: Final = (
         model_list="/models",
         headers=_ANTHROPIC_VERSION,
         facts=_SWITCHED,
+        own_models=("deepseek-*",),
     ),
     _compatible(
         *("openrouter", "OpenRouter", "https://openrouter.ai/api"),
@@ -374,7 +380,8 @@ _OTHERS: Final = (
         "FIREWORKS_API_KEY",
     ),
     _compatible(
-        *("xai", "xAI", "https://api.x.ai"), _chat(_openai_paths(responses=True, embeddings=False)), "XAI_API_KEY"
+        *("xai", "xAI", "https://api.x.ai", _chat(_openai_paths(responses=True, embeddings=False)), "XAI_API_KEY"),
+        own_models=("grok-*",),
     ),
     _compatible(
         *("cerebras", "Cerebras", "https://api.cerebras.ai", _chat(_openai_paths(embeddings=False))),
@@ -385,6 +392,7 @@ _OTHERS: Final = (
         *("cohere", "Cohere (its API for OpenAI's clients)", "https://api.cohere.ai/compatibility"),
         _chat(_openai_paths()),
         *("COHERE_API_KEY", "CO_API_KEY"),
+        own_models=("command-*",),
     ),
     _compatible(
         *("zai", "Z.ai", "https://api.z.ai/api"),
@@ -393,12 +401,14 @@ _OTHERS: Final = (
         model_list="/paas/v4/models",
         headers=_ANTHROPIC_VERSION,
         facts=_SWITCHED,
+        own_models=("glm-*",),
     ),
     _compatible(
         *("perplexity", "Perplexity", "https://api.perplexity.ai"),
         _chat(_openai_paths("", embeddings=False)),
         *("PERPLEXITY_API_KEY", "PERPLEXITYAI_API_KEY"),
         model_list="",
+        own_models=("sonar", "sonar-*"),
     ),
     _compatible("ollama", "Ollama", "http://localhost:11434", _LOCAL, facts=_REASONING_FIELD),
     _compatible("vllm", "vLLM", "http://localhost:8000", _LOCAL, facts=_REASONING_FIELD),

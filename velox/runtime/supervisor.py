@@ -524,8 +524,10 @@ class Supervisor:
             "velox %s ready in %.0f ms: listening on %s, admin on %s, %d workers, upstream %s",
             *(VERSION, took_ms, self._listeners.url, admin, self._settings.workers, upstream),
         )
+        models = {route.name: route.match.models for route in self._settings.routes}
         for entry in self._settings.found_upstreams:
-            self._logger.info("found %s: models %s/... go to %s", entry.where, entry.name, entry.origins[0])
+            names = ", ".join(pattern.replace("*", "...") for pattern in models[entry.name])
+            self._logger.info("found %s: models %s go to %s", entry.where, names, entry.origins[0])
         for line in advice(self._settings, sim=self._sim_origin is not None):
             self._logger.warning("%s", line)
         if self._settings.auth == "none":

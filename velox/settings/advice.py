@@ -41,8 +41,8 @@ def _strayed_keys(settings: Settings) -> Iterator[str]:
     found, usual = settings.found_upstreams, settings.upstreams[0]
     is_chosen = settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default"
     if found and not (usual.keys or is_chosen or settings.asks_for_keys):
-        names = ", ".join(f"{entry.name}/" for entry in found)
+        names = ", ".join(pattern for route in settings.routes for pattern in route.match.models)
         yield (
-            f"models without {names} before their name go to {usual.origins[0]}, with the client's own key:"
+            f"models with other names than {names} go to {usual.origins[0]}, with the client's own key:"
             " a file with `upstreams` has only those that it names"
         )

@@ -1,9 +1,10 @@
 """Upstreams that the variables of providers make, where no file names upstreams or routes.
 
-    ANTHROPIC_API_KEY set -> the upstream `anthropic`, and a route to it for `anthropic/...`
+    ANTHROPIC_API_KEY set -> the upstream `anthropic`, and a route to it for `anthropic/...` and `claude-...`
 
-A model's name goes up without what stands before the slash. What has no such name goes where it went before: these
-stand beside the upstreams of VELOX_UPSTREAM_ORIGIN, and never in their place.
+A model's name goes up without what stands before the slash. Names that models of one provider alone have go there, too,
+where what is usual is OpenAI, which has no such models. Everything else goes where it went before: these stand beside
+the upstreams of VELOX_UPSTREAM_ORIGIN, and never in their place.
 
 Knows: the variables that the SDKs of providers and clouds read. Does not know: their values, beyond whether they can
 be used: a variable that nobody set for Velox stops nothing.
@@ -69,11 +70,13 @@ def find_providers(environ: Mapping[str, str], usual: UpstreamEntry) -> Found:
             upstreams.append(_upstream(row, names, environ, usual))
         except ValueError:
             unusable += names
-    if upstreams and usual.keys and [str(origin) for origin in usual.origins] == [OPENAI.origin]:
+    is_openai = [str(origin) for origin in usual.origins] == [OPENAI.origin]
+    if upstreams and usual.keys and is_openai:
         # Beside names such as anthropic/... people write openai/..., too.
         names = (usual.keys[0].ref.removeprefix("env:"),)
         upstreams.insert(0, replace(_upstream(OPENAI, names, environ, usual), keys=usual.keys))
-    return Found(tuple(upstreams), tuple(map(_route, upstreams)), tuple(unusable))
+    routes = tuple(_route(entry, PROVIDERS[entry.provider].own_models if is_openai else ()) for entry in upstreams)
+    return Found(tuple(upstreams), routes, tuple(unusable))
 
 
 def _names(row: Provider, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -125,6 +128,6 @@ def _key(name: str, text: str) -> KeyRef:
     return KeyRef(f"env:{name}", hashlib.sha256(secret.reveal().encode("ascii")).digest(), secret)
 
 
-def _route(entry: UpstreamEntry) -> RouteEntry:
+def _route(entry: UpstreamEntry, own_models: tuple[str, ...]) -> RouteEntry:
     start = f"{entry.name}/"
-    return RouteEntry(entry.name, Match(models=(f"{start}*",)), (Target(entry.name, strip=start),))
+    return RouteEntry(entry.name, Match(models=(f"{start}*", *own_models)), (Target(entry.name, strip=start),))

@@ -136,8 +136,8 @@ def _without_model(route: RouteEntry, upstreams: dict[str, UpstreamEntry]) -> It
         return
     for pattern in route.match.models:
         if not any(_may_have(upstream, pattern.removeprefix(strip)) for upstream, strip in unnamed):
-            kind = "model" if is_exact(pattern) else "any such model"
-            expected = f"expected an upstream in `to` that has this {kind}; all of them have `models` without it"
+            kind = "this model" if is_exact(pattern) else "any such model"
+            expected = f"expected an upstream in `to` that has {kind}; all of them have `models` without it"
             yield Problem("match.models", quoted(pattern), expected, where=route.where)
 
 
