@@ -175,6 +175,7 @@ class ScriptedUpstream:
     def __init__(self, *scripts: Sequence[Step]) -> None:
         self._scripts: Final = scripts
         self.opened_s: Final[list[float]] = []
+        self.streams: Final[list[ScriptedStream]] = []
         self.n_unsent = 0
         self.n_open = 0
         self.n_cancelled = 0
@@ -192,6 +193,7 @@ class ScriptedUpstream:
         script = self._scripts[min(len(self.opened_s), len(self._scripts) - 1)]
         self.opened_s.append(loop.time())
         stream = ScriptedStream(self, sink)
+        self.streams.append(stream)
         for step in script:
             loop.call_soon(stream.play, step)
         return stream

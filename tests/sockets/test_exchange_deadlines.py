@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.patience import PATIENCE_S
-from tests.sockets.composed import TIMEOUTS
+from tests.sockets.composed import TIMEOUTS, Stand, composed, in_order, settings_with, upstream_of
 from tests.sockets.core_attempts import (
     BODY,
     RULES,
@@ -36,6 +36,12 @@ from velox.gateway.exchange import Exchange
 from velox.gateway.intake import Gateway
 from velox.heads import ReplyHead
 from velox.types import ANYONE
+
+MESSAGES = b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}]}'
+CHAT = (
+    b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"hi"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}'
+)
 
 # -- ends in the middle of it ---------------------------------------------------------------------------
 
@@ -213,6 +219,39 @@ def test_first_byte_is_waited_for_from_the_moment_the_body_is_sent() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 await client.finished.wait()
             assert b"upstream_ttfb_timeout" in client.written
+
+    run(main)
+
+
+@pytest.mark.parametrize(("looked_s", "expected"), [(99.0, [1, 0]), (101.0, [1, 1])])
+def test_held_reply_that_comes_bit_by_bit_is_no_silent_one(looked_s: float, expected: list[int]) -> None:
+    """Its head came, and the client sees nothing before it is translated: only silence counts, as in any reply.
+
+    DeepSeek and OpenRouter send blanks while the model of a plain answer thinks. One that stops is asked for elsewhere.
+    """
+    json = (b"content-type", b"application/json")
+
+    async def main() -> None:
+        first = ScriptedUpstream([(ReplyHead.of(200, [json], None), b"\n", False)])
+        other = ScriptedUpstream(whole(200, CHAT, json))
+        timeouts = replace(TIMEOUTS, first_byte_s=20.0, idle_s=60.0)
+        upstreams = tuple(replace(upstream_of(name, timeouts=timeouts), provider="mistral") for name in "ab")
+        settings = settings_with(upstreams=upstreams, routes=(in_order("ab"),))
+        with composed(settings, {"a": Stand(first.dial), "b": Stand(other.dial)}) as made:
+            client, head = FakeClient(), request_head(path=b"/v1/messages")
+            exchange = made.gateway.submit(client, head, MESSAGES, ANYONE)
+            assert isinstance(exchange, Exchange)
+            await until(lambda: exchange.reply is not None and exchange.reply.last_s > 0.0)
+            assert exchange.reply is not None and not client.written
+            now_s = asyncio.get_running_loop().time()
+            made.gateway.sweep(now_s + 39.0)
+            exchange.reply.last_s = now_s + 40.0  # a blank came
+            made.gateway.sweep(now_s + looked_s)
+            first.streams[0].play((None, CHAT, True))
+            async with asyncio.timeout(PATIENCE_S):
+                await client.finished.wait()
+            assert status_of(client) == 200 and b'"text":"hi"' in client.written
+            assert attempts(first, other) == expected
 
     run(main)
 

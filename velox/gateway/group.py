@@ -618,9 +618,16 @@ class Attempt(ReplyListener):
             message = f"the upstream sent no reply in {limits.first_byte_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)
         host = self._host
-        waits_s = limits.first_byte_s
-        if limits.first_event_s and host is not None and host.wants_stream:
-            waits_s = limits.first_event_s
+        is_stream = host is not None and host.wants_stream
+        if self._has_head and not is_stream:
+            # It is held until it is whole, to be read or translated. What comes of it meanwhile is no silence: some
+            # upstreams send blanks while the model thinks.
+            silent_s = now_s - max(self._progress_s, reply.last_s)
+            if silent_s < limits.idle_s:
+                return None
+            message = f"the upstream sent nothing for {limits.idle_s:g} s"
+            return UpstreamFailure(Reason.UPSTREAM_IDLE_TIMEOUT, message)
+        waits_s = limits.first_event_s if is_stream and limits.first_event_s else limits.first_byte_s
         if not n_unsent and silent_s >= waits_s:
             message = f"the upstream sent no event in {waits_s:g} s"
             return UpstreamFailure(Reason.UPSTREAM_TTFB_TIMEOUT, message)

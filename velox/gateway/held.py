@@ -104,7 +104,7 @@ class HeldReply:
 
     @property
     def last_s(self) -> float:
-        """When it last brought something; of use only once it has started."""
+        """When the client's reply last had something of it; before that, of an attempt before, or 0."""
         return self._reply.last_s
 
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None:

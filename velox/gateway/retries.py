@@ -59,6 +59,7 @@ _CAUSES: Final = {
     Reason.UPSTREAM_RESET: Retry.RESET,
     Reason.UPSTREAM_TRUNCATED: Retry.RESET,  # of a stream whose head was held back
     Reason.UPSTREAM_TTFB_TIMEOUT: Retry.TIMEOUT,
+    Reason.UPSTREAM_IDLE_TIMEOUT: Retry.TIMEOUT,  # of a reply that was held back until it is whole
 }
 
 
