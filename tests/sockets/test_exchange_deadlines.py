@@ -256,6 +256,33 @@ def test_held_reply_that_comes_bit_by_bit_is_no_silent_one(looked_s: float, expe
     run(main)
 
 
+@pytest.mark.parametrize("texts", [b'"a"', b'["a","b"]'])
+def test_texts_that_go_up_as_several_calls_may_take_as_long_as_one(texts: bytes) -> None:
+    """Each call has the time to the first byte; the time to take a body is not for calls that are not answered."""
+    json = (b"content-type", b"application/json")
+
+    async def main() -> None:
+        upstream = ScriptedUpstream(SILENT)
+        timeouts = replace(TIMEOUTS, write_s=30.0, first_byte_s=60.0)
+        region = (("region", "us-east-1"),)
+        entry = replace(upstream_of("a", timeouts=timeouts, n_keys=1), provider="bedrock", parameters=region)
+        settings = settings_with(upstreams=(entry,), routes=(in_order("a"),))
+        with composed(settings, {"a": Stand(upstream.dial)}) as made:
+            client, body = FakeClient(), b'{"model":"amazon.titan-embed-text-v2:0","input":%b}' % texts
+            assert made.gateway.submit(client, request_head(path=b"/v1/embeddings"), body, ANYONE) is not None
+            await until(lambda: upstream.n_open == texts.count(b'"') // 2)
+            now_s = asyncio.get_running_loop().time()
+            made.gateway.sweep(now_s + 1.0)
+            made.gateway.sweep(now_s + 55.0)
+            for stream in upstream.streams:
+                stream.play(*whole(200, b'{"embedding":[0.5],"inputTextTokenCount":1}', json))
+            async with asyncio.timeout(PATIENCE_S):
+                await client.finished.wait()
+            assert status_of(client) == 200, client.written
+
+    run(main)
+
+
 @pytest.mark.parametrize(("stream", "sse"), [(False, False), (True, False), (False, True)])
 def test_whole_reply_has_a_limit_of_its_kind(stream: bool, sse: bool) -> None:
     """VELOX_UPSTREAM_TOTAL_TIMEOUT for a plain reply, VELOX_STREAM_TIMEOUT for a stream."""

@@ -16,13 +16,14 @@ __all__ = ["Server"]
 class Server:
     """Answers what it is asked with what a test says, after as long as it says.
 
-    status: 0: it breaks the connection. asked: when, and what.
+    status: 0: it breaks the connection. begins: the head comes at once. asked: when, and what.
     """
 
-    def __init__(self, status: int = 200, body: bytes = b"", takes_s: float = 0.01) -> None:
+    def __init__(self, status: int = 200, body: bytes = b"", takes_s: float = 0.01, *, begins: bool = False) -> None:
         self.status = status
         self.body = body
         self.takes_s = takes_s
+        self.begins: Final = begins
         self.headers: Headers = []
         self.is_busy = False  # no connection comes free
         self.asked: Final[list[tuple[float, bytes]]] = []
@@ -62,6 +63,8 @@ class Stream:
         self._server: Final = server
         self._sink: ReplySink | None = sink
         self._answer: Final = loop.call_later(server.takes_s, self._end)
+        if server.begins:
+            loop.call_soon(sink.on_reply, ReplyHead.of(server.status, server.headers, len(server.body)), b"", False)
 
     def cancel(self) -> None:
         self._answer.cancel()

@@ -407,7 +407,7 @@ class Attempt(ReplyListener):
         self._host: AttemptHost | None = None  # while it runs
         self._began_s = _NOT_BEGUN
         self._sent_s = 0.0
-        self._stream: UpstreamStream | None = None  # until it is opened, and from its end on
+        self._stream: UpstreamStream | None = None  # from its opening to its end; never of several calls
         self._retry: RetryDecision | None = None  # what follows, once the head of its reply has been refused
         self._n_unsent = 0  # of the request's body, at the last look
         self._progress_s = 0.0  # when that had last become less
@@ -470,7 +470,7 @@ class Attempt(ReplyListener):
                     reply.attach(stream)
                 finally:
                     member.pool.give_back(connection)
-                self._stream = stream
+                self._stream = stream if request.opener is None else None  # several calls have time-outs of their own
                 self._sent_s = self._progress_s = loop.time()
                 if host.client.is_write_paused:
                     reply.pause()

@@ -29,13 +29,15 @@ __all__ = ["CalledMember", "SeveralCalls"]
 _AT_ONCE: Final = 8  # arbitrary: 100 texts take as long as 13 in a row
 _MOST_CALL_BYTES: Final = 8 * 1024 * 1024
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of all answers
-_ANY: Final = 86_400.0
 _NOT_GOOD_FROM: Final = 300
 
 
 class _Timeouts(Protocol):
     @property
     def first_byte_s(self) -> float: ...
+
+    @property
+    def idle_s(self) -> float: ...
 
     @property
     def total_s(self) -> float: ...
@@ -106,8 +108,8 @@ class SeveralCalls:
 
     @property
     def n_unsent(self) -> int:
-        """How many calls are not answered: it becomes less, so the attempt is not taken for a silent one."""
-        return self._n_left
+        """Not known: each call has time-outs of its own, so nobody asks."""
+        return 0
 
     def pause(self) -> None:
         """Nothing goes to the client before all is there."""
@@ -143,11 +145,13 @@ class SeveralCalls:
 
     async def _call(self, n: int, loop: asyncio.AbstractEventLoop) -> None:
         limits = self._member.timeouts
+        # Vectors come in one piece, once they are there: an answer that has begun is late sooner than it is silent.
+        whole_s = limits.first_byte_s + limits.idle_s
         answer = await ask(
             self._member,
             self._build(self._bodies[n]),
             loop,
-            timeout_s=limits.total_s or _ANY,
+            timeout_s=min(whole_s, limits.total_s or whole_s),
             first_byte_s=limits.first_byte_s,
             max_bytes=_MOST_CALL_BYTES,
         )
