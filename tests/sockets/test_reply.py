@@ -165,6 +165,36 @@ def test_refused_head_that_is_whole_frees_its_connection() -> None:
     on_a_loop(test)
 
 
+class Over(ReplyFilter):
+    """A dialect whose streams are over before the upstream's is: at "!"."""
+
+    def feed(self, data: bytes, end: bool) -> bytes:
+        self.is_over = data.endswith(b"!")
+        return data
+
+
+@pytest.mark.parametrize(("after_s", "n_cancelled"), [(0.5, 0), (1.5, 1)])
+def test_stream_that_is_over_gets_a_moment_for_its_end(after_s: float, n_cancelled: int) -> None:
+    """Whoever has said all is not left: over HTTP/1.1 its connection would serve nobody else. One that lasts is."""
+
+    async def test(client: FakeClient) -> None:
+        reply, stream = reply_for(client, filters=[Over()]), Stream()
+        reply.attach(stream)
+        reply.on_reply(head(200, SSE), b"data: 1\n\n!", False)
+        await reply.done
+        reply.detach()
+        reply.detach()  # as one of two attempts is (hedged.py)
+        assert body_of(client) == b"data: 1\n\n!"
+        await asyncio.sleep(after_s)
+        reply.on_reply(None, b"more", False)
+        assert stream.n_cancelled == n_cancelled
+        reply.on_reply(None, b"", True)
+        await asyncio.sleep(10.0)
+        assert stream.n_cancelled == n_cancelled and b"more" not in client.written
+
+    on_a_loop(test)
+
+
 def test_redirect_is_no_matter_of_opinion() -> None:
     """F-28: a redirect is an error of its own, whatever the verdict would be."""
 

@@ -32,6 +32,8 @@ from velox.types import Dialect
 __all__ = ["Reply", "ReplyListener"]
 
 _ERRORS_FROM: Final = 400
+# How long an upstream may take to end a reply that is over: its last bytes come within a round trip.
+_END_S: Final = 1.0
 
 
 class ReplyListener(abc.ABC):
@@ -80,8 +82,8 @@ class Reply:
     """
 
     __slots__ = (
-        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_length", "_listener", "_loop"),
-        *("_may_add", "_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close"),
+        *("_chain", "_client", "_comment_s", "_fields", "_filters", "_has_body", "_leaving", "_length", "_listener"),
+        *("_loop", "_may_add", "_needs_first", "_rates", "_request", "_request_id", "_stream", "_told", "_until_close"),
         *("_watch", "_write_chunk", "bytes_in", "bytes_out", "close_code", "dialect", "done", "first_byte_ns"),
         *("is_sse", "last_s", "relay_ns", "started", "status"),
     )
@@ -116,6 +118,7 @@ class Reply:
         self._write_chunk: ChunkWriter | None = None  # while lone chunks pass unread
         self._comment_s = 0.0
         self._stream: UpstreamStream | None = None
+        self._leaving: asyncio.TimerHandle | None = None  # while the end is awaited of a stream that is over
         self._listener: ReplyListener | None = None  # while its attempt runs
         self._needs_first = False  # the listener waits for the first bytes
         self.done: asyncio.Future[None] = loop.create_future()
@@ -152,7 +155,15 @@ class Reply:
         self._listener = None  # it leads back to the exchange: a cycle, which would hold the request's body
         self._needs_first = False
         stream, self._stream = self._stream, None
-        if stream is not None:
+        if stream is None:
+            return
+        if self._chain is not None and self._chain.is_over and self.is_whole:
+            # The upstream has said all, and its stream's end is on the way: cancelled now, it would be taken for one
+            # that the client has left, and over HTTP/1.1 its connection would be lost each time.
+            self._chain = None  # it leads to the request's body
+            stream.resume()
+            self._leaving = self._loop.call_later(_END_S, stream.cancel)
+        else:
             stream.cancel()
 
     @property
@@ -169,6 +180,9 @@ class Reply:
             # hold it up, nor the end of this exchange cancel what is another's.
             self._stream = None
         if self.done.done():
+            if end and self._leaving is not None:
+                self._leaving.cancel()
+                self._leaving = None
             return
         if head is not None:
             self._on_head(head, data, end)
