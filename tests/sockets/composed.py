@@ -131,6 +131,8 @@ class Stand:
 class _Dialer:
     dial: Dial
 
+    def close(self) -> None: ...
+
 
 class _Maker(MemberMaker):
     """Makes members as a worker does, but for what stands in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -205,6 +206,22 @@ def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path,
             await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
             assert worker.gateway.n_active == 1  # the one that asks for a WebSocket
             assert worker.fleet.routing.room(1, 0, worker.loop.time()) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_nothing_is_left_of_an_upstream_that_is_gone(tmp_path: Path, servers: Two, host: str) -> None:
+    """Its pool, and what that holds, is freed without a wait for the collector; nobody looks its name up any more."""
+    a, b = servers
+    line = upstream("a", a).replace("127.0.0.1", host)
+
+    async def main() -> None:
+        with bed(tmp_path, settings_of(tmp_path, [line], TO_A)) as worker:
+            await worker.until_warm()
+            left = weakref.ref(worker.member("a").pool)
+            worker.replace(settings_of(tmp_path, [upstream("b", b)], TO_B))
+            await worker.eventually(lambda: left() is None)
 
     run(main)
 

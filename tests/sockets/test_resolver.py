@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -49,7 +51,9 @@ class Names:
 class Heard:
     """A resolver and what it told."""
 
-    def __init__(self, names: Callable[[str, int], Sequence[Place]], refresh_s: float, host: str = "a.test") -> None:
+    def __init__(
+        self, names: Callable[[str, int], Sequence[Place]], refresh_s: float | None, host: str = "a.test"
+    ) -> None:
         self.results: list[DnsResult] = []
         self.addresses: list[frozenset[str]] = []
         self._changed = asyncio.Event()
@@ -216,6 +220,45 @@ def test_refresh_asks_again_only_when_the_look_up_before_has_ended() -> None:
         names.open.set()
         await heard.wait_results(20)
         assert names.n_most == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("closed_while", ["idle", "looking"])
+def test_closed_name_is_looked_up_no_more(closed_while: str) -> None:
+    """Its upstream is gone from the configuration: nothing leads to the pool any more. Who still asks is answered."""
+
+    async def scenario() -> None:
+        names = Names([A])
+        heard = Heard(names, 0.001)
+        await heard.resolver.places()
+        if closed_while == "looking":
+            names.open.clear()
+            async with asyncio.timeout(PATIENCE_S):
+                while not names.n_running:
+                    await asyncio.sleep(0)
+        n_asked = names.n_asked
+        heard.resolver.close()
+        names.open.set()
+        await heard.wait_results(n_asked)
+        await asyncio.sleep(0.01)
+        assert names.n_asked == n_asked
+        assert await heard.resolver.places() == (A,)
+
+    run(scenario())
+
+
+def test_name_for_one_question_is_looked_up_once() -> None:
+    """Nothing is left of it when the question is answered."""
+
+    async def scenario() -> None:
+        names = Names([A])
+        heard = Heard(names, None)
+        assert await heard.resolver.places() == (A,)
+        left = weakref.ref(heard.resolver)
+        del heard
+        gc.collect()
+        assert left() is None
 
     run(scenario())
 

@@ -208,6 +208,7 @@ class MemberMaker:
             on_change=on_change,
             on_warm_failure=lambda failure: self._warn(entry.name, failure),
             on_end=self.metrics.count_connection_end,
+            on_close=dialer.close,
             upkeep=Upkeep(
                 max_age_s=settings.egress_max_age_s,
                 max_requests=settings.egress_max_requests,

@@ -28,8 +28,6 @@ __all__ = ["NetOutside"]
 _MOST_BYTES: Final = 1024 * 1024  # of an answer, of a file
 _BUFFER_BYTES: Final = 16 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
-# Names are looked up for each question anew.
-_NO_REFRESH_S: Final = 3600.0
 
 
 class NetOutside:
@@ -81,7 +79,7 @@ class NetOutside:
             host,
             port,
             self._loop,
-            refresh_s=_NO_REFRESH_S,
+            refresh_s=None,  # it is for one question
             on_result=lambda _result: None,
             on_addresses=lambda _addresses: None,
         )

@@ -97,6 +97,10 @@ class Dialer:
         connection.address = address
         return connection
 
+    def close(self) -> None:
+        """Keep the name's addresses fresh no longer."""
+        self._resolver.close()
+
     # -- the socket -----------------------------------------------------------------------------------
 
     async def _connect(self) -> tuple[socket.socket, Address]:

@@ -101,7 +101,8 @@ class UpstreamPool:
     """Connections to one upstream; the owner that connections report to.
 
     on_change: is_warm or the number of connections may have changed. on_warm_failure: a dial or a warm-up failed;
-    called once a round of failures while callers wait. on_end: a connection takes no more exchanges.
+    called once a round of failures while callers wait. on_end: a connection takes no more exchanges. on_close: there
+    are no more dials.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class UpstreamPool:
         on_change: Callable[[], None],
         on_warm_failure: Callable[[VeloxError], None],
         on_end: Callable[[ConnectionEnd], None] = lambda _cause: None,
+        on_close: Callable[[], None] = lambda: None,
         upkeep: Upkeep = _DEFAULT_UPKEEP,
     ) -> None:
         self._dial: Final = PacedDial(dial)
@@ -125,6 +127,7 @@ class UpstreamPool:
         self._on_change: Final = on_change
         self._on_warm_failure: Final = on_warm_failure
         self._on_end: Final = on_end
+        self._on_close: Final = on_close
         self._upkeep: Final = upkeep
         self._back_off: Final = BackOff(self._fill)  # delays dials that no caller waits for
         # The connections that take exchanges, and those of them that another one is to replace.
@@ -461,6 +464,7 @@ class UpstreamPool:
             connection.abort(ConnectionEnd.SHUTDOWN)
         while self._waiters.fail(_draining):
             pass
+        self._on_close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name="pool")

@@ -39,7 +39,8 @@ class Resolver:
     """One name. The first who asks waits for a look-up; from then on the last good answer is at hand.
 
     on_result: called with the result of each look-up.  on_addresses: called with the addresses of each that succeeded.
-    A host that is an address is not looked up.
+    A host that is an address is not looked up. refresh_s: from one look-up to the next; None: the first good answer
+    stays.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Resolver:
         port: int,
         loop: asyncio.AbstractEventLoop,
         *,
-        refresh_s: float,
+        refresh_s: float | None,
         on_result: Callable[[DnsResult], None],
         on_addresses: Callable[[frozenset[Address]], None],
         look_up: LookUp = _system_look_up,
@@ -62,6 +63,8 @@ class Resolver:
         self._look_up: Final = look_up
         self._places: tuple[Place, ...] = _literal(host, port)
         self._flight: asyncio.Future[None] | None = None  # done when the look-up under way has ended
+        self._timer: asyncio.TimerHandle | None = None  # to the next one
+        self._is_closed = False
         self._failure: OSError | UnicodeError = socket.gaierror(socket.EAI_AGAIN, "not looked up")
 
     def __repr__(self) -> str:
@@ -79,6 +82,12 @@ class Resolver:
             if not self._places:
                 raise self._failure
         return self._places
+
+    def close(self) -> None:
+        """Look up no more by itself. Who asks all the same gets the last good answer, or has it looked up."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()  # it leads here, and from here to the pool
 
     def _start(self) -> asyncio.Future[None]:
         self._flight = flight = self._loop.create_future()
@@ -108,9 +117,9 @@ class Resolver:
             self._on_result(DnsResult.FAILED)
         else:
             self._take(tuple(dict.fromkeys(answer)))
-        if self._places:
+        if self._places and self._refresh_s is not None and not self._is_closed:
             # Without an answer to keep fresh, the next who asks looks up.
-            self._loop.call_later(self._refresh_s, self._start)
+            self._timer = self._loop.call_later(self._refresh_s, self._start)
         flight.set_result(None)
 
     def _take(self, places: tuple[Place, ...]) -> None:
