@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, cast
 
 import pytest
@@ -15,18 +16,22 @@ from tests.sockets.composed import TIMEOUTS, Counted, Stand, member_of, routing_
 from tests.sockets.core_gateway import request_head
 from tests.unit import virtual_time
 from tests.unit.pool_server import Server
+from tests.unit.recorded_calls import CallRecords
+from velox.gateway.calls import CallLog
 from velox.gateway.member import Member
 from velox.gateway.mirror import Mirrors
 from velox.gateway.routing import Routing
 from velox.heads import ReplyHead, WebSocketOffer
+from velox.ledger.record import Flag
 from velox.net.upstream.interface import UpstreamConnection
 from velox.net.upstream.pool import UpstreamPool
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.concurrency import FixedLimit
+from velox.policy.estimate import Estimate
 from velox.policy.health.member import State
 from velox.policy.routes import ANYTHING, Mirror, RouteEntry, Target
 from velox.policy.split import MirrorGate
-from velox.types import ANYONE, BodyFields
+from velox.types import ANYONE, BodyFields, Endpoint
 
 BODY: Final = b'{"model":"m","messages":[{"role":"user","content":"model m"}]}'
 PEEK: Final = BodyFields(model="m")
@@ -157,6 +162,41 @@ def test_mirror_is_asked_for_its_own_model() -> None:
         return setup
 
     run(talk)
+
+
+OPENAIS: Final = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":9}}'
+GEMINIS: Final = b'{"candidates":[],"usageMetadata":{"promptTokenCount":5,"candidatesTokenCount":9}}'
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path", "answer"),
+    [
+        (Endpoint.CHAT, b"/v1/chat/completions", OPENAIS),
+        (Endpoint.GENERATE, b"/v1beta/models/m:generateContent", GEMINIS),
+    ],
+)
+def test_copy_is_recorded_as_its_answer_tells(tmp_path: Path, endpoint: Endpoint, path: bytes, answer: bytes) -> None:
+    """Whatever the API, and though the client takes compressed answers, as SDKs do: the copy's is read."""
+    records = CallRecords(tmp_path)
+    log = CallLog(records.writer, lambda *_: None)
+
+    async def talk() -> Setup:
+        server = Server(body=answer)
+        server.headers = [(b"content-type", b"application/json")]
+        setup = Setup(server)
+        calls = log.request(b"vx-1-1", ANYONE, endpoint, "r", PEEK, Estimate(7, 100, 0))
+        head = request_head(path=path, more=[(b"accept-encoding", b"gzip, deflate")])
+        mirror = setup.routing.way(head, PEEK.model, ANYONE).parts.mirror
+        assert mirror is not None
+        setup.mirrors.copy(mirror, setup.routing, head, PEEK, BODY, calls=calls)
+        await asyncio.sleep(1)
+        (asked,) = server.requests
+        assert [value for name, value in asked.headers if name == b"accept-encoding"] == [b"identity"]
+        return setup
+
+    run(talk)
+    (call,) = records.calls
+    assert (call.tokens.input, call.tokens.output, call.flags) == (5, 9, Flag.MIRROR)
 
 
 @pytest.mark.parametrize("status", [200, 404, 429, 503, 500, 0])

@@ -183,12 +183,14 @@ class CallLog:
 
 
 class RequestCalls:
-    """Those of one request. whose: the attempt whose reply it is; set where cost() is asked for."""
+    """Those of one request.
+
+    endpoint: that its client asked. whose: the attempt whose reply it is; set where cost() is asked for.
+    """
 
     __slots__ = (
         "_begun",
         "_caller",
-        "_endpoint",
         "_estimate",
         "_fields",
         "_hold",
@@ -196,6 +198,7 @@ class RequestCalls:
         "_number",
         "_route",
         "_writer",
+        "endpoint",
         "whose",
     )
 
@@ -217,7 +220,7 @@ class RequestCalls:
         self._writer: Final = writer
         self._number: Final = number
         self._caller: Final = caller
-        self._endpoint: Final = endpoint
+        self.endpoint: Final = endpoint
         self._route: Final = route
         self._fields: Final = fields
         self._estimate: Final = estimate
@@ -245,7 +248,7 @@ class RequestCalls:
         start = CallStart(
             self._number,
             n,
-            self._endpoint,
+            self.endpoint,
             self._fields.stream,
             wall_ns // 1000,
             _names(caller, self._route, upstream, asked, model or asked),

@@ -17,11 +17,12 @@ from velox.protocol.usage import GOOGLE_KEY, BodyUsage, DataLines, StreamUsage, 
 from velox.protocol.usage_strip import UsageStrip
 from velox.types import BodyFields, Endpoint
 
-__all__ = ["Meter", "Usage", "UsageFilter", "metered"]
+__all__ = ["Meter", "Usage", "UsageFilter", "metered", "usage_key"]
 
 # The usage of their streams is sent only if it is asked for. The streams of others always end with it.
 _ASKED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _ERRORS_FROM: Final = 400
+_KEY: Final = b'"usage"'
 # A longer one, with a picture in it, is not held: then the estimate stands.
 _MOST_ITEM_BYTES: Final = 1024 * 1024
 _NOTHING: Final = Usage(None, None, False)
@@ -48,7 +49,7 @@ class Meter(ReplyFilter):
     )
     only_reads = True
 
-    def __init__(self, *, is_stream: bool = False, key: bytes = b'"usage"', reads_tier: bool = False) -> None:
+    def __init__(self, *, is_stream: bool = False, key: bytes = _KEY, reads_tier: bool = False) -> None:
         super().__init__()
         self._key: Final = key
         self._is_stream: Final = is_stream
@@ -181,6 +182,11 @@ class UsageFilter(ReplyFilter):
         return self._strip.feed(data, end)
 
 
+def usage_key(endpoint: Endpoint) -> bytes:
+    """Return what the usage is called in replies of an endpoint."""
+    return GOOGLE_KEY if endpoint is Endpoint.GENERATE else _KEY
+
+
 def metered(
     body: bytes | bytearray | None, fields: BodyFields, endpoint: Endpoint, *, reads_tier: bool = False
 ) -> tuple[Meter, tuple[ReplyFilter, ...], bytes | bytearray | None]:
@@ -188,9 +194,6 @@ def metered(
 
     Once for an exchange, before its first attempt: a bytearray is changed in place. reads_tier: as in Meter.
     """
-    if endpoint is Endpoint.GENERATE:
-        meter = Meter(is_stream=fields.stream, key=GOOGLE_KEY, reads_tier=reads_tier)
-        return meter, (meter,), body
-    meter = Meter(is_stream=fields.stream, reads_tier=reads_tier)
+    meter = Meter(is_stream=fields.stream, key=usage_key(endpoint), reads_tier=reads_tier)
     asking = ask_for_usage(body, fields) if body and fields.stream and endpoint in _ASKED else None
     return (meter, (meter,), body) if asking is None else (meter, (meter, UsageFilter()), asking)

@@ -26,7 +26,7 @@ from velox.gateway.aside import ask_status
 from velox.gateway.calls import Copied, RequestCalls
 from velox.gateway.group import Attempt, Group
 from velox.gateway.lane_request import AnsweredHereError
-from velox.gateway.metering import Meter
+from velox.gateway.metering import Meter, usage_key
 from velox.gateway.recorder import outcome_of, outcome_of_failure
 from velox.gateway.routing import Routing
 from velox.heads import ReplyHead, RequestHead
@@ -34,7 +34,7 @@ from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
 from velox.outcomes import AttemptOutcome, Mirrored
 from velox.policy.routes import asked_model
 from velox.policy.split import MirrorGate
-from velox.types import BodyFields
+from velox.types import BodyFields, Endpoint
 
 __all__ = ["Mirrors"]
 
@@ -142,7 +142,10 @@ class Mirrors:
             if attempt is None:
                 return Mirrored.DROPPED
             try:
-                request = attempt.build(head, fields, body, to_be_read=False) if build is None else build(attempt)
+                if build is None:
+                    request = attempt.build(head, fields, body, to_be_read=calls is not None)
+                else:
+                    request = build(attempt)
             except UpstreamFailure:
                 return Mirrored.FAILED  # there are no credentials
             except (VeloxError, AnsweredHereError):
@@ -170,7 +173,9 @@ class Mirrors:
 
 async def _recorded(copy: _Copy, calls: RequestCalls, fields: BodyFields, request: UpstreamRequest) -> Mirrored:
     """Send a copy, and record it."""
-    meter = copy.meter = Meter(is_stream=fields.stream, reads_tier=True)
+    # What is translated is in another API than its client's.
+    key = usage_key(calls.endpoint if copy.attempt.translation is None else Endpoint.CHAT)
+    meter = copy.meter = Meter(is_stream=fields.stream, key=key, reads_tier=True)
     begun = calls.begin_copy(copy.attempt, copy.attempt.member.name, copy.attempt.asked(fields.model))
     try:
         return await copy.send(request)
