@@ -227,6 +227,23 @@ def test_closed_connection_is_no_reason_to_go_elsewhere() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("rules", [NO_RETRIES, RULES])
+def test_request_on_which_all_close_is_not_sent_to_all(rules: RetryRules) -> None:
+    """It may be what ends them: from the third on it is a reset, for which settings and budget are asked.
+
+    The client's SDK is not to go on with it.
+    """
+
+    async def main() -> None:
+        upstreams = [ScriptedUpstream(broken(unprocessed=Retry.STALE)) for _ in range(5)]
+        with gateway(*(each.dial for each in upstreams), rules=rules, budget=RetryBudget(0, 0.0)) as made:
+            client = await ask(made)
+        assert status_of(client) == 502 and b"x-should-retry: false" in client.written
+        assert attempts(*upstreams) == [2, 1, 0, 0, 0]
+
+    run(main)
+
+
 def test_request_reaches_the_one_that_works_past_all_that_do_not() -> None:
     """F-1: connections that can't be made cost nothing, so all upstreams that seem to work are asked."""
 

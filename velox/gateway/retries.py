@@ -5,7 +5,8 @@ Does not know: how an attempt is made (exchange.py), or the rules of each (polic
 
     the upstream surely did no work  ->  free: at the next member if there is one, else at the same; ten at most, but
                                          two where nobody else is well, unless it was refused in so many words (GOAWAY,
-                                         REFUSED_STREAM); where only a connection ended, the first at the same
+                                         REFUSED_STREAM); where only a connection ended, the first at the same, and
+                                         from the third idle one that was closed on it, it may have begun
     it may have begun                ->  counted: within VELOX_RETRIES and the budget; at the next member at once, at
                                          the same after a wait, and never there after it let a time-out pass. Where
                                          these are used up, each fallback that is left is asked once, within the budget
@@ -71,8 +72,8 @@ class RetryPolicy:
     """
 
     __slots__ = (
-        *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_on_denied", "_rules"),
-        "_terms",
+        *("_budget", "_cursor", "_deadline_s", "_has_renewed", "_n_counted", "_n_free", "_n_stale", "_on_denied"),
+        *("_rules", "_terms"),
     )
 
     def __init__(
@@ -91,6 +92,7 @@ class RetryPolicy:
         self._terms: Final = terms
         self._deadline_s: Final = deadline_s
         self._n_free = 0
+        self._n_stale = 0
         self._n_counted = 0
         self._has_renewed = False
 
@@ -99,6 +101,12 @@ class RetryPolicy:
     ) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
         self._cursor.tried(attempt, is_silent=True)
+        self._n_stale += failure.unprocessed is Retry.STALE
+        if self._n_stale > _MAX_FREE:
+            # Idle connections are not closed one after the other just as this request comes: it may be what ends their
+            # servers, and is not to go to all of them.
+            failure.should_retry = False
+            return self._counted(Retry.RESET, attempt, [], now_s)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
             hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S
