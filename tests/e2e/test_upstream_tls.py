@@ -118,6 +118,33 @@ def test_certificate_that_rotates_is_no_error(tmp_path: Path, http2: bool) -> No
                 assert len(second.calls) == 5
 
 
+def test_certificates_that_are_renewed_in_place_are_used(tmp_path: Path) -> None:
+    """Another authority on both sides, and files with the same names: without a restart, and without a signal."""
+    before, after = trustme.CA(), trustme.CA()
+    ours = tmp_path / "ours"
+
+    def issue(authority: trustme.CA) -> Certificates:
+        issued(ours, authority, authority.issue_cert("gateway.test"))
+        return Asking(*issued(tmp_path / "theirs", authority, authority.issue_cert(HERE)))
+
+    with contextlib.ExitStack() as lives:
+        first = lives.enter_context(RecordingUpstream(certificates=issue(before)))
+        files = {
+            "VELOX_UPSTREAM_CA_FILE": str(ours / "ca.pem"),
+            "VELOX_UPSTREAM_CERT_FILE": str(ours / "cert.pem"),
+            "VELOX_UPSTREAM_KEY_FILE": str(ours / "key.pem"),
+        }
+        with VeloxProcess({**first.env(), **files, "VELOX_WORKERS": "1"}) as velox:
+            assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+            lives.close()
+            certificates = issue(after)
+            velox.wait_log(lambda line: "is in use: upstreams: 1 changed" in line)
+            with RecordingUpstream(certificates=certificates, port=first.port) as second:
+                wait_warm(velox)
+                assert velox.request("POST", "/v1/chat/completions", CHAT).status == 200
+                assert len(second.calls) == 1
+
+
 @pytest.mark.fault("F-6")
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 @pytest.mark.parametrize("shown", [True, False], ids=["shown", "not shown"])

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.unit.reload_gateway import ReloadingGateway
 from velox.admin.reload import READING_S, ReloadAnswer
@@ -138,6 +139,55 @@ def test_key_that_comes_after_the_file_that_names_it_is_taken(gateway: Reloading
     gateway.settle()
     assert names(gateway) == ["a", "b"]
     assert not gateway.status.configuration_is_bad
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["upstreams", "variables"])
+def test_certificates_of_an_upstream_are_followed(tmp_path: Path, is_listed: bool) -> None:
+    """Renewed in place, certificate and key one after the other: in between they fit nothing, and the old ones stay."""
+    ca, cert, key = tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def authority_issues() -> trustme.LeafCert:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(ca))
+        return authority.issue_cert("gateway.test")
+
+    def write_certificate(leaf: trustme.LeafCert) -> None:
+        leaf.cert_chain_pems[0].write_to_path(str(cert))
+
+    def write_key(leaf: trustme.LeafCert) -> None:
+        leaf.private_key_pem.write_to_path(str(key))
+
+    first = authority_issues()
+    write_certificate(first)
+    write_key(first)
+    listed = (
+        "upstreams:\n  - {name: a, origin: https://127.0.0.1:9001,"
+        f" ca_file: {ca}, cert_file: {cert}, key_file: {key}}}\n"
+    )
+    variables = {
+        "VELOX_CONFIG": "",
+        "VELOX_UPSTREAM_ORIGIN": "https://127.0.0.1:9001",
+        "VELOX_UPSTREAM_CA_FILE": str(ca),
+        "VELOX_UPSTREAM_CERT_FILE": str(cert),
+        "VELOX_UPSTREAM_KEY_FILE": str(key),
+    }
+    gateway = ReloadingGateway(tmp_path / "velox.yaml", listed if is_listed else "", {} if is_listed else variables)
+    (before,) = gateway.reload.settings.upstreams
+
+    second = authority_issues()
+    gateway.settle()
+    (other_authority,) = gateway.reload.settings.upstreams
+    write_certificate(second)
+    gateway.settle()
+    assert gateway.status.configuration_is_bad
+    assert gateway.reload.settings.upstreams == (other_authority,)
+    write_key(second)
+    gateway.settle()
+
+    (after,) = gateway.reload.settings.upstreams
+    assert not gateway.status.configuration_is_bad
+    assert len({before, other_authority, after}) == 3
+    assert gateway.lines[-1] == "configuration 3 is in use: upstreams: 1 changed"
 
 
 def test_fields_that_need_a_restart_are_named_and_nothing_of_them_is_taken(gateway: ReloadingGateway) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from velox.cli import main
 from velox.settings.loading import admin_place
-from velox.settings.upstreams import key_files_of_bad
+from velox.settings.upstreams import files_of_bad
 from velox.types import Address
 
 BAD = "admin_listen: 127.0.0.1:7070\nadmin_token: token-token-token\nworkerz: 1\nroutes: [1]\n"
@@ -72,7 +72,7 @@ def test_gateway_that_can_not_be_asked_is_exit_code_2(
     assert said in err and err.count("\n") == 1
 
 
-def test_key_files_of_a_bad_file_are_found(tmp_path: Path) -> None:
+def test_files_that_a_bad_file_names_are_found(tmp_path: Path) -> None:
     """As lists and texts; what has no shape, or is no file, is none."""
     file = tmp_path / "velox.yaml"
     file.write_text("""\
@@ -81,10 +81,10 @@ upstreams:
   - {keys: 'file:/a/2, file:/a/3'}
   - {keys: {x: file:/a/4}}
   - just a text
-  - {name: b, keyz: [file:/a/5]}
+  - {name: b, keyz: [file:/a/5], ca_file: /a/ca, cert_file: /a/cert, key_file: }
 routes: file:/a/6
 """)
-    assert key_files_of_bad(str(file)) == {"/a/1", "/a/2", "/a/3"}
+    assert files_of_bad(str(file)) == {"/a/1", "/a/2", "/a/3", "/a/ca", "/a/cert"}
     file.write_text("upstreams: [\n")
-    assert key_files_of_bad(str(file)) == frozenset()
-    assert key_files_of_bad(str(tmp_path / "absent")) == frozenset()
+    assert files_of_bad(str(file)) == frozenset()
+    assert files_of_bad(str(tmp_path / "absent")) == frozenset()

@@ -93,7 +93,8 @@ class UpstreamEntry:
     models: patterns of what it serves; none: anything. headers: added to each request. where: "" for one that the
     variables make. provider: the name of its row (velox/providers/rows.py). parameters: what the row's templates need,
     each a name and its value, such as ("region", "eu-central-1"), sorted. apis: those that it says it has; none: the
-    usual ones of its row. model_facts: what the settings say of its models.
+    usual ones of its row. model_facts: what the settings say of its models. tls_digest: of what its files of TLS hold:
+    with others in the same place it is another upstream.
     """
 
     name: str
@@ -116,6 +117,7 @@ class UpstreamEntry:
     parameters: tuple[tuple[str, str], ...] = ()
     apis: tuple[Surface, ...] = ()
     model_facts: tuple[ModelRule, ...] = ()
+    tls_digest: bytes = field(default=b"", repr=False)
 
     def has_model(self, model: str) -> bool:
         """True for the name of a model that it serves."""

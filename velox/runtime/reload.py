@@ -45,7 +45,7 @@ from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
 from velox.settings.losses import losses
 from velox.settings.tree import NO_END, FileEnd
-from velox.settings.upstreams import key_files, key_files_of_bad, share_problems
+from velox.settings.upstreams import files_of, files_of_bad, share_problems
 from velox.shm.status import GatewayStatus
 from velox.shm.upstream_table import TableFullError
 from velox.types import KeyEntry
@@ -218,23 +218,26 @@ def result_of(
     try:
         settings = load()
     except SettingsError as exc:
-        files = frozenset[str]() if running.config_file is None else key_files_of_bad(running.config_file)
+        # What is bad may be one of those that run: a certificate without its key, which comes next.
+        files = files_of(running.upstreams)
+        if running.config_file is not None:
+            files |= files_of_bad(running.config_file)
         return ReloadResult(files, problems=tuple(map(str, exc.problems)))
     lost = tuple(str(loss) for loss in losses(running, settings, used) if loss.is_final or not is_forced)
     if lost:
-        return ReloadResult(key_files(settings.upstreams), problems=lost)
+        return ReloadResult(files_of(settings.upstreams), problems=lost)
     differs = changes(running, settings)
     after = taken(running, settings)
     # The file may be right for as many workers as it names, which a reload does not change.
     few = tuple(map(str, share_problems(after.upstreams, after.workers)))
     if few:
-        return ReloadResult(key_files(settings.upstreams), problems=few)
+        return ReloadResult(files_of(settings.upstreams), problems=few)
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MAX_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
-        return ReloadResult(key_files(settings.upstreams), problems=(problem,))
+        return ReloadResult(files_of(settings.upstreams), problems=(problem,))
     return ReloadResult(
-        *(key_files(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart),
+        *(files_of(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart),
         end=settings.file_end,
     )
 
@@ -276,7 +279,7 @@ class Reload:
         self._used: Final = used
         self._result: Final = ResultFile()
         self._files: Final = ConfigFiles()
-        self._follow(key_files(settings.upstreams), source.began_ns)
+        self._follow(files_of(settings.upstreams), source.began_ns)
         self._is_asked = False
         self._is_forced = False
         self._n_restless = 0  # readings in a row during which a file changed

@@ -14,10 +14,11 @@ made.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -30,18 +31,19 @@ from velox.settings.keys import read_key_file
 from velox.settings.problems import Problem, quoted
 from velox.settings.provider_fields import FIELDS as PROVIDER_FIELDS
 from velox.settings.provider_fields import Chosen, base_problem, choose, first_set
-from velox.settings.tree import ListForm, Section, Tree
+from velox.settings.tree import ListForm, Section, Tree, read_regular_file
 from velox.settings.yaml_file import read_file
 from velox.types import Origin, Secret
 
 __all__ = [
     "DEFAULT",
     "FIELDS",
+    "files_of",
+    "files_of_bad",
     "implicit_upstreams",
-    "key_files",
-    "key_files_of_bad",
     "parse_upstreams",
     "share_problems",
+    "with_tls_digest",
 ]
 
 # The name of the one that VELOX_UPSTREAM_ORIGIN makes; a second origin there is "default-2".
@@ -100,6 +102,8 @@ _USUAL_NAME: Final = re.compile(
 _USUAL_FILE: Final = re.compile(r".*/.*|[A-Za-z_-]{1,24}[0-9]{0,2}\.[a-z]{1,4}", re.DOTALL)
 _NO_KEY: Final = "none"
 _LONGEST_KEY_BYTES: Final = 16 * 1024
+_TLS_FIELDS: Final = ("ca_file", "cert_file", "key_file")
+_TLS_FILE_BYTES: Final = 16 * 2**20  # some hundred bundles of all authorities
 _TIMEOUTS: Final = tuple(each.name.removesuffix("_s") for each in fields(Timeouts))
 
 
@@ -140,19 +144,37 @@ def parse_upstreams(
     return _LIST.read(tree, lambda section: _upstream(section, usual, environ, read_concurrency), problems), problems
 
 
-def key_files(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
-    """Return the paths that the upstreams' keys refer to."""
-    return _paths(key.ref for upstream in upstreams for key in upstream.keys)
+def files_of(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
+    """Return the paths of the files that upstreams have their keys and certificates from."""
+    upstreams = tuple(upstreams)
+    keys = _paths(key.ref for upstream in upstreams for key in upstream.keys)
+    return keys.union(*map(_tls_files, upstreams))
 
 
-def key_files_of_bad(path: str) -> frozenset[str]:
-    """Return the paths that the keys in a file refer to, as far as it can be read at all.
+def files_of_bad(path: str) -> frozenset[str]:
+    """Return the paths of such files in a configuration file, as far as it can be read at all.
 
     A file may be bad only because such a key is not there yet; when it comes, the file is good.
     """
     found = read_file(path, ("upstreams",)).entries
     trees = [entry.value for entry in found if entry.key == "upstreams"]
     return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
+
+
+def with_tls_digest(entry: UpstreamEntry) -> UpstreamEntry:
+    """Return an upstream that differs from one whose files of TLS hold something else."""
+    files = _tls_files(entry)
+    if not files:
+        return entry
+    digest = hashlib.sha256()
+    for path in files:
+        with contextlib.suppress(OSError):  # it was read a moment ago, and its end is a change
+            digest.update(hashlib.sha256(read_regular_file(path, _TLS_FILE_BYTES)).digest())
+    return replace(entry, tls_digest=digest.digest())
+
+
+def _tls_files(entry: UpstreamEntry) -> tuple[str, ...]:
+    return tuple(path for path in (entry.ca_file, entry.cert_file, entry.key_file) if path is not None)
 
 
 def share_problems(upstreams: Iterable[UpstreamEntry], workers: int) -> Iterator[Problem]:
@@ -350,6 +372,8 @@ def _refs(upstream: Tree) -> Iterator[str]:
         if entry.key in ("key", "keys"):
             for item in entry.value.items or (entry.value,):
                 yield from (part.strip() for part in (item.text or "").split(","))
+        elif entry.key in _TLS_FIELDS:
+            yield f"{_FILE}{entry.value.text or ''}"
 
 
 def _paths(refs: Iterable[str]) -> frozenset[str]:
