@@ -190,6 +190,16 @@ def test_certificates_of_an_upstream_are_followed(tmp_path: Path, is_listed: boo
     assert gateway.lines[-1] == "configuration 3 is in use: upstreams: 1 changed"
 
 
+def test_what_may_be_a_mistake_is_told_once(gateway: ReloadingGateway) -> None:
+    """As `velox check` says it, when it is new."""
+    gateway.file.write_text(ONE.replace(":9001", ":9001/v1"))
+    gateway.settle()
+    gateway.file.write_text(TWO.replace(":9001", ":9001/v1"))
+    gateway.settle()
+    told_of_it = [line for line in gateway.lines if line.startswith("upstream a gets /v1/models as")]
+    assert len(gateway.lines) == 3 and len(told_of_it) == 1
+
+
 def test_fields_that_need_a_restart_are_named_and_nothing_of_them_is_taken(gateway: ReloadingGateway) -> None:
     """In the same line."""
     gateway.file.write_text("workers: 1\nqueue_depth: 77\n" + TWO)

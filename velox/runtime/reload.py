@@ -41,6 +41,7 @@ from velox.runtime.credentials import CLOCK_NS, KeyWatch
 from velox.runtime.file_state import FileState, file_state
 from velox.runtime.listeners import Listeners
 from velox.settings import Settings, SettingsError
+from velox.settings.advice import advice
 from velox.settings.keys import read_key_file
 from velox.settings.live import changes, taken
 from velox.settings.losses import losses
@@ -379,6 +380,7 @@ class Reload:
         if result.problems:
             self._refuse(result.problems)
             return
+        before = frozenset(advice(self.settings))
         if result.parts is not None:
             settings = replace(assembled(result.parts, self.settings), api_keys=result.keys)
             try:
@@ -399,6 +401,9 @@ class Reload:
         what = result.summary or "nothing has changed"
         more = f"; needs a restart: {', '.join(result.restart)}" if result.restart else ""
         self._logger.info("configuration %d is in use: %s%s", self.snapshot.number, what, more)
+        for line in advice(self.settings):
+            if line not in before:
+                self._logger.warning("%s", line)
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self._status.configuration_is_bad = True

@@ -1,4 +1,4 @@
-"""What may be a mistake in settings that can be used: `velox check` warns of it, and the log at the start.
+"""What may be a mistake in settings that can be used: `velox check` warns of it, and the log at a start and a reload.
 
 Knows: where requests would go. Does not know: what can't be used (loading.py), or the machine (runtime/check.py).
 """
