@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from velox.build import VERSION
 
@@ -385,6 +385,16 @@ def _usage(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     return 0
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """Refuses what it does not know itself: the parser of the whole command line would show how that is used."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return known, rest
+
+
 def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     """Return a parser for a command line of these words: commands that are none of them have no arguments there."""
     parser = argparse.ArgumentParser(
@@ -393,7 +403,7 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"velox {VERSION}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     serve = commands.add_parser("serve", help="run the gateway", allow_abbrev=False)
     serve.add_argument("--sim", action="store_true", help="use the built-in simulator as upstream")
     check = commands.add_parser(
@@ -438,7 +448,7 @@ def _parser(words: frozenset[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser], words: frozenset[str]) -> None:
+def _add_accounts(commands: argparse._SubParsersAction[_CommandParser], words: frozenset[str]) -> None:
     key = commands.add_parser("key", help="make, change and list client keys", allow_abbrev=False)
     team, user = (
         commands.add_parser(name, help=f"make, change and list {name}s of managed keys", allow_abbrev=False)
@@ -455,7 +465,7 @@ def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser],
     add_account_arguments(actions, team, user, audit)
 
 
-def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_import(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     importer = commands.add_parser(
         "import", help="take over another proxy's configuration, or its keys", allow_abbrev=False
     )
@@ -473,7 +483,7 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     database.add_argument("--zone", default="UTC", metavar="NAME", help="where LiteLLM resets budgets (default: UTC)")
 
 
-def _add_usage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_usage(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     usage = commands.add_parser("usage", help="print what calls of upstreams took", allow_abbrev=False)
     usage.add_argument("--config", metavar="FILE", help="YAML file; overrides VELOX_CONFIG")
     usage.add_argument("--since", default="30d", metavar="TIME", help="a day, a time, or 24h or 30d ago (default: 30d)")

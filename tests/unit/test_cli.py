@@ -205,3 +205,18 @@ def test_unknown_words_are_refused(argv: list[str], capsys: pytest.CaptureFixtur
 
     assert exited.value.code == 2
     assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["key", "create", "--modles", "x"], ["serve", "--prot", "1"]], ids=" ".join)
+def test_what_a_command_does_not_know_is_told_with_its_own_usage(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not with that of the whole command line, which has none of its arguments."""
+    with pytest.raises(SystemExit) as exited:
+        main(words, {})
+
+    command = " ".join(word for word in words[:-2])
+    err = capsys.readouterr().err
+    assert exited.value.code == 2
+    assert err.startswith(f"usage: velox {command} ")
+    assert err.endswith(f"velox {command}: error: unrecognized arguments: {' '.join(words[-2:])}\n")
