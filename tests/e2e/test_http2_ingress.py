@@ -51,8 +51,8 @@ def front(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
 def wall(front: Wall) -> Iterator[Wall]:
     """The gateway for one test: afterwards it is healthy and holds nothing that it did not hold before."""
     front.check_health()
-    # Connections to the upstream that were needed once are kept for a while: as many as there were requests at once, and
-    # those whose request another one has taken in the meantime.
+    # Connections to the upstream that were needed once are kept for a while: as many as there were requests at once,
+    # and those whose request another one has taken in the meantime.
     with settled(front.velox, http1_spares=4 if front.is_http2 else 400):
         yield front
     front.check_health()
