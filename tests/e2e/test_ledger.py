@@ -573,7 +573,7 @@ def test_nothing_is_recorded_without_a_folder(tmp_path: Path, capsys: pytest.Cap
     """And `velox usage` says so."""
     read: Callable[[], int] = lambda: main(["usage"], {"VELOX_API_KEYS": KEY})  # noqa: E731
     assert read() == 1
-    assert "VELOX_LEDGER names no folder" in capsys.readouterr().err
+    assert "VELOX_LEDGER is not set" in capsys.readouterr().err
 
 
 def test_commands_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

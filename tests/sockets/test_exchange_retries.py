@@ -244,6 +244,21 @@ def test_request_on_which_all_close_is_not_sent_to_all(rules: RetryRules) -> Non
     run(main)
 
 
+@pytest.mark.parametrize("then", [Reason.UPSTREAM_TTFB_TIMEOUT, Reason.UPSTREAM_PROTOCOL])
+def test_what_comes_after_closed_connections_counts_as_it_is(then: Reason) -> None:
+    """A time-out is never tried again at the same, nor is what breaks HTTP; whatever was closed before that."""
+
+    async def main() -> None:
+        stale = broken(unprocessed=Retry.STALE)
+        upstream = ScriptedUpstream(stale, stale, stale, broken(then))
+        with gateway(upstream.dial, rules=replace(RULES, retries=2)) as made:
+            client = await ask(made)
+        assert status_of(client) >= 500
+        assert attempts(upstream) == [4]
+
+    run(main)
+
+
 def test_request_reaches_the_one_that_works_past_all_that_do_not() -> None:
     """F-1: connections that can't be made cost nothing, so all upstreams that seem to work are asked."""
 

@@ -17,6 +17,7 @@ from tests.sockets.composed import TIMEOUTS
 from tests.sockets.core_attempts import RULES, broken, run, status_of, until, whole
 from tests.sockets.core_gateway import FakeClient, Step
 from tests.sockets.core_hedging import AT_ONCE, COMMENT, EVENT, NEVER, Race, event_head, race, turns
+from tests.unit import virtual_time
 from velox.errors import Reason, VeloxError
 from velox.gateway.exchange import Exchange
 from velox.heads import ReplyHead
@@ -519,3 +520,22 @@ def _speak(upstream, text: bytes, rng: random.Random) -> None:  # type: ignore[n
     else:
         steps = [[(None, COMMENT, False)], [(None, text, rng.random() < 0.5)], [(None, b"", True)], broken()]
     upstream.says(*rng.choice(steps))
+
+
+def test_held_reply_is_silent_since_its_head_and_not_since_it_was_sent() -> None:
+    """Where the wait for a first byte is longer than the one between two, a head that took its time is no silence."""
+
+    async def main() -> None:
+        with race(timeouts=replace(TIMEOUTS, first_byte_s=300.0, idle_s=60.0)) as both:
+            both.body = b'{"model":"m","input":"x"}'
+            both.submit(path=b"/v1/embeddings")
+            await until(lambda: both.first.is_asked and both.second.is_asked)
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(100.0)
+            both.first.says((ReplyHead.of(200, [(b"content-type", b"application/json")], 2), b"", False))
+            both.made.sweep(loop.time() + 0.1)
+            both.first.says((None, b"{}", True))
+            assert status_of(await both.answer()) == 200
+            assert both.way == (b"0", b"2", b"1=hedged")
+
+    virtual_time.run(main())

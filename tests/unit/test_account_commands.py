@@ -158,7 +158,8 @@ def test_where_there_is_no_ledger_it_says_what_to_set(velox: Run) -> None:
     """No folder; keys that no gateway goes by."""
     assert velox("team", "list", VELOX_LEDGER="", VELOX_MANAGED_KEYS="") == (
         *(2, ""),
-        "velox team list: there are no accounts: VELOX_LEDGER names no folder; where a file does, give --config\n",
+        "velox team list: there are no accounts: VELOX_LEDGER is not set;"
+        " if a configuration file sets it, give --config\n",
     )
     code, _, err = velox("team", "list", VELOX_MANAGED_KEYS="off")
     assert code == 0 and "VELOX_MANAGED_KEYS is off" in err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from velox.build import VERSION
 from velox.cli import main
+from velox.runtime.ledger_folder import folder_problem
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +83,8 @@ def test_check_warns_of_an_origin_that_doubles_the_v1_of_paths(
 
     warning = (
         "WARNING: upstream default gets /v1/models as https://llm.example.com/v1/v1/models: take /v1 off the origin;"
-        " or, where clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/models"
+        " or, where clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/models, and"
+        " VELOX_UPSTREAM_REQUEST_PATH without /v1, too"
     )
     assert (warning in capsys.readouterr().out.splitlines()) is is_told
 
@@ -112,6 +116,29 @@ def test_check_warns_of_a_ledger_that_this_user_can_not_keep(
     assert main(["check"], {"VELOX_LEDGER": str(tmp_path / "new/ledger")}) == 0
     assert "can't keep records" not in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_check_of_another_user_takes_a_folder_that_it_may_not_look_into() -> None:
+    """As systemd makes it for a dynamic user: a link into a folder of its own."""
+    with tempfile.TemporaryDirectory() as name:  # which others may look into, unlike pytest's
+        folder, link = Path(name), Path(name) / "ledger"
+        folder.chmod(0o755)
+        (folder / "private" / "ledger").mkdir(parents=True)
+        (folder / "private").chmod(0o700)
+        link.symlink_to("private/ledger")
+        told, pipe = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.setuid(65534)
+                os.write(pipe, folder_problem(str(link)).encode())
+            finally:
+                os._exit(0)
+        os.close(pipe)
+        os.waitpid(pid, 0)
+        with open(told, "rb") as said:
+            assert said.read().decode() == f"{link} leads where this user may not look"
 
 
 @pytest.mark.parametrize("text", ["on", "yes"])

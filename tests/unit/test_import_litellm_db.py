@@ -472,7 +472,7 @@ def test_second_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     code, told = run(folder, capsys, dump=moved)
 
     assert code == 0
-    assert "keys: 1 changed, 3 the same, 1 kept" in told
+    assert "keys: 1 changed, 3 the same, 1 left as changed or deleted here" in told
     lab = accounts.key_of("sk-lab-0123456789abcdefg")
     assert lab is not None
     assert lab.rates.tpm == 70_000
@@ -496,7 +496,7 @@ def test_keys_that_litellm_has_no_longer_are_told(
 
     lab = accounts.key_of("sk-lab-0123456789abcdefg")
     assert code == 0 and lab is not None
-    assert f"delete those that LiteLLM has deleted: {lab.id}\n" in told
+    assert f"delete those here that are not to work: {lab.id}\n" in told
     accounts.block("key", lab.id, "ann")
     assert "still in force" not in run(folder, capsys, dump=later)[1]
 
@@ -556,10 +556,14 @@ def test_wrong_argument_is_told(
 
 
 def test_deleted_account_is_not_adopted_again(accounts: Accounts) -> None:
-    """A key that was taken away because others had it must not come back with the next import."""
-    adopted = Adopted("key", "key_one", {"name": "one"}, digests=((b"x" * 32, None),))
+    """A key that was taken away because others had it must not come back with the next import; nor its team."""
+    team = Adopted("team", "team_one", {"name": "team"})
+    adopted = Adopted("key", "key_one", {"name": "one", "team": "team_one"}, digests=((b"x" * 32, None),))
+    assert accounts.adopt(team, "import") == Adoption.MADE
     assert accounts.adopt(adopted, "import") == Adoption.MADE
     accounts.delete("key", "key_one", "ann")
+    accounts.delete("team", "team_one", "ann")
+    assert accounts.adopt(team, "import") == Adoption.KEPT
 
     assert accounts.adopt(adopted, "import") == Adoption.KEPT
     assert accounts.key_of_digest(b"x" * 32) is None

@@ -25,7 +25,7 @@ from velox.policy.limit_rules import LimitRule
 from velox.protocol.http1_write import field_lines
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.quotas import QuotaTable as SharedTable
-from velox.types import ANYONE, BodyFields, Caller, Endpoint, Rates, Scope
+from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, Rates, Scope
 
 NOW = 10**12
 MINUTE_NS = 60 * 10**9
@@ -446,6 +446,9 @@ def test_message_names_what_a_key_has_of_its_own_as_that() -> None:
     kept.settle(None, sent=True, pays=True)
     house.admit(caller).settle(None, sent=True, pays=True)
     assert "(rpm of the key)" in house.refuses(caller).message
+    # The same rate, after a reload that took it off the key and gave it to all.
+    house.limiter.replace([rule(Scope.KEY, "VELOX_KEY", rpm=30, burst=2, of_key=True)])
+    assert "(VELOX_KEY_RPM)" in house.refuses(replace(ALICE, rates=NO_RATES)).message
 
 
 def test_message_names_the_rule_and_whose_limit_it_is_never_the_key() -> None:

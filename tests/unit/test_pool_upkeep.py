@@ -29,6 +29,8 @@ def test_idle_connections_are_left_when_one_was_found_closed() -> None:
         bench.pool.retire_stale_idle(asyncio.get_running_loop().time())
         assert (busy.end, lately.end) == (None, None)
         assert [each.end for each in bench.made].count(ConnectionEnd.CLOSED) == 2
+        bench.pool.retire_stale_idle(asyncio.get_running_loop().time(), 0.0)
+        assert (busy.end, lately.end) == (None, ConnectionEnd.CLOSED)
         await bench.pass_time(5)
         assert bench.pool.statistics().connections == 4
         bench.pool.close()

@@ -142,29 +142,6 @@ def test_variable_that_is_of_no_use_stops_nothing(capsys: pytest.CaptureFixture[
     assert KEY not in out and "no region" not in out
 
 
-@pytest.mark.parametrize(
-    ("environ", "is_told"),
-    [
-        ({}, True),
-        ({"OPENAI_API_KEY": KEY}, False),
-        ({"VELOX_UPSTREAM_ORIGIN": "http://h"}, False),
-        ({"VELOX_API_KEYS": "a"}, False),
-    ],
-    ids=["nothing else", "a key of its own", "an origin that was chosen", "clients' keys end here"],
-)
-def test_check_warns_where_keys_of_clients_go_that_are_meant_for_a_found_provider(
-    environ: dict[str, str], is_told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A client of Anthropic's SDK names its models without anthropic/, and sends its own key."""
-    assert main(["check"], {"ANTHROPIC_API_KEY": KEY, **environ}) == 0
-
-    told = (
-        "WARNING: models with other names than anthropic/*, claude-* go to https://api.openai.com, with the client's"
-        " own key: a file with `upstreams` has only those that it names"
-    )
-    assert (told in capsys.readouterr().out.splitlines()) is is_told
-
-
 def test_found_upstreams_hide_their_keys() -> None:
     """As all settings do."""
     settings: Settings = load({"ANTHROPIC_API_KEY": KEY}, cores=2)

@@ -292,6 +292,18 @@ def test_check_explains_which_budgets_count_a_request(tmp_path: Path, capsys: py
     ]
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/files", "/v1/messages/count_tokens", "/v1/responses/input_tokens"])
+def test_check_names_no_budget_where_no_model_works(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such requests are not recorded, and pass with a budget that is used up."""
+    file = tmp_path / "velox.yaml"
+    file.write_text(f"ledger: {tmp_path / 'ledger'}\nbudgets: [{{per: gateway, usd: 5, window: day}}]\nauth: none\n")
+
+    assert main(["check", "--path", path], {"VELOX_CONFIG": str(file)}) == 0
+    assert "budget" not in capsys.readouterr().out
+
+
 def test_check_explains_that_nothing_takes_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, so that a script can ask; upstreams without the model are named."""
     of_file(tmp_path, UPSTREAMS + "routes:\n- {name: a, match: {models: ['*']}, to: [openai, claude]}\n")

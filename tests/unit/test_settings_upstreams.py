@@ -9,14 +9,16 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.test_settings_tls import certificate
 from velox.cli import main
-from velox.policy.routes import KeyRef, ProbeEntry, Target, Timeouts
+from velox.policy.routes import KeyRef, ProbeEntry, Target, Timeouts, UpstreamEntry
 from velox.protocol.http1_fields import HANDSHAKE, HOP_BY_HOP
 from velox.settings import Settings, SettingsError, load
 from velox.settings.header_rules import NEVER_SET
+from velox.settings.upstreams import files_of
 from velox.settings.yaml_nodes import tree_of
 from velox.types import Secret
 
@@ -111,6 +113,23 @@ def test_variables_alone_make_upstreams_and_one_route() -> None:
     assert three.routes[0].to == (Target("default"),)
     assert three.routes[0].fallback == (Target("default-2"), Target("default-3"))
     assert all(each.keys == () for each in three.upstreams)
+
+
+def test_files_of_tls_make_another_upstream_where_there_is_tls(tmp_path: Path) -> None:
+    """One of plain HTTP keeps its connections when the bundle of authorities is renewed."""
+    bundle = tmp_path / "ca.pem"
+    origins = "https://a.example,http://b.example"
+
+    def upstreams() -> tuple[UpstreamEntry, ...]:
+        return load({"VELOX_UPSTREAM_ORIGIN": origins, "VELOX_UPSTREAM_CA_FILE": str(bundle)}, cores=2).upstreams
+
+    trustme.CA().cert_pem.write_to_path(str(bundle))
+    tls, plain = upstreams()
+    trustme.CA().cert_pem.write_to_path(str(bundle))
+    other_tls, same_plain = upstreams()
+
+    assert tls != other_tls and plain == same_plain
+    assert files_of((tls, plain)) == {str(bundle)} and not files_of((plain,))
 
 
 def test_upstreams_without_routes_share_everything(tmp_path: Path) -> None:

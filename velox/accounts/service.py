@@ -83,7 +83,7 @@ class Adoption(enum.Enum):
     MADE = "made"
     CHANGED = "changed"
     SAME = "the same"
-    KEPT = "kept"
+    KEPT = "left as changed or deleted here"
 
 
 class Page(NamedTuple):
@@ -179,6 +179,8 @@ class Accounts:
         What somebody else has changed here since then stays, and what was deleted stays away. Raises AccountsError.
         """
         kind, id_ = adopted.kind, self._id(adopted.kind, adopted.id)
+        if self._store.get(kind, id_) is None and self._is_anothers(kind, id_, actor):
+            return Adoption.KEPT  # and its team may be gone, too
         account = self._new(_TYPES[kind], id_, adopted.fields, is_blocked=adopted.is_blocked)
         if isinstance(account, Key):
             account = msgspec.structs.replace(account, hint=adopted.hint)
@@ -188,8 +190,6 @@ class Accounts:
         for _ in range(_RETRIES):
             document = self._store.get(kind, id_)
             if document is None:
-                if self._is_anothers(kind, id_, actor):
-                    return Adoption.KEPT
                 account = msgspec.structs.replace(account, created_s=created_s)
                 if self._apply("create", None, account, actor, digests if kind == "key" else None):
                     return Adoption.MADE

@@ -44,6 +44,7 @@ class HeldReply:
         "_is_paused",
         "_is_released",
         "_is_whole",
+        "_last_s",
         "_listener",
         "_n_held",
         "_on_answer",
@@ -80,6 +81,7 @@ class HeldReply:
         self._is_whole = False
         self._is_paused = False
         self._is_released = False
+        self._last_s = 0.0
         self.passes = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.head: ReplyHead | None = None
@@ -104,8 +106,8 @@ class HeldReply:
 
     @property
     def last_s(self) -> float:
-        """When the client's reply last had something of it; before that, of an attempt before, or 0."""
-        return self._reply.last_s
+        """When it last brought something; 0: it has not yet."""
+        return self._reply.last_s if self.passes else self._last_s
 
     def begin(self, listener: ReplyListener, told: AttemptFields) -> None:
         """Begin the attempt. told: not yet known, as it depends on who wins."""
@@ -143,6 +145,7 @@ class HeldReply:
         if self.passes:
             self._reply.on_reply(head, data, end)
             return
+        self._last_s = self.done.get_loop().time()
         if end:
             self._stream = None  # the connection is free for the next exchange, as in Reply
             self._is_whole = True

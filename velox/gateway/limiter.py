@@ -256,13 +256,13 @@ class Limiter:
         others = self._others(rule, rate, caller)
         tag = self._tag(rule, rate, caller, model)
         bucket = BucketRate.from_rpm(per_minute, burst, self._max_wait_s)
-        known = self._bounds.get((tag, others))
-        if known is not None and known.quota.rate == bucket:
+        known, name = self._bounds.get((tag, others)), called(rule, rate)
+        if known is not None and known.quota.rate == bucket and known.name == name:
             return known
         quota = self._table.quota(tag, bucket, open_ended=rule.is_open_ended, others=others)
         unit = Unit.TOKENS if rate == "tpm" else Unit.REQUESTS
         granted = self._counter(rule.scope, unit, Decision.GRANTED)
-        return self._bounds.put((tag, others), Bound(quota, called(rule, rate), rule.scope, unit, granted))
+        return self._bounds.put((tag, others), Bound(quota, name, rule.scope, unit, granted))
 
     def _others(self, rule: LimitRule, rate: str, caller: Caller) -> int:
         """Return the name for a caller's models beyond its share of rows; 0 where it can't make up any, or is alone."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.gateway.access import Access, Guard
-from velox.gateway.endpoints import WITHOUT_CONTENT, Routes, dialect_of, reads_body
+from velox.gateway.endpoints import WITHOUT_CONTENT, PathFacts, Routes, dialect_of, reads_body
 from velox.heads import RequestHead
 from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
-__all__ = ["RequestPlan", "plan_of"]
+__all__ = ["RequestPlan", "plan_of", "works"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
@@ -87,8 +87,13 @@ def plan_of(
         access.guard(head, caller) if asks_for_keys else None,
         path.surface if is_post else None,
         path.named if is_post else None,
-        not is_count and (head.offer is not None or (is_post and head.has_body and path.route not in _IDLE)),
+        head.offer is not None or (is_post and head.has_body and works(path)),
     )
+
+
+def works(path: PathFacts) -> bool:
+    """Say whether a model may work for what is posted to a path: then it is recorded, and counts for budgets."""
+    return path.surface not in _COUNTS and path.route not in _IDLE
 
 
 def _priority(caller: Caller, terms: ClientTerms, *, asks_for_keys: bool) -> Priority:

@@ -101,12 +101,16 @@ class RetryPolicy:
     ) -> RetryDecision | None:
         """Decide after an attempt that brought no reply at all; None: that was the last."""
         self._cursor.tried(attempt, is_silent=True)
-        self._n_stale += failure.unprocessed is Retry.STALE
-        if self._n_stale > _MAX_FREE:
-            # Idle connections are not closed one after the other just as this request comes: it may be what ends their
-            # servers, and is not to go to all of them.
-            failure.should_retry = False
-            return self._counted(Retry.RESET, attempt, [], now_s)
+        if failure.unprocessed is Retry.STALE:
+            self._n_stale += 1
+            if self._n_stale == _MAX_FREE:
+                # The others there may have ended with these, however short they have idled: the next one is new.
+                attempt.member.pool.retire_stale_idle(now_s, 0.0)
+            elif self._n_stale > _MAX_FREE:
+                # Connections are not closed one after the other just as this request comes: it may be what ends their
+                # servers, and is not to go to all of them.
+                failure.should_retry = False
+                return self._counted(Retry.RESET, attempt, [], now_s)
         if failure.unprocessed is not None:
             # A connection that was waited for in vain is not waited for again: the client's SDK comes back in its time.
             hopeless = failure.unprocessed is Retry.CONNECT and now_s - began_s >= _HOPELESS_S

@@ -101,7 +101,11 @@ def _add_actions(actions: _Parsers, kind: Kind) -> None:
                 parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only those of this {name}")
         if action == "rotate":
             parser.add_argument(
-                "--grace", type=_seconds, default=0, metavar="TIME", help="accept the former one for 12h or 7d, too (0)"
+                "--grace",
+                type=_seconds,
+                default=0,
+                metavar="TIME",
+                help="how long the former one is accepted too, such as 12h or 7d (default: 0)",
             )
         parser.add_argument("--json", action="store_true", help="print JSON")
         _add_config(parser, is_again=kind != "key")

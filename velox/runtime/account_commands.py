@@ -50,11 +50,8 @@ def run_account_command(settings: Settings, arguments: argparse.Namespace) -> To
     """Run one. Code 1: there is no such account, or the database fails. 2: a value is wrong."""
     command = arguments.command if arguments.command == "audit" else f"{arguments.command} {arguments.action}"
     if settings.ledger is None:
-        return Told(
-            2,
-            (),
-            [f"velox {command}: there are no accounts: VELOX_LEDGER names no folder; where a file does, give --config"],
-        )
+        reason = "VELOX_LEDGER is not set; if a configuration file sets it, give --config"
+        return Told(2, (), [f"velox {command}: there are no accounts: {reason}"])
     notes = []
     if not settings.managed_keys:
         notes.append(f"velox {command}: VELOX_MANAGED_KEYS is off: no gateway goes by these keys")

@@ -69,6 +69,10 @@ def folder_problem(path: str) -> str:
     place = Path(path).absolute()
     while not os.path.lexists(place):
         place = place.parent
-    if not place.is_dir():
+    try:
+        is_folder = place.is_dir()
+    except PermissionError:  # a link, as systemd makes one into a folder of its own
+        return f"{place} leads where this user may not look"
+    if not is_folder:
         return f"{place} is no folder"
     return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to"

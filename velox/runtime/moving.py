@@ -147,7 +147,9 @@ def _apply(settings: Settings, made: Plan, progress: _Progress, now_s: int) -> i
     with closing(record_store(settings)) as store:
         store.carry(_UPSTREAM, made.spend)
     _put_in_force(settings)
-    in_force = {"keys of an import before that this dump has not; delete those that LiteLLM has deleted": missing}
+    which = "keys of an earlier import that this one has not"
+    why = "deleted in LiteLLM, expired, left out above, or of another database"
+    in_force = {f"{which} ({why}); delete those here that are not to work": missing}
     told = _notes("still in force:", in_force if missing else {}, len(missing))
     for line in (*_notes("could not be kept:", failed), *told, *_done(done, made)):
         progress.tell(line)

@@ -115,7 +115,7 @@ class _LonePool:
         if not connection.n_streams:
             connection.retire(ConnectionEnd.LAST)
 
-    def retire_stale_idle(self, now_s: float) -> None:
+    def retire_stale_idle(self, now_s: float, least_s: float = 1.0) -> None:
         """Do nothing: it has not idled."""
 
     def statistics(self) -> PoolStatistics:

@@ -48,7 +48,7 @@ def account_store(settings: Settings, *, is_reader: bool = False) -> AccountStor
 
 def _folder(settings: Settings) -> Path:
     if settings.ledger is None:
-        raise StoreError("nothing is recorded: VELOX_LEDGER names no folder; where a file does, give --config")
+        raise StoreError("nothing is recorded: VELOX_LEDGER is not set; if a configuration file sets it, give --config")
     return Path(settings.ledger)
 
 
@@ -56,7 +56,9 @@ def _must_have_records(folder: Path) -> None:
     """Raise StoreError where no gateway has begun to write: of a file that is not there SQLite does not say more."""
     try:
         (folder / "ledger.db").stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
+        raise StoreError(f"{folder} (VELOX_LEDGER) is no folder") from None
+    except FileNotFoundError:
         raise StoreError(f"no gateway has recorded anything yet in {folder} (VELOX_LEDGER)") from None
     except OSError:
         return  # it is there; SQLite says what is wrong with it

@@ -19,7 +19,6 @@ def advice(settings: Settings, *, sim: bool = False) -> Iterator[str]:
         yield f"set, but not as Velox could use it: {', '.join(settings.unusable_variables)}"
     if not sim:
         yield from _doubled_bases(settings)
-        yield from _strayed_keys(settings)
 
 
 def _doubled_bases(settings: Settings) -> Iterator[str]:
@@ -31,18 +30,7 @@ def _doubled_bases(settings: Settings) -> Iterator[str]:
             if PROVIDERS[entry.provider] is COMPATIBLE and slash and origin.base_path.endswith(f"/{first}"):
                 yield (
                     f"upstream {entry.name} gets {path} as {origin}{path}: take /{first} off the origin; or, where"
-                    f" clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/{rest}"
+                    f" clients leave it out, set VELOX_UPSTREAM_WARMUP_PATH=/{rest}, and VELOX_UPSTREAM_REQUEST_PATH"
+                    f" without /{first}, too"
                 )
                 return
-
-
-def _strayed_keys(settings: Settings) -> Iterator[str]:
-    """Tell where clients' own keys go that may be meant for the providers of variables: an origin that nobody chose."""
-    found, usual = settings.found_upstreams, settings.upstreams[0]
-    is_chosen = settings.origins["VELOX_UPSTREAM_ORIGIN"] != "default"
-    if found and not (usual.keys or is_chosen or settings.asks_for_keys):
-        names = ", ".join(pattern for route in settings.routes for pattern in route.match.models)
-        yield (
-            f"models with other names than {names} go to {usual.origins[0]}, with the client's own key:"
-            " a file with `upstreams` has only those that it names"
-        )

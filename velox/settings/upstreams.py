@@ -174,6 +174,8 @@ def with_tls_digest(entry: UpstreamEntry) -> UpstreamEntry:
 
 
 def _tls_files(entry: UpstreamEntry) -> tuple[str, ...]:
+    if all(origin.scheme != "https" for origin in entry.origins):
+        return ()
     return tuple(path for path in (entry.ca_file, entry.cert_file, entry.key_file) if path is not None)
 
 

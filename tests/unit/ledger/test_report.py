@@ -128,11 +128,15 @@ def test_flags_and_negative_amounts() -> None:
 def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the exit code 1. So is one that is empty: nobody has served with it."""
     (tmp_path / "file").touch()
-    for name in ("nowhere", "", "file"):
+    for name, what in (
+        ("nowhere", "no gateway has recorded anything yet in {}"),
+        ("", "no gateway has recorded anything yet in {}"),
+        ("file", "{} is no folder"),
+    ):
         folder = tmp_path / name
         assert main(["usage"], {"VELOX_LEDGER": str(folder), "VELOX_AUTH": "none"}) == 1
-        told = f"velox usage: no gateway has recorded anything yet in {folder} (VELOX_LEDGER)\n"
-        assert capsys.readouterr().err == told
+        told = what.format(f"{folder} (VELOX_LEDGER)")
+        assert capsys.readouterr().err == f"velox usage: {told}\n"
 
 
 @pytest.mark.parametrize("by", ["", "key", "team,model", "day"])

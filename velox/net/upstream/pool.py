@@ -90,7 +90,7 @@ class Pool(Protocol):
     def give_back(self, connection: UpstreamConnection) -> None:
         """Pass on the room that is left."""
 
-    def retire_stale_idle(self, now_s: float) -> None:
+    def retire_stale_idle(self, now_s: float, least_s: float = _STALE_IDLE_S) -> None:
         """An idle connection was closed as it was used."""
 
     def statistics(self) -> PoolStatistics:
@@ -390,13 +390,14 @@ class UpstreamPool:
             self._warm_any()
         self._fill()
 
-    def retire_stale_idle(self, now_s: float) -> None:
+    def retire_stale_idle(self, now_s: float, least_s: float = _STALE_IDLE_S) -> None:
         """Retire what has been idle: the upstream closed an idle connection just as it was used (F-10).
 
         A load balancer drops all idle connections at once, and each would cost the next request an attempt.
+        least_s: how long they have been.
         """
         for connection, lifetime in tuple(self._connections.items()):
-            if not connection.n_streams and lifetime.idle_s(connection, now_s) >= _STALE_IDLE_S:
+            if not connection.n_streams and lifetime.idle_s(connection, now_s) >= least_s:
                 connection.retire(ConnectionEnd.CLOSED)
 
     def keep_only(self, addresses: frozenset[Address]) -> None:
