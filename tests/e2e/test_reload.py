@@ -396,7 +396,7 @@ def test_no_request_fails_while_good_and_bad_files_follow_each_other(
 
 
 def test_file_that_never_ends_is_refused(first: RecordingUpstream, file: Path) -> None:
-    """It holds nobody up: deaths are seen, and the gateway leaves when it is told to."""
+    """The gateway still replaces workers that die, and stops at SIGTERM."""
     with gateway(file, text(("a", first))) as velox:
         file.unlink()
         os.mkfifo(file)

@@ -211,7 +211,7 @@ def test_crowd_that_takes_no_reply_keeps_no_probe_out(admin: Address) -> None:
 
 
 def test_connections_over_the_limit_are_503_when_each_is_being_answered(admin: Address) -> None:
-    """64 whose answers take their time have the room; the next one is told, and is served once they have left."""
+    """While 64 wait for slow answers, another one gets 503; after they have closed, a new one is served."""
     with contextlib.ExitStack() as held:
         for _ in range(MAX_CONNECTIONS):
             sock = held.enter_context(socket.create_connection(admin, timeout=10))

@@ -212,7 +212,7 @@ def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path,
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_nothing_is_left_of_an_upstream_that_is_gone(tmp_path: Path, servers: Two, host: str) -> None:
-    """Its pool, and what that holds, is freed without a wait for the collector; nobody looks its name up any more."""
+    """Its pool is freed soon, without a wait for the collector, and its name is not looked up again."""
     a, b = servers
     line = upstream("a", a).replace("127.0.0.1", host)
 

@@ -175,7 +175,7 @@ class Over(ReplyFilter):
 
 @pytest.mark.parametrize(("after_s", "n_cancelled"), [(0.5, 0), (1.5, 1)])
 def test_stream_that_is_over_gets_a_moment_for_its_end(after_s: float, n_cancelled: int) -> None:
-    """Whoever has said all is not left: over HTTP/1.1 its connection would serve nobody else. One that lasts is."""
+    """A finished upstream has a second to end its body, so that its HTTP/1.1 connection can be used again."""
 
     async def test(client: FakeClient) -> None:
         reply, stream = reply_for(client, filters=[Over()]), Stream()

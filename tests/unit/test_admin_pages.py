@@ -279,7 +279,7 @@ def test_index_page_shows_commands_for_the_host_that_was_asked() -> None:
 
 
 def test_index_page_leads_to_what_the_listener_serves() -> None:
-    """Whoever opens it first finds the API there, too."""
+    """It has links to the API as well."""
     page = index_page(AdminRequest("GET", "/", "", "localhost", {}), with_profiles=False).body
 
     assert page is not None

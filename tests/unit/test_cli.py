@@ -90,7 +90,7 @@ def test_check_warns_of_an_origin_that_doubles_the_v1_of_paths(
 
 
 def test_check_tells_of_keys_that_have_expired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever asks about a request with one is told what its client gets."""
+    """Asked about a request with such a key, it prints the answer that the client would get."""
     file = tmp_path / "velox.yaml"
     file.write_text(
         "api_keys:\n  - {name: old, key: a, expires: 2020-01-31}\n  - {name: new, key: b, expires: 9999-01-31}\n"

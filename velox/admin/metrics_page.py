@@ -64,6 +64,8 @@ _MOST_BUDGETS: Final = 2000
 
 # Label values, and the number.
 _Sample: TypeAlias = tuple[Sequence[str], float]
+# Scope, name, budget, window and unit.
+_BudgetLabels: TypeAlias = tuple[str, str, str, str, str]
 
 _WORKER_GAUGES: Final[Sequence[tuple[str, str, Callable[[WorkerStatus], float | None]]]] = (
     ("velox_worker_up", "1 while the worker takes requests.", lambda status: status.state is WorkerState.READY),
@@ -151,9 +153,7 @@ class _BudgetCollector:
         )
 
 
-def _budgets(
-    memory: BudgetMemory, scopes: Collection[str], now_s: float
-) -> Mapping[tuple[str, str, str, str, str], BudgetState]:
+def _budgets(memory: BudgetMemory, scopes: Collection[str], now_s: float) -> Mapping[_BudgetLabels, BudgetState]:
     """Return the budgets of these scopes by their labels.
 
     Keys may have one name: such keys have their ids before it. A rule whose filters have changed has another row than
@@ -161,7 +161,7 @@ def _budgets(
     """
     labels = ((row, memory.label(row)) for row in memory.used_rows())
     rows = islice((row for row, label in labels if label is not None and label.scope in scopes), _MOST_BUDGETS)
-    found: dict[tuple[str, str, str, str, str], tuple[tuple[int, int], BudgetState]] = {}
+    found: dict[_BudgetLabels, tuple[tuple[int, int], BudgetState]] = {}
     for row in rows:
         state = memory.state(row, now_s)
         if state is None:
@@ -181,7 +181,7 @@ def _name(state: BudgetState) -> str:
     return who.partition(" ")[2] or who if state.label.scope == "key" else who
 
 
-def _budget_labels(state: BudgetState, name: str) -> tuple[str, str, str, str, str]:
+def _budget_labels(state: BudgetState, name: str) -> _BudgetLabels:
     label = state.label
     unit = "tokens" if label.is_tokens else "usd"
     return label.scope, name, label.name, period_text(label.budget(state.limit)), unit

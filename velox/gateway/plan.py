@@ -16,7 +16,7 @@ from velox.policy.deadline import ClientTerms, client_terms
 from velox.policy.estimate import Estimator
 from velox.types import BodyFields, Caller, Dialect, Endpoint, Priority, Surface
 
-__all__ = ["RequestPlan", "plan_of", "works"]
+__all__ = ["RequestPlan", "plan_of", "runs_model"]
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 62
@@ -87,11 +87,11 @@ def plan_of(
         access.guard(head, caller) if asks_for_keys else None,
         path.surface if is_post else None,
         path.named if is_post else None,
-        head.offer is not None or (is_post and head.has_body and works(path)),
+        head.offer is not None or (is_post and head.has_body and runs_model(path)),
     )
 
 
-def works(path: PathFacts) -> bool:
+def runs_model(path: PathFacts) -> bool:
     """Say whether a model may work for what is posted to a path: then it is recorded, and counts for budgets."""
     return path.surface not in _COUNTS and path.route not in _IDLE
 

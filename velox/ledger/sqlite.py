@@ -44,8 +44,9 @@ from velox.ledger.totals import (
     totals_of,
 )
 
-__all__ = ["SqliteStore"]
+__all__ = ["SUMS_FILE", "SqliteStore"]
 
+SUMS_FILE: Final = "ledger.db"  # of a gateway's folder; the calls of a day are in a file of their own
 _OPEN_DAYS: Final = 4
 _TEXTS: Final = 4096  # numbers of texts that are remembered, a file
 # No more calls of a day are looked up by their keys, and sorted. More are soon met among all, which are in order.
@@ -131,8 +132,8 @@ class SqliteStore:
         self._days_kept: Final = days
         self._is_reader: Final = is_reader
         self._days: dict[str, _DayFile] = {}
-        with failing(folder / "ledger.db"):
-            self._sums: Final = connect(folder / "ledger.db", _SUM_MIGRATIONS, is_reader=is_reader)
+        with failing(folder / SUMS_FILE):
+            self._sums: Final = connect(folder / SUMS_FILE, _SUM_MIGRATIONS, is_reader=is_reader)
         if not is_reader:
             self._migrate_days()
 
@@ -149,20 +150,20 @@ class SqliteStore:
 
     def position(self, ring: str) -> int:
         """Return the number of the first record of a ring that is not safe."""
-        with failing(self._folder / "ledger.db"):
+        with failing(self._folder / SUMS_FILE):
             row = self._sums.execute("SELECT position FROM ring WHERE name = ?", (ring,)).fetchone()
         return 0 if row is None else int(row[0])
 
     def names(self, ring: str) -> dict[int, str]:
         """Return the texts that records of a ring refer to, by number, oldest first."""
-        with failing(self._folder / "ledger.db"):
+        with failing(self._folder / SUMS_FILE):
             rows = self._sums.execute("SELECT number, text FROM name WHERE ring = ? ORDER BY number", (ring,))
             return dict(rows.fetchall())
 
     def renew(self, ring: str, name: str, position: int) -> None:
         """Know a ring by another name, too: all before `position` is safe, what the old name has else holds for it."""
         sums = self._sums
-        with failing(self._folder / "ledger.db"), transaction(sums):
+        with failing(self._folder / SUMS_FILE), transaction(sums):
             sums.execute("INSERT INTO ring SELECT ?, ?, 0, dropped FROM ring WHERE name = ?", (name, position, ring))
             sums.execute("INSERT INTO name SELECT ?, number, text FROM name WHERE ring = ?", (name, ring))
 
@@ -175,7 +176,7 @@ class SqliteStore:
         for day, calls in by_day.items():
             with failing(self._path(day)):
                 counted += self._day(day).add(batch.ring, batch.end, calls)
-        with failing(self._folder / "ledger.db"):
+        with failing(self._folder / SUMS_FILE):
             self._add_sums(batch, counted)
 
     def _add_sums(self, batch: Batch, calls: Sequence[Numbered]) -> None:
@@ -196,7 +197,7 @@ class SqliteStore:
 
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
         """Have the sums of an upstream that no call goes to be these, and no others."""
-        with failing(self._folder / "ledger.db"), transaction(self._sums):
+        with failing(self._folder / SUMS_FILE), transaction(self._sums):
             self._sums.execute("DELETE FROM total WHERE upstream = ?", (upstream,))
             self._sums.executemany(_ADD, map(_bounded, carried(upstream, rows)))
 
@@ -216,7 +217,7 @@ class SqliteStore:
                     found.close()
                 for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                     each.unlink(missing_ok=True)
-        with failing(self._folder / "ledger.db"), transaction(self._sums):
+        with failing(self._folder / SUMS_FILE), transaction(self._sums):
             for period, kept_s in KEPT_S.items():
                 for table in ("total", "tag_total"):
                     sql = f"DELETE FROM {table} WHERE period = ? AND start < ?"
@@ -227,7 +228,7 @@ class SqliteStore:
     def totals(self, question: Question) -> list[Total]:
         """Return sums, in the order of their groups. Times are those of the shortest period that is asked for."""
         sql, values = total_question(question, "total", "tag_total", _SUMS)
-        with failing(self._folder / "ledger.db"):
+        with failing(self._folder / SUMS_FILE):
             return totals_of(question, self._sums.execute(sql, values))
 
     def calls(self, question: Question) -> Iterator[Call]:

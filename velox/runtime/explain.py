@@ -21,7 +21,7 @@ from velox.gateway.access import check_model
 from velox.gateway.auth import caller_of
 from velox.gateway.endpoints import Routes
 from velox.gateway.permission import limited_model
-from velox.gateway.plan import works
+from velox.gateway.plan import runs_model
 from velox.heads import Headers, RequestHead
 from velox.policy.budget_rules import own_rules, spender_of, subjects
 from velox.policy.limit_rules import rules_of
@@ -102,7 +102,7 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     if error is None:
         model = limited_model(head, asked.model)
         lines += _limits(settings, caller, asked.key, model)
-        if method == "POST" and works(facts):
+        if method == "POST" and runs_model(facts):
             lines += _budgets(settings, caller, asked.key, model)
     lines.append("forwarded" if error is None else f"refused with {error.status} {error.reason.code}: {error.message}")
     return error is None, [on_one_line(line) for line in lines]

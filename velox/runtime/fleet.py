@@ -87,7 +87,7 @@ class Fleet:
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
         self._lines: Final = CapacityWaiters(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
         self._is_started = False
-        self._is_littered = False  # a member has gone, and was not collected
+        self._must_collect = False  # a member has gone, and was not collected
         self._starts: Final = YieldingSweep(_start, _PER_TURN, loop)
         self._ticks: Final = YieldingSweep(self._tick_pool, _PER_TURN, loop)
         self.routing = finished(self._making(settings, []))
@@ -140,11 +140,11 @@ class Fleet:
     def tick(self, now_s: float) -> None:
         """Look after the connections; every 0.25 s or so. now_s: the loop's time."""
         self._ticks.begin(self.members)
-        if self._is_littered:
+        if self._must_collect:
             # A pool, its dialer and their callbacks hold each other, and a read buffer. The collector would come to
             # them after hours; by hand it takes 2 ms, and 20 ms beside 10,000 routes. A tick later, as the loop closes
             # connections in a turn of their own.
-            self._is_littered = False
+            self._must_collect = False
             gc.collect()
         for retired in tuple(self._retired):
             retired.member.pool.tick(now_s)
@@ -152,7 +152,7 @@ class Fleet:
                 retired.member.pool.close()
                 self._retired.remove(retired)
                 self._forget(retired.member)
-                self._is_littered = True
+                self._must_collect = True
         self._old = [routing for routing in self._old if routing.n_open]
         if self._leaving:
             self._note_leaving()

@@ -224,21 +224,22 @@ def result_of(
         if running.config_file is not None:
             files |= files_of_bad(running.config_file)
         return ReloadResult(files, problems=tuple(map(str, exc.problems)))
+    files = files_of(settings.upstreams)
     lost = tuple(str(loss) for loss in losses(running, settings, used) if loss.is_final or not is_forced)
     if lost:
-        return ReloadResult(files_of(settings.upstreams), problems=lost)
+        return ReloadResult(files, problems=lost)
     differs = changes(running, settings)
     after = taken(running, settings)
     # The file may be right for as many workers as it names, which a reload does not change.
     few = tuple(map(str, share_problems(after.upstreams, after.workers)))
     if few:
-        return ReloadResult(files_of(settings.upstreams), problems=few)
+        return ReloadResult(files, problems=few)
     parts = pieces(after) if differs.live else None
     if parts is not None and parts.n_bytes > MAX_BYTES:
         problem = f"upstreams and routes take {parts.n_bytes} bytes; expected at most {MAX_BYTES}"
-        return ReloadResult(files_of(settings.upstreams), problems=(problem,))
+        return ReloadResult(files, problems=(problem,))
     return ReloadResult(
-        *(files_of(settings.upstreams), parts, after.api_keys, differs.live, differs.summary, differs.restart),
+        *(files, parts, after.api_keys, differs.live, differs.summary, differs.restart),
         end=settings.file_end,
     )
 

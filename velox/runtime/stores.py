@@ -22,10 +22,10 @@ def record_store(settings: Settings, *, is_reader: bool = False, is_own: bool = 
     """Open the records of a gateway, and of those with the same database unless is_own. Raises StoreError."""
     folder = _folder(settings)
     if settings.ledger_database is None:
-        from velox.ledger.sqlite import SqliteStore
+        from velox.ledger.sqlite import SUMS_FILE, SqliteStore
 
         if is_reader:
-            _must_have_records(folder)
+            _must_have_records(folder, SUMS_FILE)
         return SqliteStore(folder, days=settings.ledger_days, is_reader=is_reader)
     from velox.ledger.postgres import PostgresStore
 
@@ -52,10 +52,10 @@ def _folder(settings: Settings) -> Path:
     return Path(settings.ledger)
 
 
-def _must_have_records(folder: Path) -> None:
+def _must_have_records(folder: Path, name: str) -> None:
     """Raise StoreError where no gateway has begun to write: of a file that is not there SQLite does not say more."""
     try:
-        (folder / "ledger.db").stat()
+        (folder / name).stat()
     except NotADirectoryError:
         raise StoreError(f"{folder} (VELOX_LEDGER) is no folder") from None
     except FileNotFoundError:

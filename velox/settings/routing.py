@@ -20,7 +20,7 @@ from velox.settings.model_facts import parse_model_facts
 from velox.settings.problems import Problem, quoted, unknown
 from velox.settings.routes import implicit_route, parse_routes
 from velox.settings.tree import Tree
-from velox.settings.upstreams import implicit_upstreams, parse_upstreams, with_tls_digest
+from velox.settings.upstreams import implicit_upstreams, parse_upstreams, with_tls_digests
 
 __all__ = ["NESTED", "add_routing", "route_problems"]
 
@@ -60,7 +60,7 @@ def add_routing(values: dict[str, object], trees: Mapping[str, Tree], environ: M
     problems += _key_problems(routes, _key_names(values))
     if not problems and upstreams:
         problems += route_problems(routes, upstreams)
-    values["upstreams"], values["routes"] = tuple(map(with_tls_digest, upstreams)), routes
+    values["upstreams"], values["routes"] = with_tls_digests(upstreams), routes
     values["unusable_variables"] = found.unusable
     return problems
 

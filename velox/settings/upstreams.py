@@ -14,7 +14,6 @@ made.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +42,7 @@ __all__ = [
     "implicit_upstreams",
     "parse_upstreams",
     "share_problems",
-    "with_tls_digest",
+    "with_tls_digests",
 ]
 
 # The name of the one that VELOX_UPSTREAM_ORIGIN makes; a second origin there is "default-2".
@@ -161,16 +160,23 @@ def files_of_bad(path: str) -> frozenset[str]:
     return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
 
 
-def with_tls_digest(entry: UpstreamEntry) -> UpstreamEntry:
-    """Return an upstream that differs from one whose files of TLS hold something else."""
-    files = _tls_files(entry)
-    if not files:
-        return entry
-    digest = hashlib.sha256()
-    for path in files:
-        with contextlib.suppress(OSError):  # it was read a moment ago, and its end is a change
-            digest.update(hashlib.sha256(read_regular_file(path, _TLS_FILE_BYTES)).digest())
-    return replace(entry, tls_digest=digest.digest())
+def with_tls_digests(upstreams: Iterable[UpstreamEntry]) -> tuple[UpstreamEntry, ...]:
+    """Return upstreams that differ from those whose files of TLS hold something else.
+
+    Each file is read once: hundreds of upstreams may have the same certificates of authorities.
+    """
+    upstreams = tuple(upstreams)
+    digests = {path: _file_digest(path) for path in frozenset[str]().union(*map(_tls_files, upstreams))}
+    return tuple(
+        replace(entry, tls_digest=b"".join(digests[path] for path in _tls_files(entry))) for entry in upstreams
+    )
+
+
+def _file_digest(path: str) -> bytes:
+    try:
+        return hashlib.sha256(read_regular_file(path, _TLS_FILE_BYTES)).digest()
+    except OSError:
+        return b""  # it was read a moment ago, and its end is a change
 
 
 def _tls_files(entry: UpstreamEntry) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ def test_flags_and_negative_amounts() -> None:
 
 
 def test_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the exit code 1. So is one that is empty: nobody has served with it."""
+    """The exit code is 1, also for an empty folder, which no gateway has used."""
     (tmp_path / "file").touch()
     for name, what in (
         ("nowhere", "no gateway has recorded anything yet in {}"),

@@ -95,7 +95,7 @@ def test_prefix_of_the_provider_is_no_part_of_the_model(name: str, vendor: str, 
 
 
 def test_model_with_two_names_has_one_price_and_a_note() -> None:
-    """Of two entries the later one would count anyway; nobody would see that the other one was dropped."""
+    """Two entries for one model would leave only the later price, without a word about the other one."""
     content = {
         name: {"litellm_provider": "deepseek", "input_cost_per_token": cost, "output_cost_per_token": 2e-06}
         for name, cost in (
