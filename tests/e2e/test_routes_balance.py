@@ -100,20 +100,23 @@ def test_user_stays_with_an_upstream_over_workers_and_restarts(sims: dict[str, E
 
 
 def test_users_of_an_upstream_that_is_gone_go_elsewhere_and_others_stay(sims: dict[str, Entry]) -> None:
-    """Only those who were there move."""
+    """Only those who were there move, whether it listens no more or is taken out of the configuration."""
     with named("five") as more:
-        five = {**sims, **more}
+        five = {"one": sims["one"], **more, **sims}  # not the last: those behind it stay, too
         with routed(balanced(five, balance="hash", hash_on="user")) as velox:
-            first = by_user(velox, 40)
-            assert {"five"} in first.values()
+            first = by_user(velox, 100)
     # It listens no more.
     with routed(balanced(five, balance="hash", hash_on="user")) as velox:
-        later = by_user(velox, 40)
+        later = by_user(velox, 100)
+    with routed(balanced(sims, balance="hash", hash_on="user")) as velox:
+        without = by_user(velox, 100)
 
+    # The points depend on the ports: in one of 3,000 runs none of 40 users is there, of 100 hardly ever.
+    assert {"five"} in first.values()
     assert {"five"} not in later.values()
-    assert {user: names for user, names in later.items() if first[user] != {"five"}} == {
-        user: names for user, names in first.items() if names != {"five"}
-    }
+    assert later == without
+    stay = {user: names for user, names in first.items() if names != {"five"}}
+    assert {user: names for user, names in later.items() if user in stay} == stay
 
 
 def test_session_stays_by_a_header(sims: dict[str, Entry]) -> None:

@@ -30,7 +30,7 @@ def hashed(n: int) -> Balancer:
 
 
 def prefix(n: int) -> Balancer:
-    return PrefixAffinity(PrefixTable(memoryview(bytearray(8 * CELLS)).cast("Q")))
+    return PrefixAffinity(PrefixTable(memoryview(bytearray(8 * CELLS)).cast("Q")), range(n))
 
 
 def cost_us(make: Callable[[int], Balancer], n: int, keys: Sequence[bytes], weights: list[float]) -> float:

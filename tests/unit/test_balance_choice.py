@@ -27,7 +27,7 @@ def bounded_hash(n: int) -> Balancer:
 
 
 def prefix(n: int) -> Balancer:
-    return PrefixAffinity(PrefixTable(memoryview(bytearray(8 * 1024)).cast("Q")))
+    return PrefixAffinity(PrefixTable(memoryview(bytearray(8 * 1024)).cast("Q")), range(n))
 
 
 WAYS: dict[str, Callable[[int], Balancer]] = {

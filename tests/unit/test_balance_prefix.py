@@ -16,6 +16,7 @@ from velox.policy.balance.prefix import (
     PrefixAffinity,
     PrefixTable,
     marks,
+    member_ids,
     prompt_of,
 )
 
@@ -143,7 +144,7 @@ def test_memory_of_another_shape_is_refused(memory: memoryview) -> None:
 
 
 def affinity(**options: float) -> PrefixAffinity:
-    return PrefixAffinity(PrefixTable(cells()), **options)
+    return PrefixAffinity(PrefixTable(cells()), range(16), **options)
 
 
 def test_conversation_stays_with_its_member() -> None:
@@ -204,12 +205,34 @@ def test_longest_match_wins_over_a_shorter_one() -> None:
 
 
 def test_member_that_the_group_no_longer_has_is_passed_over() -> None:
-    """After a reload the table may name more members than there are."""
+    """After a reload the table may have ids that no member has."""
     memory = cells()
     PrefixTable(memory).sent(7, marks(TEXT), 1000.0)
-    balancer = PrefixAffinity(PrefixTable(memory))
+    balancer = PrefixAffinity(PrefixTable(memory), [5, 3])
 
     assert balancer.pick(Candidates([1.0, 1.0], [1, 0]), 1000.0, 0.5, TEXT) == 1
+
+
+def test_member_keeps_its_prompts_when_others_come_and_go() -> None:
+    """By its name, wherever it stands."""
+    memory = cells()
+    before = PrefixAffinity(PrefixTable(memory), member_ids(["one", "two", "three"]))
+    assert before.pick(Candidates([1.0] * 3, [1, 1, 0]), 1000.0, 0.5, TEXT) == 2
+    after = PrefixAffinity(PrefixTable(memory), member_ids(["three", "two", "four"]))
+
+    assert after.pick(Candidates([1.0] * 3, [2, 0, 0]), 1000.0, 0.5, TEXT) == 0
+
+
+def test_ids_differ_also_where_names_come_to_the_same() -> None:
+    """20,000 of 65,535: without another look some thousands would be there twice. The least and the most fit a cell."""
+    ids = member_ids([f"m{member}" for member in range(20_000)])
+    assert len(set(ids)) == 20_000
+
+    table = PrefixTable(cells())
+    for each in (0, 65_534):
+        table.sent(each, marks(TEXT), 1000.0)
+    assert sorted(table.holders(marks(TEXT)[-1])) == [0, 65_534]
+    assert 0 <= min(ids) <= max(ids) <= 65_534
 
 
 @pytest.mark.parametrize(

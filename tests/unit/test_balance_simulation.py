@@ -108,7 +108,7 @@ def hashed() -> Balancer:
 
 def shared_table() -> Callable[[], Balancer]:
     one = table()
-    return lambda: PrefixAffinity(one)
+    return lambda: PrefixAffinity(one, range(N_CACHED))
 
 
 def on_cached(make: Callable[[], Balancer], requests: list[Request], key_bytes: int | None = None) -> Story:
@@ -135,7 +135,7 @@ def test_workers_that_share_the_table_find_more() -> None:
     """A conversation comes to another worker with each turn; what one knows all must know."""
     requests = conversations(random.Random(5), 4.0, 60.0)
 
-    alone = on_cached(lambda: PrefixAffinity(table()), requests)
+    alone = on_cached(lambda: PrefixAffinity(table(), range(N_CACHED)), requests)
 
     assert on_cached(shared_table(), requests).hit_rate > alone.hit_rate + 0.1
 
@@ -177,7 +177,7 @@ def main() -> None:
             ("least in flight", LeastInflight, None),
             ("hash of 1 kB", hashed, 1024),
             ("hash of 3 kB", hashed, 3072),
-            ("prefix, a table each", lambda: PrefixAffinity(table()), None),
+            ("prefix, a table each", lambda: PrefixAffinity(table(), range(N_CACHED)), None),
             ("prefix", shared_table(), None),
         ]
         for name, make, key_bytes in affine:

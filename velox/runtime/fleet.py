@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -23,7 +24,7 @@ from velox.net.yielding_sweep import YieldingSweep
 from velox.policy.balance.bounded_hash import BoundedHash, Ring
 from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma
-from velox.policy.balance.prefix import PrefixAffinity, PrefixTable
+from velox.policy.balance.prefix import PrefixAffinity, PrefixTable, member_ids
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import State
@@ -282,8 +283,18 @@ class RouteMaker:
             return LeastInflight()
         if entry.balance == "peak_ewma":
             return PeakEwma([member.latency for member in members])
+        names = _names(members)
         if entry.balance == "prefix":
-            return PrefixAffinity(PrefixTable(self._table.prefixes(entry.name)))
-        # An upstream may be there twice, for two models.
-        names = [f"{member.name} {member.address} {n}" for n, member in enumerate(members)]
+            return PrefixAffinity(PrefixTable(self._table.prefixes(entry.name)), member_ids(names))
         return BoundedHash(Ring(names, weights))
+
+
+def _names(members: Sequence[Member]) -> list[str]:
+    """Return names of a group's members that differ, and stay as they are when others come or go."""
+    n_same: Counter[str] = Counter()
+    names = []
+    for member in members:
+        name = f"{member.name} {member.address}"
+        names.append(f"{name} {n_same[name]}" if n_same[name] else name)  # it may be there twice, for two models
+        n_same[name] += 1
+    return names

@@ -20,9 +20,10 @@ first marks in common, as far as they are alike, to within a third of the length
 however long it is, and an insertion is a write at a place that the hash tells: no tree, nothing to allocate, nothing to
 lock.
 
-    cell, 64 bits:   mark 32 | 1 + member 12 | when 20, seconds, modulo 12 days
+    cell, 64 bits:   mark 32 | 1 + id of the member 16 | when 16, in 16 s, modulo 12 days
 
-Four cells are a set, as in a processor's cache; the oldest of a set goes when another comes. Several members may hold
+A member's id follows from its name, so what the table knows of it stays true when others come and go at a reload. Four
+cells are a set, as in a processor's cache; the oldest of a set goes when another comes. Several members may hold
 the same mark, a cell each. What two workers write into one set at a time may be lost, and two prompts in four billion
 have the same mark: either is one request that finds no cache, no error.
 """
@@ -49,11 +50,11 @@ __all__ = [
     "CELLS",
     "HASHED_BYTES",
     "LENGTHS",
-    "MOST_MEMBERS",
     "PREFIX_BYTES",
     "PrefixAffinity",
     "PrefixTable",
     "marks",
+    "member_ids",
     "prompt_of",
 ]
 
@@ -69,25 +70,36 @@ _FIELDS: Final = (b'"messages"', b'"prompt"', b'"input"')
 _FIELD_WITHIN: Final = 4_096
 PREFIX_BYTES: Final = 8_192  # 5 µs of hashing; what comes behind it seldom tells two members apart
 CELLS: Final = 1 << 17  # 1 MiB: some 20,000 conversations at a time
-MOST_MEMBERS: Final = (1 << 12) - 1
 _WAYS: Final = 4
 LENGTHS: Final = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, PREFIX_BYTES)
-_MEMBER: Final = 0xFFF
-_WHEN: Final = 0xFFFFF
-# A mark that was written so lately needs no new time: nothing is evicted as fast in a table of a useful size.
-_FRESH_S: Final = 15
+_MEMBER: Final = 0xFFFF
+_MOST_IDS: Final = _MEMBER  # 0 is an empty cell
+_WHEN: Final = 0xFFFF
+# A mark that was written in the same 16 s needs no new time: nothing is evicted as fast in a table of a useful size.
+_WHEN_BITS: Final = 4
 
 
 class PrefixAffinity(Balancer):
     """The choice by prompt; its key is the request from where the prompt begins."""
 
-    __slots__ = ("_factor", "_spare", "_table", "_worth")
+    __slots__ = ("_factor", "_ids", "_members", "_spare", "_table", "_worth")
 
     def __init__(
-        self, table: PrefixTable, *, factor: float = _FACTOR, spare: float = SPARE, worth: float = _WORTH
+        self,
+        table: PrefixTable,
+        ids: Sequence[int],
+        *,
+        factor: float = _FACTOR,
+        spare: float = SPARE,
+        worth: float = _WORTH,
     ) -> None:
-        """worth: the part of a prompt, 0 to 1, that is the shortest match that counts; factor, spare: its bound."""
+        """ids: in the table, by member (member_ids()). factor, spare: the bound of a member's load.
+
+        worth: the part of a prompt, 0 to 1, that is the shortest match that counts.
+        """
         self._table: Final = table
+        self._ids: Final = ids
+        self._members: Final = {each: member for member, each in enumerate(ids)}
         self._factor: Final = factor
         self._spare: Final = spare
         self._worth: Final = worth
@@ -111,23 +123,25 @@ class PrefixAffinity(Balancer):
             while depth and LENGTHS[depth - 1] >= least_bytes:
                 chosen = self._with_room(table.holders(found[depth - 1]), candidates, weights, per_weight)
                 if chosen is not None:
-                    table.sent(chosen, found, now_s)
+                    table.sent(self._ids[chosen], found, now_s)
                     return chosen
                 depth -= 1
         member = least_loaded(candidates, weights, random)
         if member is not None:
-            table.sent(member, found, now_s)
+            table.sent(self._ids[member], found, now_s)
         return member
 
     def _with_room(
-        self, members: Sequence[int], candidates: Candidates, weights: Sequence[float], per_weight: float
+        self, ids: Sequence[int], candidates: Candidates, weights: Sequence[float], per_weight: float
     ) -> int | None:
-        """Return the least loaded of `members` of those that may be chosen and have room."""
+        """Return the least loaded member with one of `ids`, of those that may be chosen and have room."""
         chosen: int | None = None
         least = 0.0
-        for member in members:
-            # A table that is shared may name members that this group no longer has.
-            weight = weights[member] if member < len(weights) else 0.0
+        for each in ids:
+            member = self._members.get(each)
+            if member is None:
+                continue  # the table still has it, the group no longer
+            weight = weights[member]
             if weight > 0.0:
                 load = candidates.inflight[member] + candidates.extra[member]
                 if load < math.ceil(per_weight * weight) and (chosen is None or load / weight < least):
@@ -157,8 +171,22 @@ def marks(prompt: bytes | memoryview) -> list[int]:
     return found
 
 
+def member_ids(names: Sequence[str]) -> list[int]:
+    """Return an id for each of a group's members, whose names differ: the same in every worker and configuration.
+
+    Where two names come to the same id the later one gets the next that is free.
+    """
+    found: dict[int, None] = {}  # in order
+    for name in names:
+        each = zlib.crc32(name.encode()) % _MOST_IDS
+        while each in found:
+            each = (each + 1) % _MOST_IDS
+        found[each] = None
+    return list(found)
+
+
 class PrefixTable:
-    """The table of one group."""
+    """The table of one group. A member is known by its id, 0 to 65,534 (member_ids())."""
 
     __slots__ = ("_cells", "_sets")
 
@@ -173,9 +201,9 @@ class PrefixTable:
         return f"<PrefixTable of {len(self._cells)} cells>"
 
     def holders(self, mark: int) -> list[int]:
-        """Return the members that were sent it, four at most."""
+        """Return the ids of members that were sent it, four at most."""
         at = self._set(mark)
-        return [(cell >> 20 & _MEMBER) - 1 for cell in self._cells[at : at + _WAYS] if cell >> 32 == mark and cell]
+        return [(cell >> 16 & _MEMBER) - 1 for cell in self._cells[at : at + _WAYS] if cell >> 32 == mark and cell]
 
     def deepest(self, found: Sequence[int]) -> int:
         """Return how many of a prompt's marks are known, from the first on; some member has the last of these.
@@ -198,11 +226,11 @@ class PrefixTable:
         return low
 
     def sent(self, member: int, found: Sequence[int], now_s: float) -> None:
-        """Write that `member`, less than MOST_MEMBERS, gets a prompt with these marks.
+        """Write that `member` gets a prompt with these marks.
 
         The longest first: once one is met that was written just now, so were all before it.
         """
-        when = int(now_s) & _WHEN
+        when = int(now_s) >> _WHEN_BITS & _WHEN
         for mark in reversed(found):
             if self._write(mark, member, when):
                 return
@@ -214,13 +242,13 @@ class PrefixTable:
     def _write(self, mark: int, member: int, when: int) -> bool:
         """Write one cell; return True if it was fresh."""
         cells = self._cells
-        own = mark << 12 | (member + 1)
+        own = mark << 16 | (member + 1)
         at = oldest = self._set(mark)
         most = -1
         for cell in cells[at : at + _WAYS]:
             age = (when - cell) & _WHEN if cell else _WHEN + 1
-            if cell >> 20 == own:
-                if age <= _FRESH_S:
+            if cell >> 16 == own:
+                if not age:
                     return True
                 oldest = at
                 break
@@ -228,5 +256,5 @@ class PrefixTable:
                 most = age
                 oldest = at
             at += 1
-        cells[oldest] = own << 20 | when
+        cells[oldest] = own << 16 | when
         return False
