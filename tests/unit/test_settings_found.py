@@ -47,6 +47,23 @@ def test_without_such_a_variable_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("origin", "provider"),
+    [
+        (None, "openai"),
+        ("https://api.openai.com", "openai"),
+        ("https://api.openai.com/v1", "openai-compatible"),
+        ("http://localhost:8000", "openai-compatible"),
+    ],
+)
+def test_default_at_openais_own_address_is_openai(origin: str | None, provider: str) -> None:
+    """So clients of the other APIs are translated there; what another server has is not known."""
+    environ = {"OPENAI_API_KEY": KEY} | ({} if origin is None else {"VELOX_UPSTREAM_ORIGIN": origin})
+
+    (default,) = load(environ, cores=2).upstreams
+    assert default.provider == provider
+
+
+@pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({"GEMINI_API_KEY": "k", "GOOGLE_API_KEY": "l"}, {"gemini": "GEMINI_API_KEY"}),

@@ -23,7 +23,7 @@ from velox.protocol.own_names import is_local
 from velox.providers.rows import OPENAI
 from velox.types import ANYONE, Caller, KeyEntry
 
-__all__ = ["Authenticator", "caller_of"]
+__all__ = ["Authenticator", "caller_of", "presented_key"]
 
 _SCHEME: Final = b"bearer"
 _KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key", b"x-goog-api-key"})
@@ -32,6 +32,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 # RFC 9110 §11.6.1: a 401 says how to do better.
 _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _NO_DIGEST: Final = bytes(32)
+_OTHER_SCHEME: Final = b" "  # no key begins with it
 _ID_BYTES: Final = 8
 
 
@@ -84,7 +85,7 @@ class Authenticator:
         if not self._asks:
             self._check_page(head)
             return ANYONE
-        presented = _presented(head)
+        presented = presented_key(head)
         digest = hashlib.sha256(presented).digest()
         known, caller = self._by_mac.get(self._mac(digest), (_NO_DIGEST, None))
         if not hmac.compare_digest(digest, known) or caller is None or not presented:
@@ -134,14 +135,17 @@ def caller_of(key: KeyEntry) -> Caller:
     )
 
 
-def _presented(head: RequestHead) -> bytes:
-    """Return the key that the client sent, b"" if it sent none that could be one. Raises VeloxError."""
+def presented_key(head: RequestHead) -> bytes:
+    """Return the key that the client sent, b"" if it sent none that could be one.
+
+    Raises VeloxError: BAD_REQUEST for two credentials that are not the same.
+    """
     found: set[bytes] = set()
     for name, value in head.headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
             # Of another scheme: a credential, but none that could be a key.
-            found.add(key.strip() if scheme.lower() == _SCHEME else b" " + value)
+            found.add(key.strip() if scheme.lower() == _SCHEME else _OTHER_SCHEME + value)
         elif name in _KEY_HEADERS:
             found.add(value)
     if head.offer is not None:
@@ -152,4 +156,4 @@ def _presented(head: RequestHead) -> bytes:
         message = "two different credentials were given; send one, as Authorization: Bearer KEY"
         raise VeloxError(Reason.BAD_REQUEST, message)
     key = found.pop() if found else b""
-    return key if len(key) <= _MAX_KEY_BYTES else b""
+    return b"" if len(key) > _MAX_KEY_BYTES or key.startswith(_OTHER_SCHEME) else key

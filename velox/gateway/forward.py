@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from velox.errors import Reason
+from velox.gateway.auth import presented_key
 from velox.gateway.request_ids import REQUEST_ID, is_id
 from velox.heads import Header, Headers, HeadShape, RequestHead, ShapeField, WebSocketOffer, filled
 from velox.memo import Memo
@@ -87,14 +88,16 @@ class Forwarder:
         self._root_path: Final = root_path.encode("ascii")
         # What no reply may show; None where the client's own key passes, or `authority` knows it.
         self.secret: Final = None if key is None else key.encode("latin-1")
+        self._provider: Final = provider
         self._credential: Final[tuple[Header, ...]] = () if key is None else (provider.credential(key),)
+        self._client_key_passes: Final = key is None and not client_keys_are_ours and authority is None
         self._added: Final = added
         self._usual: Final = tuple(field for field in usual if all(field[0] != name for name, _ in added))
         dropped = _NEVER | {name for name, _ in added}
         dropped_protocols: tuple[bytes, ...] = ()
         self.authority: Final = authority
         self._host: Final = host
-        if key is not None or client_keys_are_ours or authority is not None:
+        if not self._client_key_passes:
             dropped |= _CREDENTIALS if account_headers_pass else _CREDENTIALS | provider.account_headers
             dropped_protocols = (provider.key_protocol, *(() if account_headers_pass else provider.account_protocols))
         self._dropped: Final = dropped
@@ -163,21 +166,35 @@ class Forwarder:
     ) -> UpstreamRequest:
         """Return a request in another dialect than its client's, of whose headers few mean anything there.
 
-        headers: that the dialect needs.
+        headers: that the dialect needs. A key of the client's own goes up as the provider wants it presented. Raises
+        VeloxError where it sends two.
         """
         shape = head.shape
-        if shape.is_shared and (head.extras is None or _OF_ANY_DIALECT.isdisjoint(head.extras.names)):
+        values: Sequence[bytes]
+        fields: RequestFields
+        if self._client_key_passes:
+            values, fields = (), PlainFields(self._with_client_key(head, headers, rules))
+        elif shape.is_shared and (head.extras is None or _OF_ANY_DIALECT.isdisjoint(head.extras.names)):
             key = (shape, headers, None if rules is NO_RULES else rules)
             built = self._built_calls.get(key) or self._built_calls.find(key)
             if built is None:
                 built = self._built_calls.put(key, _built(b"", self._chosen_call(shape.fields, headers, rules), shape))
-            values: Sequence[bytes] = head.values
+            values = head.values
             passes = built.id_at is None or is_id(values[built.id_at])
-            fields: RequestFields = built.template if passes else built.without_id
+            fields = built.template if passes else built.without_id
         else:
             values, fields = (), PlainFields(filled(self._chosen_call(head.headers, headers, rules), ()))
         request = UpstreamRequest(b"POST", self._base_path + target, fields, values, body)
         return request if self.authority is None else self._signed(request, self.authority)
+
+    def _with_client_key(self, head: RequestHead, headers: tuple[Header, ...], rules: HeaderRules) -> Headers:
+        chosen = filled(self._chosen_call(head.headers, headers, rules), ())
+        key = presented_key(head)
+        if key:
+            credential = self._provider.credential(key.decode("latin-1"))
+            if all(name != credential[0] for name, _ in chosen):  # else the upstream's entry sets it
+                chosen.append(credential)
+        return chosen
 
     def _chosen_call(
         self, fields: Iterable[ShapeField], headers: tuple[Header, ...], rules: HeaderRules

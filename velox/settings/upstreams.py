@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from velox.policy.routes import Http2Use, KeyRef, LoadSource, ProbeEntry, Timeouts, UpstreamEntry
+from velox.providers.rows import COMPATIBLE, OPENAI
 from velox.settings import parse
 from velox.settings.certificates import ca_problem, client_certificate_problem
 from velox.settings.checks import too_few
@@ -125,6 +126,7 @@ def implicit_upstreams(values: Mapping[str, Any]) -> tuple[UpstreamEntry, ...]:
             first_timeouts,
             values.get("egress_pool_connections", 1),
             concurrency=values.get("upstream_concurrency", 0),
+            provider=OPENAI.name if str(origin) == OPENAI.origin else COMPATIBLE.name,
         )
         for n, origin in enumerate(values.get("upstream_origins", ()), 1)
     )
