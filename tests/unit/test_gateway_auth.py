@@ -136,18 +136,18 @@ def test_key_of_nothing_lets_nobody_in() -> None:
             auth.check(head(b"GET", b"/", headers))
 
 
-def test_replaced_keys_count_at_once_and_none_is_no_open_door() -> None:
+def test_changed_keys_count_at_once_and_none_is_no_open_door() -> None:
     """A new key passes, an old one does not; a table without keys lets nobody in where there were some."""
     auth = Authenticator(KEYS)
-    auth.replace((entry(b"new"),))
+    auth.change([key.digest for key in KEYS], (entry(b"new"),))
 
     assert auth.check(head(b"GET", b"/", [(b"x-api-key", b"new")]))
-    for keys in ((entry(b"new"),), ()):
-        auth.replace(keys)
-        with pytest.raises(VeloxError):
-            auth.check(head(b"GET", b"/", [(b"x-api-key", KEY)]))
     with pytest.raises(VeloxError):
-        auth.check(head(b"GET", b"/", [(b"x-api-key", b"new")]))
+        auth.check(head(b"GET", b"/", [(b"x-api-key", KEY)]))
+    auth.change([entry(b"new").digest], ())
+    for key in (KEY, b"new"):
+        with pytest.raises(VeloxError):
+            auth.check(head(b"GET", b"/", [(b"x-api-key", key)]))
 
 
 MATCHES = [

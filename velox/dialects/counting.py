@@ -277,11 +277,6 @@ class Counting:
         """Return the fields of the request that were left out."""
         return self._losses.dropped
 
-    @property
-    def is_estimate(self) -> bool:
-        """True where the upstream can't count."""
-        return self._model_api not in _COUNTED
-
     def request(self, body: bytes | bytearray, model: str) -> bytes:
         """Return the body to send. model: the one to count for. Raises BadRequestError."""
         request = self._read(body)

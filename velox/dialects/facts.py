@@ -24,7 +24,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
     cache_marks: it takes them.
     prefill: the last message may be the assistant's.
     max_tokens_name: how Chat Completions calls it there: "max_completion_tokens" or "max_tokens".
-    developer: the role is known there.
     json_schema: structured output by schema; else a JSON object at most.
     images_in_results: tool results may hold pictures.
     schema_keywords: Gemini's `parametersJsonSchema` is taken; else the subset.
@@ -47,7 +46,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
     cache_marks: bool = True
     prefill: bool = True
     max_tokens_name: str = "max_completion_tokens"
-    developer: bool = True
     json_schema: bool = True
     images_in_results: bool = True
     schema_keywords: bool = True

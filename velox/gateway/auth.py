@@ -46,9 +46,9 @@ class Authenticator:
         self._asks: Final = asks or bool(keys)
         self._hosts: Final = hosts
         self._mac_key: Final = secrets.token_bytes(32)
-        self._by_mac: dict[bytes, tuple[bytes, Caller]] = {}
+        self._by_mac: Final[dict[bytes, tuple[bytes, Caller]]] = {}
         self.has_several = False  # callers of different names
-        self.replace(keys)
+        self.change((), keys)
 
     def __repr__(self) -> str:
         return f"<Authenticator keys={len(self._by_mac)}>"
@@ -58,20 +58,12 @@ class Authenticator:
         """True when clients must present a key."""
         return self._asks
 
-    def replace(self, keys: Iterable[KeyEntry]) -> None:
-        """Know these keys instead. Who has kept a caller must ask again (R-AUTH-3)."""
-        self._by_mac = {self._mac(key.digest): (key.digest, caller_of(key)) for key in keys}
-        self._count()
-
     def change(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
-        """Know no longer those of these digests, and know these entries. As replace() for what others have kept."""
+        """Know no longer those of these digests, and know these. Who has kept a caller must ask again (R-AUTH-3)."""
         for digest in gone:
             self._by_mac.pop(self._mac(digest), None)
         for key in come:
             self._by_mac[self._mac(key.digest)] = (key.digest, caller_of(key))
-        self._count()
-
-    def _count(self) -> None:
         names = (caller.name for _, caller in self._by_mac.values())
         first = next(names, "")
         self.has_several = any(name != first for name in names)

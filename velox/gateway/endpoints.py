@@ -49,16 +49,15 @@ _WORDS: Final[dict[bytes, Endpoint]] = {
     b"messages": Endpoint.MESSAGES,
     b"realtime": Endpoint.REALTIME,
 }
-# How the paths end at which the API takes a WebSocket, `*` for any one segment; True: where its query names the model.
-# Elsewhere the messages name it, which are not read.
-_WEBSOCKETS: Final[dict[tuple[bytes, ...], bool]] = {
-    (b"realtime",): True,
-    (b"realtime", b"translations"): True,
-    (b"responses",): False,
-    (b"live", b"sessions"): False,
-    (b"live", b"sessions", b"*", b"attach"): False,
-    (b"live", b"sessions", b"*", b"fork"): False,
-}
+# How the paths end at which the API takes a WebSocket, `*` for any one segment.
+_WEBSOCKETS: Final[tuple[tuple[bytes, ...], ...]] = (
+    (b"realtime",),
+    (b"realtime", b"translations"),
+    (b"responses",),
+    (b"live", b"sessions"),
+    (b"live", b"sessions", b"*", b"attach"),
+    (b"live", b"sessions", b"*", b"fork"),
+)
 _ANY: Final = b"*"
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
@@ -91,9 +90,8 @@ WITHOUT_CONTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
 
-    dialect: which API's clients ask there. query_binds: a WebSocket there runs no other model than its query names.
-    surface: which API it is, of those that can be put into another dialect. named: model and stream, where the path
-    names them and not the body.
+    dialect: which API's clients ask there. surface: which API it is, of those that can be put into
+    another dialect. named: model and stream, where the path names them and not the body.
     """
 
     route: Endpoint
@@ -101,7 +99,6 @@ class PathFacts(NamedTuple):
     passes: bool
     upgrades: bool
     dialect: Dialect = Dialect.OPENAI
-    query_binds: bool = False
     surface: Surface | None = None
     named: BodyFields | None = None
 
@@ -164,13 +161,15 @@ class Routes:
         passes = words[0] not in _ADMIN_WORDS and (
             self._all or any(path == prefix or path.startswith(prefix + b"/") for prefix in self._prefixes)
         )
-        end = next((end for end in _WEBSOCKETS if _is_like(words[-len(end) :], end)), None)
-        upgrades = end is not None or self._upgrades_all or any(_is_like(words, each) for each in self._websockets)
+        upgrades = (
+            self._upgrades_all
+            or any(_is_like(words[-len(end) :], end) for end in _WEBSOCKETS)
+            or any(_is_like(words, each) for each in self._websockets)
+        )
         if upgrades and route is Endpoint.OTHER:
             route = Endpoint.REALTIME
-        binds = end is not None and _WEBSOCKETS[end]
         surface, dialect = _surface_of(words)
-        found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, binds, surface)
+        found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, surface)
         return _google_facts(path, found) or found
 
 

@@ -125,17 +125,12 @@ class Gateway(ExchangeOwner):
             shapes.add(key[0])
         self._plans.put(key, plan)
 
-    def replace_keys(self, keys: Iterable[KeyEntry]) -> None:
-        """Ask for these keys from now on, also on connections that are open; what has passed goes on."""
-        self.parts.auth.replace(keys)
-        self._forget_plans()
-
     def change_keys(self, gone: Iterable[bytes], come: Iterable[KeyEntry]) -> None:
-        """Ask for these digests no longer, and for these keys, too. As replace_keys()."""
-        self.parts.auth.change(gone, come)
-        self._forget_plans()
+        """Ask no longer for the keys of these digests, and for these keys, too.
 
-    def _forget_plans(self) -> None:
+        It counts on connections that are open, too; what has passed goes on.
+        """
+        self.parts.auth.change(gone, come)
         self._plans.clear()
         self._shapes.clear()
         self._latest = None

@@ -52,11 +52,6 @@ class Dated(NamedTuple):
         second = now_s % _DAY_S
         return start <= second < end if start <= end else second >= start or second < end
 
-    @property
-    def is_always(self) -> bool:
-        """Tell whether the time plays no part."""
-        return not self.begins_s and self.ends_s is None and self.daily is None
-
 
 class Table:
     """The entries by provider. date: when the data was taken from its source."""

@@ -141,10 +141,6 @@ class Provider:
         """Return the header that presents `key`."""
         return (self.credential_header, self.credential_prefix + key.encode("latin-1"))
 
-    def bearer(self, token: str) -> tuple[bytes, bytes]:
-        """Return the header that presents a token of Google or Entra."""
-        return (b"authorization", b"Bearer " + token.encode("latin-1"))
-
     def key_in(self, protocol: bytes) -> bytes:
         """Return the key that an offered protocol presents, b"" for every other protocol."""
         return protocol.removeprefix(self.key_protocol) if protocol.startswith(self.key_protocol) else b""

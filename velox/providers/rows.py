@@ -97,7 +97,7 @@ _AZURE_DATED: Final = {
 _VERTEX: Final = "/projects/{project}/locations/{location}"
 _VERTEX_CLAUDE: Final = f"/v1{_VERTEX}/publishers/anthropic/models"
 # Most servers with OpenAI's API know the older name and role only, which the newer ones take, too.
-_COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", developer=False)
+_COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens")
 # OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
 _OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",), allowed_tools=True)
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
@@ -201,7 +201,7 @@ _VERTEX_AI: Final = Provider(
     keyless=Keyless.GOOGLE,
     scope=_GOOGLE_SCOPE,
     passes=False,
-    facts=ModelFacts(thinking="level", call_ids="none", max_tokens_name="max_tokens", developer=False),
+    facts=ModelFacts(thinking="level", call_ids="none", max_tokens_name="max_tokens"),
     model_start="models/",
 )
 _BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/model/{model}/converse-stream")}
@@ -324,17 +324,14 @@ def _compatible(
 
 
 _LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths()})
-_REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", developer=False, reasoning_field="reasoning")
+_REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", reasoning_field="reasoning")
 # They reason unless they are told not to, know JSON objects but no schemas, and take texts as plain strings.
-_SWITCHED: Final = ModelFacts(
-    max_tokens_name="max_tokens", developer=False, thinking="toggle", json_schema=False, text_parts=False
-)
+_SWITCHED: Final = ModelFacts(max_tokens_name="max_tokens", thinking="toggle", json_schema=False, text_parts=False)
 _OTHERS: Final = (
     _compatible(
         *("mistral", "Mistral", "https://api.mistral.ai", _chat(_openai_paths()), "MISTRAL_API_KEY"),
         facts=ModelFacts(
             max_tokens_name="max_tokens",
-            developer=False,
             call_ids="mistral",
             reasoning_field="thinking",
             refused=("stream_options", "top_k", "user", "service_tier"),
@@ -347,7 +344,6 @@ _OTHERS: Final = (
         _chat(_openai_paths(responses=True, embeddings=False)),
         "GROQ_API_KEY",
         facts=ModelFacts(
-            developer=False,
             reasoning_field="reasoning",
             refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k"),
         ),
@@ -368,7 +364,6 @@ _OTHERS: Final = (
         headers=_ANTHROPIC_VERSION,
         facts=ModelFacts(
             max_tokens_name="max_tokens",
-            developer=False,
             reasoning_field="reasoning",
             renamed=(("prompt_cache_breakpoint", "cache_control"),),
         ),
@@ -386,7 +381,7 @@ _OTHERS: Final = (
     _compatible(
         *("cerebras", "Cerebras", "https://api.cerebras.ai", _chat(_openai_paths(embeddings=False))),
         "CEREBRAS_API_KEY",
-        facts=ModelFacts(developer=False, reasoning_field="reasoning"),
+        facts=ModelFacts(reasoning_field="reasoning"),
     ),
     _compatible(
         *("cohere", "Cohere (its API for OpenAI's clients)", "https://api.cohere.ai/compatibility"),

