@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,8 @@ import openai
 import pytest
 
 from tests.e2e.harness import VeloxProcess
+from tests.e2e.recorded_call import Call
+from tests.e2e.recording import JSON, RecordingUpstream
 from tests.e2e.routed import MESSAGES, named, routed
 
 SETTINGS = {"retry_before_fallback": "0s", "MODEL_KEY": "sk-model-0123456789"}
@@ -77,3 +81,48 @@ def test_stream_that_fails_later_is_an_error_and_no_finish(velox: VeloxProcess, 
             chunks.append(chunk)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello! This answer "
     assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
+
+
+def test_fallback_gets_a_history_without_the_signatures_of_the_first() -> None:
+    """The signature of a call at Gemini travels in its id, which is longer than OpenAI takes."""
+    signature = base64.b64encode(b"x" * 600).decode()
+    call = {"functionCall": {"name": "look", "args": {"at": 1}}, "thoughtSignature": signature}
+    said = {"candidates": [{"content": {"role": "model", "parts": [call]}, "finishReason": "STOP"}]}
+    answer = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-4o",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Seen."}, "finish_reason": "stop"}],
+    }
+    is_down = False
+
+    async def script(each: Call) -> None:
+        if "generateContent" not in each.target:
+            await each.reply(200, JSON, json.dumps(answer).encode())
+        elif is_down:
+            await each.reply(503, JSON, b'{"error":{"code":503,"message":"Overloaded.","status":"UNAVAILABLE"}}')
+        else:
+            await each.reply(200, JSON, json.dumps(said).encode())
+
+    with RecordingUpstream(script=script) as upstream:
+        more = {"origin": upstream.upstream.url, "key": "env:MODEL_KEY"}
+        config = {
+            "upstreams": [{"provider": "gemini", **more}, {"provider": "openai", **more}],
+            "routes": [{"name": "all", "to": "gemini", "fallback": [{"upstream": "openai", "model": "gpt-4o"}]}],
+        }
+        tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+        with routed(config, **SETTINGS) as velox:
+            chat = velox.openai().chat.completions
+            first = chat.create(model="gemini-x", messages=MESSAGES, tools=tools).choices[0].message
+            assert first.tool_calls is not None
+            called = first.tool_calls[0].id
+            is_down = True
+            history: Any = [*MESSAGES, first.to_dict(), {"role": "tool", "tool_call_id": called, "content": "42"}]
+            second = chat.create(model="gemini-x", messages=history, tools=tools)
+
+            assert second.choices[0].message.content == "Seen."
+            _, message, result = json.loads(upstream.calls[-1].body)["messages"]
+            assert signature in called and not {"reasoning_content", "reasoning_details"} & set(message)
+            assert called.startswith(message["tool_calls"][0]["id"] + "__thought__")
+            assert result["tool_call_id"] == message["tool_calls"][0]["id"]

@@ -17,11 +17,11 @@ from typing import Final
 
 from velox.dialects.form import Signature
 
-__all__ = ["is_redacted", "tagged", "tagged_base64", "untagged"]
+__all__ = ["TAG", "TAG_BASE64", "is_redacted", "is_tagged", "tagged", "tagged_base64", "untagged"]
 
-_PREFIX: Final = "velox."
-# The prefix has six bytes: it is the same in base64, whatever follows.
-_PREFIX_BASE64: Final = "dmVsb3gu"
+# How every tagged one begins. It has six bytes, and so is the same in base64, whatever follows.
+TAG: Final = "velox."
+TAG_BASE64: Final = "dmVsb3gu"
 _REDACTED: Final = "+redacted"
 # "-" and "_" stand for "+" and "/" where a client has read and written it as bytes (google-genai does).
 _STANDARD: Final = str.maketrans("-_", "+/")
@@ -30,7 +30,7 @@ _STANDARD: Final = str.maketrans("-_", "+/")
 def tagged(signature: Signature, *, is_redacted: bool = False) -> str:
     """Return the signature with its provider, for a client of another provider's dialect."""
     item_id = (signature.item_id or "").replace("%", "%25").replace(".", "%2E")
-    return f"{_PREFIX}{signature.provider}{_REDACTED if is_redacted else ''}.{item_id}.{signature.value}"
+    return f"{TAG}{signature.provider}{_REDACTED if is_redacted else ''}.{item_id}.{signature.value}"
 
 
 def tagged_base64(signature: Signature, *, is_redacted: bool = False) -> str:
@@ -49,6 +49,11 @@ def untagged(text: str, default_provider: str) -> Signature:
     return Signature(provider.removesuffix(_REDACTED), value, item_id or None)
 
 
+def is_tagged(text: str) -> bool:
+    """True for a signature of another provider than the dialect's own."""
+    return _parts(text) is not None
+
+
 def is_redacted(text: str) -> bool:
     """True for a tagged signature of redacted reasoning: it is a block of its own, without a text."""
     parts = _parts(text)
@@ -57,11 +62,11 @@ def is_redacted(text: str) -> bool:
 
 def _parts(text: str) -> tuple[str, str, str] | None:
     """Return provider, item id and value; None: it has no tag."""
-    if text.startswith(_PREFIX_BASE64):
+    if text.startswith(TAG_BASE64):
         text = _plain(text)
-    if not text.startswith(_PREFIX):
+    if not text.startswith(TAG):
         return None
-    parts = text[len(_PREFIX) :].split(".", 2)
+    parts = text[len(TAG) :].split(".", 2)
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 

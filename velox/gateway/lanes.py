@@ -26,6 +26,7 @@ from velox.dialects.counting import ESTIMATED, Counting, cannot_count, invoke_co
 from velox.dialects.embedding_models import EmbeddingForm, ModelEmbeddings
 from velox.dialects.embeddings import GoogleEmbeddings, with_embedding_model
 from velox.dialects.facts import ModelFacts
+from velox.dialects.foreign_history import without_foreign
 from velox.dialects.form import ApiError, Call, ClientSide, ModelSide
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.text import quoted
@@ -165,6 +166,10 @@ class Lanes:
         """Return what is sent. Raises VeloxError for what the client may not send in this way."""
         if call.api is not asked.surface:
             return self._crossing(call, attempt, asked)
+        if asked.body and asked.model is not None:
+            own = without_foreign(asked.body, asked.surface, self._facts_of(asked.model), self._row.name)
+            if own is not asked.body:
+                asked = asked._replace(body=own)
         if call.envelope is Envelope.CLAUDE_BEDROCK:
             return self._invoke(call, attempt, asked)
         body, model = asked.body, asked.model

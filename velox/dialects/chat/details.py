@@ -28,6 +28,7 @@ __all__ = [
     "THOUGHT",
     "id_with_thought",
     "id_without_thought",
+    "is_ours",
     "read_blocks",
     "read_details",
     "signature_detail",
@@ -53,6 +54,11 @@ def _format(provider: str) -> str:
 
 def _provider(name: str | None) -> str:
     return _PROVIDERS.get(name or "") or (name or "unknown").removeprefix(_OURS)
+
+
+def is_ours(name: str) -> bool:
+    """True for the format of an entry that is written here, for a provider that has another API."""
+    return name in _PROVIDERS or name.startswith(_OURS)
 
 
 # -- written for clients --------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from velox.dialects.names import FittedNames
 from velox.dialects.text import decoded, is_blank, joined, quoted
 from velox.dialects.tool_schema import object_schema
 
-__all__ = ["RequestWriter"]
+__all__ = ["CHECKING", "UNCHECKED", "RequestWriter"]
 
 # Looking a member of an enum up costs more than most of what is done with it.
 _SYSTEM: Final = Role.SYSTEM
@@ -59,12 +59,12 @@ _ASSISTANT: Final = Role.ASSISTANT
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]*")
 _MOST_NAME: Final = 64
 # In place of a signature that is lost: the model then does not check. Documented for calls that other models made.
-_NO_SIGNATURE: Final = b'"skip_thought_signature_validator"'
+UNCHECKED: Final = b'"skip_thought_signature_validator"'
 _SPACE: Final = b'{"text":" "}'
 _USER_TEXT: Final = b'{"role":"user","parts":[{"text":%b}]}'
 _MODEL_TEXT: Final = b'{"role":"model","parts":[{"text":%b}]}'
 # Facts.thinking of models that check signatures; a model that nobody knows is a current one.
-_SIGNING: Final = frozenset({"level", "effort"})
+CHECKING: Final = frozenset({"level", "effort"})
 
 # What Google's own Chat Completions API makes of reasoning_effort, for models that take a budget.
 _BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
@@ -191,7 +191,7 @@ class RequestWriter:
 
     def _model_parts(self, blocks: list[Block]) -> list[bytes]:
         parts = []
-        is_first = self._facts.thinking in _SIGNING
+        is_first = self._facts.thinking in CHECKING
         self._step = []
         for block in blocks:
             if isinstance(block, ToolUse):
@@ -211,7 +211,7 @@ class RequestWriter:
     def _call(self, block: ToolUse, is_first: bool) -> bytes:
         signature = self._signature(block.signature)
         if is_first and not signature:
-            signature = b',"thoughtSignature":' + _NO_SIGNATURE
+            signature = b',"thoughtSignature":' + UNCHECKED
         name = quoted(self._names.fit(block.name))
         arguments = block.arguments
         return b'{"functionCall":{%b"name":%b,"args":%b}%b}' % (self._id(block.id), name, arguments, signature)

@@ -1,0 +1,213 @@
+"""What Velox wrote into a history for one provider, and another one gets: nothing of it, and all else as it came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from velox.dialects.chat.details import id_with_thought, signature_detail, thinking_detail
+from velox.dialects.facts import UNKNOWN_MODEL, ModelFacts
+from velox.dialects.foreign_history import without_foreign
+from velox.dialects.form import Signature
+from velox.dialects.signatures import tagged, tagged_base64
+from velox.types import Surface
+
+GOOGLES = Signature("google", "R09PR0xF")
+OPENAIS = Signature("openai", "gAAAA", "rs_1")
+CLAUDES = Signature("anthropic", "EqAB")
+USER = {"role": "user", "content": [{"type": "text", "text": "Hi é"}]}
+RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "42"}]}
+CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"big": 123456789012345678901234567890}}
+
+
+def own(surface: Surface, body: object, facts: ModelFacts = UNKNOWN_MODEL, provider: str = "openai") -> Any:
+    return json.loads(without_foreign(json.dumps(body).encode(), surface, facts, provider))
+
+
+def thought(signature: Signature) -> dict[str, str]:
+    return {"type": "thinking", "thinking": "hm", "signature": tagged(signature)}
+
+
+# -- Messages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", [Surface.MESSAGES, Surface.COUNT_MESSAGES])
+def test_claude_gets_only_its_own_thinking(surface: Surface) -> None:
+    redacted = {"type": "redacted_thinking", "data": tagged(OPENAIS, is_redacted=True)}
+    claudes = {"type": "thinking", "thinking": "well", "signature": "EqAB"}
+    said = {"type": "text", "text": "velox. is what I say, and velox.openai.rs_1.x too"}
+    message = {"role": "assistant", "content": [thought(GOOGLES), claudes, redacted, said, CALL]}
+    body = {"model": "claude-x", "messages": [USER, message, RESULT], "top": 1.50}
+
+    assert own(surface, body, provider="anthropic") == {
+        **body,
+        "messages": [USER, {"role": "assistant", "content": [claudes, said, CALL]}, RESULT],
+    }
+
+
+def test_message_of_foreign_thinking_alone_goes() -> None:
+    body = {"messages": [USER, {"role": "assistant", "content": [thought(GOOGLES)]}, USER]}
+
+    assert own(Surface.MESSAGES, body) == {"messages": [USER, USER]}
+
+
+@pytest.mark.parametrize(
+    ("after", "thinking"), [([], "disabled"), ([RESULT], "disabled"), ([RESULT, USER], "enabled"), ([USER], "enabled")]
+)
+def test_thinking_with_a_budget_is_off_while_calls_stand_without_theirs(after: list[object], thinking: str) -> None:
+    """Anthropic refuses results of calls before which no thinking stands, until the user speaks again."""
+    body = {
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+        "messages": [USER, {"role": "assistant", "content": [thought(OPENAIS), CALL]}, *after],
+    }
+
+    found = own(Surface.MESSAGES, body)
+    assert found["thinking"]["type"] == thinking
+    assert ("context_management" in found) == (thinking == "enabled")
+
+
+def test_adaptive_thinking_stays() -> None:
+    body = {
+        "thinking": {"type": "adaptive"},
+        "messages": [USER, {"role": "assistant", "content": [thought(OPENAIS), CALL]}, RESULT],
+    }
+
+    assert own(Surface.MESSAGES, body)["thinking"] == {"type": "adaptive"}
+
+
+# -- Responses --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", [Surface.RESPONSES, Surface.COUNT_RESPONSES])
+def test_openai_gets_only_its_own_reasoning(surface: Surface) -> None:
+    foreign = {"type": "reasoning", "id": "rs_v", "summary": [], "encrypted_content": tagged(CLAUDES)}
+    openais = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    body = {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, foreign, openais, call]}
+
+    assert own(surface, body) == {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, openais, call]}
+
+
+def test_input_that_is_a_text_stays() -> None:
+    body = {"model": "gpt-5", "input": "What is velox.anthropic..EqAB?"}
+
+    assert own(Surface.RESPONSES, body) == body
+
+
+# -- Gemini -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["thoughtSignature", "thought_signature"])
+@pytest.mark.parametrize(
+    ("thinking", "left"), [("level", {"signature": "skip_thought_signature_validator"}), ("thinking_budget", {})]
+)
+def test_gemini_gets_only_its_own_signatures(name: str, thinking: str, left: dict[str, str]) -> None:
+    """A call of another model needs a value in its place, where the model checks."""
+    call = {"functionCall": {"name": "f", "args": {}}}
+    parts = [
+        {"text": "hm", "thought": True, name: tagged_base64(CLAUDES)},
+        {"text": "So", name: tagged_base64(OPENAIS)},
+        {"text": "own", name: "R09PR0xF"},
+        {**call, name: tagged_base64(OPENAIS)},
+    ]
+    contents = [{"role": "model", "parts": parts}, {"role": "model", "parts": parts[:1]}]
+    wanted = [{"text": "So"}, parts[2], {**call, **({name: left["signature"]} if left else {})}]
+    facts = ModelFacts(thinking=thinking)
+
+    assert own(Surface.GENERATE, {"contents": contents}, facts) == {"contents": [{"role": "model", "parts": wanted}]}
+    inner = {"generateContentRequest": {"contents": contents, "model": "models/m"}}
+    assert own(Surface.COUNT_GENERATE, inner, facts)["generateContentRequest"] == {
+        "contents": [{"role": "model", "parts": wanted}],
+        "model": "models/m",
+    }
+
+
+# -- Chat -------------------------------------------------------------------------------------------
+
+
+def history() -> dict[str, Any]:
+    """Return an assistant's message as a Chat client has it of a translated answer, with the result of its call."""
+    call_id = id_with_thought("call_1", GOOGLES)
+    details = [
+        json.loads(thinking_detail(CLAUDES, 0, n_characters=2)),
+        json.loads(signature_detail(Signature("mistral", "s"), 1, None)),
+    ]
+    return {
+        "messages": [
+            {"role": "user", "content": "reasoning_content and __thought__ are words"},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "hm",
+                "reasoning_details": details,
+                "tool_calls": [{"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": call_id, "content": "42"},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "left"),
+    [
+        ("", {}),
+        ("thinking", {}),
+        ("reasoning", {"reasoning": "hm"}),
+        ("reasoning_content", {"reasoning_content": "hm"}),
+    ],
+)
+def test_chat_gets_plain_ids_and_reasoning_by_its_own_name(field: str, left: dict[str, str]) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    assert own(Surface.CHAT, history(), ModelFacts(reasoning_field=field)) == {
+        "messages": [
+            history()["messages"][0],
+            {"role": "assistant", "content": None, **left, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+        ]
+    }
+
+
+def test_details_of_the_provider_itself_stay() -> None:
+    """MiniMax has entries of that name, with a format of its own."""
+    details = [{"type": "reasoning.text", "format": "MiniMax-response-v1", "text": "hm"}]
+    body = {"messages": [{"role": "assistant", "content": "Hi", "reasoning_details": details}]}
+
+    assert own(Surface.CHAT, body) == body
+
+
+def test_openrouter_knows_everybodys_reasoning() -> None:
+    found = own(Surface.CHAT, history(), ModelFacts(reasoning_field="reasoning"), "openrouter")["messages"][1]
+
+    assert found["reasoning_details"] == history()["messages"][1]["reasoning_details"]
+    assert found["reasoning_content"] == "hm" and found["tool_calls"][0]["id"] == "call_1"
+
+
+def test_server_that_nobody_knows_gets_all() -> None:
+    """It may be another gateway, which reads the signatures."""
+    body = json.dumps(history()).encode()
+
+    assert without_foreign(body, Surface.CHAT, UNKNOWN_MODEL, "openai-compatible") is body
+
+
+# -- all --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"role":"user","content":"velox. __thought__ \\"reasoning_x dmVsb3gu"}],  "a" : 1e400}',
+        b'{"messages":"velox.","input":{"velox.":1},"contents":["dmVsb3gu"]}',
+        b'{"messages":[1,"velox.",null,{"content":[["velox."],{"type":["velox."]}]}]}',
+        b"velox. dmVsb3gu __thought__",
+        b'["velox."]',
+        b"\xff velox.",
+    ],
+)
+def test_all_else_goes_up_as_it_came(body: bytes) -> None:
+    for surface in Surface:
+        for each in (body, bytearray(body)):
+            assert without_foreign(each, surface, UNKNOWN_MODEL, "openai") is each

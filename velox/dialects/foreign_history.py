@@ -1,0 +1,248 @@
+"""What Velox wrote into a client's history for one provider, taken out where the next request goes to another.
+
+    Messages, Responses   reasoning whose signature is tagged (signatures.py): left out
+    Gemini                a tagged signature: left out with its thought; of a call, replaced where the model checks it
+    Chat                  a signature in the id of a call; reasoning in fields that the provider does not know
+
+For bodies in the provider's own API, which go up as the client sent them: a conversation goes on at another provider
+when the client changes the model, or by a fallback, and a provider answers 400 to signatures that are not its own. All
+but these places stays as it is, byte for byte; a body without them is not even decoded.
+
+Knows: where each API has its history. Does not know: how a request is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from velox.dialects.chat.details import THOUGHT, id_without_thought, is_ours
+from velox.dialects.facts import ModelFacts
+from velox.dialects.generate.request import CHECKING, UNCHECKED
+from velox.dialects.signatures import TAG, TAG_BASE64, is_tagged
+from velox.types import Surface
+
+__all__ = ["without_foreign"]
+
+_Fields: TypeAlias = dict[str, msgspec.Raw]
+_FIELDS: Final = msgspec.json.Decoder(_Fields)
+_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_TAG: Final = TAG.encode()
+_TAG_BASE64: Final = TAG_BASE64.encode()
+_THOUGHT: Final = THOUGHT.encode()
+_REASONING: Final = b'"reasoning_'
+_SIGNATURES: Final = ("thoughtSignature", "thought_signature")
+_CALLS: Final = ("functionCall", "function_call")
+# They know the fields of every provider, or nobody knows which they know.
+_TAKES_REASONING: Final = frozenset({"openrouter", "openai-compatible"})
+_DISABLED: Final = msgspec.Raw(b'{"type":"disabled"}')
+
+
+class _Place(NamedTuple):
+    """Where a request goes."""
+
+    facts: ModelFacts
+    provider: str
+
+
+def without_foreign(body: bytes | bytearray, surface: Surface, facts: ModelFacts, provider: str) -> bytes | bytearray:
+    """Return a body in the provider's own API without what only another provider can use.
+
+    facts: of the model there. provider: the name of its row. What can't be read goes up as it is.
+    """
+    change = _CHANGES.get(surface)
+    if change is None or not any(body.find(mark) >= 0 for mark in _MARKS[surface]):
+        return body
+    try:
+        fields = _FIELDS.decode(body)
+        return msgspec.json.encode(fields) if change(fields, _Place(facts, provider)) else body
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return body
+
+
+def _changed_items(fields: _Fields, name: str, change: Callable[[msgspec.Raw], msgspec.Raw | None]) -> bool:
+    """Change the items of a list; None: one is left out. Return whether there was anything to change."""
+    items = _items(fields.get(name))
+    made = [change(item) for item in items]
+    if all(new is old for new, old in zip(made, items, strict=True)):
+        return False
+    fields[name] = _raw([each for each in made if each is not None])
+    return True
+
+
+def _items(raw: msgspec.Raw | None) -> list[msgspec.Raw]:
+    """Return the items of a list, [] for anything else."""
+    return _LIST.decode(raw) if raw is not None and bytes(raw).startswith(b"[") else []
+
+
+def _text(fields: Mapping[str, msgspec.Raw], name: str) -> str:
+    """Return a string, "" for anything else."""
+    raw = fields.get(name)
+    return msgspec.json.decode(raw, type=str) if raw is not None and bytes(raw).startswith(b'"') else ""
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+# -- Anthropic Messages -----------------------------------------------------------------------------
+
+
+def _change_messages(fields: _Fields, _: _Place) -> bool:
+    is_in_loop = False  # since the last thing that the user said, something was left out
+
+    def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
+        nonlocal is_in_loop
+        if bytes(raw).find(_TAG) < 0:
+            is_in_loop = is_in_loop and not _is_said_by_user(raw)
+            return raw
+        message = _FIELDS.decode(raw)
+        if not _changed_items(message, "content", _own_block):
+            return raw
+        is_in_loop = True
+        return _raw(message) if _items(message["content"]) else None
+
+    is_changed = _changed_items(fields, "messages", changed)
+    if is_in_loop and _type_of(fields.get("thinking")) == "enabled":
+        # With a budget the API wants the reasoning back that stands before calls whose results it gets.
+        fields["thinking"] = _DISABLED
+        fields.pop("context_management", None)  # some of its edits are refused without
+    return is_changed
+
+
+def _own_block(raw: msgspec.Raw) -> msgspec.Raw | None:
+    if bytes(raw).find(_TAG) < 0:
+        return raw
+    block = _FIELDS.decode(raw)
+    name = {"thinking": "signature", "redacted_thinking": "data"}.get(_text(block, "type"))
+    return None if name is not None and is_tagged(_text(block, name)) else raw
+
+
+def _is_said_by_user(raw: msgspec.Raw) -> bool:
+    message = _FIELDS.decode(raw)
+    if _text(message, "role") != "user":
+        return False
+    blocks = _items(message.get("content"))
+    return not blocks or any(_type_of(block) != "tool_result" for block in blocks)
+
+
+def _type_of(raw: msgspec.Raw | None) -> str:
+    return _text(_FIELDS.decode(raw), "type") if raw is not None and bytes(raw).startswith(b"{") else ""
+
+
+# -- OpenAI Responses -------------------------------------------------------------------------------
+
+
+def _change_responses(fields: _Fields, _: _Place) -> bool:
+    return _changed_items(fields, "input", _own_item)
+
+
+def _own_item(raw: msgspec.Raw) -> msgspec.Raw | None:
+    if bytes(raw).find(_TAG) < 0:
+        return raw
+    item = _FIELDS.decode(raw)
+    is_foreign = _text(item, "type") == "reasoning" and is_tagged(_text(item, "encrypted_content"))
+    return None if is_foreign else raw
+
+
+# -- Gemini -----------------------------------------------------------------------------------------
+
+
+def _change_generate(fields: _Fields, place: _Place) -> bool:
+    if "contents" not in fields and "generateContentRequest" in fields:  # to be counted
+        inner = _FIELDS.decode(fields["generateContentRequest"])
+        is_changed = _change_generate(inner, place)
+        fields["generateContentRequest"] = _raw(inner)
+        return is_changed
+
+    def changed(raw: msgspec.Raw) -> msgspec.Raw | None:
+        if bytes(raw).find(_TAG_BASE64) < 0:
+            return raw
+        content = _FIELDS.decode(raw)
+        if not _changed_items(content, "parts", lambda part: _own_part(part, place)):
+            return raw
+        return _raw(content) if _items(content["parts"]) else None
+
+    return _changed_items(fields, "contents", changed)
+
+
+def _own_part(raw: msgspec.Raw, place: _Place) -> msgspec.Raw | None:
+    if bytes(raw).find(_TAG_BASE64) < 0:
+        return raw
+    part = _FIELDS.decode(raw)
+    name = next((each for each in _SIGNATURES if is_tagged(_text(part, each))), None)
+    if name is None:
+        return raw
+    if bytes(part.get("thought", b"")) == b"true":
+        return None
+    del part[name]
+    if place.facts.thinking in CHECKING and any(each in part for each in _CALLS):
+        part[name] = msgspec.Raw(UNCHECKED)
+    return _raw(part) if part else None
+
+
+# -- OpenAI Chat Completions ------------------------------------------------------------------------
+
+
+def _change_chat(fields: _Fields, place: _Place) -> bool:
+    def changed(raw: msgspec.Raw) -> msgspec.Raw:
+        if bytes(raw).find(_THOUGHT) < 0 and bytes(raw).find(_REASONING) < 0:
+            return raw
+        message = _FIELDS.decode(raw)
+        is_changed = _with_own_ids(message)
+        if place.provider not in _TAKES_REASONING:
+            is_changed |= _with_own_reasoning(message, place.facts.reasoning_field)
+        return _raw(message) if is_changed else raw
+
+    return place.provider != "openai-compatible" and _changed_items(fields, "messages", changed)
+
+
+def _with_own_ids(message: _Fields) -> bool:
+    return any([_with_own_id(message, "tool_call_id"), _changed_items(message, "tool_calls", _own_call)])
+
+
+def _own_call(raw: msgspec.Raw) -> msgspec.Raw:
+    call = _FIELDS.decode(raw)
+    return _raw(call) if _with_own_id(call, "id") else raw
+
+
+def _with_own_id(fields: _Fields, name: str) -> bool:
+    plain, signature = id_without_thought(_text(fields, name))
+    if signature is not None:
+        fields[name] = _raw(plain)
+    return signature is not None
+
+
+def _with_own_reasoning(message: _Fields, own_name: str) -> bool:
+    """Leave out the signatures of other providers, and give the text the name that it has here, if it has one."""
+    is_changed = _changed_items(message, "reasoning_details", lambda raw: None if _is_ours(raw) else raw)
+    if is_changed and not _items(message["reasoning_details"]):
+        del message["reasoning_details"]
+    if own_name != "reasoning_content" and "reasoning_content" in message:
+        text = message.pop("reasoning_content")
+        if own_name == "reasoning":
+            message.setdefault(own_name, text)
+        is_changed = True
+    return is_changed
+
+
+def _is_ours(raw: msgspec.Raw) -> bool:
+    return bytes(raw).startswith(b"{") and is_ours(_text(_FIELDS.decode(raw), "format"))
+
+
+_CHANGES: Final[Mapping[Surface, Callable[[_Fields, _Place], bool]]] = {
+    Surface.CHAT: _change_chat,
+    Surface.GENERATE: _change_generate,
+    Surface.COUNT_GENERATE: _change_generate,
+    Surface.MESSAGES: _change_messages,
+    Surface.COUNT_MESSAGES: _change_messages,
+    Surface.RESPONSES: _change_responses,
+    Surface.COUNT_RESPONSES: _change_responses,
+}
+_MARKS: Final[Mapping[Surface, tuple[bytes, ...]]] = {
+    Surface.CHAT: (_THOUGHT, _REASONING),
+    **dict.fromkeys((Surface.GENERATE, Surface.COUNT_GENERATE), (_TAG_BASE64,)),
+    **dict.fromkeys((Surface.MESSAGES, Surface.COUNT_MESSAGES, Surface.RESPONSES, Surface.COUNT_RESPONSES), (_TAG,)),
+}
