@@ -26,14 +26,14 @@ from typing import Final
 
 from bench.load import LoadError, start_wrk, wait_for
 from bench.machine import Cores, pick_cores
-from bench.payloads import CHAT_PATH, CHAT_REPLY, chat_body
+from bench.payloads import CHAT_REPLY, chat_body
 from bench.rounds import Spread, run_rounds, spread
 from bench.servers import Server, Servers
 from bench.wrk_requests import write_requests
 from docs.tables import fill
 from velox.gateway.limiter import Limiter
 from velox.gateway.metering import metered
-from velox.heads import ReplyHead, RequestHead
+from velox.heads import ReplyHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS, Estimator
@@ -51,7 +51,6 @@ _ROUNDS: Final = 5
 _TRIES: Final = 5
 _BODY: Final = chat_body(stream=False)
 _PEEK: Final = BodyFields(model="gpt-bench", max_tokens=256)
-_HEAD: Final = RequestHead.of(b"POST", CHAT_PATH.encode())
 _REPLY_HEAD: Final = ReplyHead.of(200, [(b"content-type", b"application/json")], len(CHAT_REPLY))
 _CALLER: Final = Caller("bench", id=b"benchkey")
 # Never reached: a refusal costs something else.
@@ -116,7 +115,7 @@ def _limiter(case: Case) -> _Work:
 
     def work(n: int) -> None:
         for _ in range(n):
-            limits = limiter.limits(_CALLER, _HEAD, _PEEK.model)
+            limits = limiter.limits(_CALLER, _PEEK.model)
             tokens = estimator.estimate(Endpoint.CHAT, len(_BODY), _PEEK) if limits.counts_tokens else NO_TOKENS
             grant = limiter.admit(limits, tokens, time.monotonic_ns())
             usage = None

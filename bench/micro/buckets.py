@@ -17,10 +17,8 @@ from typing import Final, TypeAlias
 import uvloop
 
 from bench.micro.candidates import Answers, Candidate, Case, Timed, calls
-from bench.payloads import CHAT_PATH
 from velox.errors import VeloxError
 from velox.gateway.limiter import Limiter
-from velox.heads import RequestHead
 from velox.observe import series
 from velox.observe.metrics import WorkerMetrics
 from velox.policy.estimate import NO_TOKENS
@@ -42,7 +40,6 @@ _BURST: Final = 5
 _SCARCE: Final = BucketRate.from_rpm(1, _BURST, 0.0)
 # Never reached: a refusal costs something else.
 _PLENTY: Final = BucketRate.from_rpm(60_000_000, 10_000_000, 0.0)
-_HEAD: Final = RequestHead.of(b"POST", CHAT_PATH.encode())
 _CALLER: Final = Caller("bench", id=b"benchkey")
 
 
@@ -113,7 +110,7 @@ def _gate_limit() -> _Limit:
 
         def passes() -> bool:
             try:
-                limiter.admit(limiter.limits(_CALLER, _HEAD, None), NO_TOKENS, time.monotonic_ns())
+                limiter.admit(limiter.limits(_CALLER, None), NO_TOKENS, time.monotonic_ns())
             except VeloxError:
                 return False
             return True
@@ -194,7 +191,7 @@ def _velox_gate() -> Timed:
     def batch() -> None:
         now_ns = time.monotonic_ns()
         for _ in repeat(None, BATCH):
-            limiter.admit(limiter.limits(_CALLER, _HEAD, None), NO_TOKENS, now_ns)
+            limiter.admit(limiter.limits(_CALLER, None), NO_TOKENS, now_ns)
 
     return calls(batch)
 

@@ -54,7 +54,7 @@ def limited(*dials: object, rules: Sequence[LimitRule] = (ALL,), **more: object)
 
 def used(made: Gateway, caller: Caller = ANYONE) -> tuple[int, int, int]:
     """Return what is taken of ALL: requests, tokens, slots."""
-    limits = made.parts.limiter.limits(caller, request_head(), "m")
+    limits = made.parts.limiter.limits(caller, "m")
     now_ns = time.monotonic_ns()
     requests, tokens = (bound.quota.rate.burst - bound.quota.remaining(now_ns) for bound in limits.bounds)
     return requests, tokens, limits.slots[0].slots.in_use()
@@ -191,7 +191,7 @@ def test_end_from_outside_in_any_phase_is_settled_once(phase: str, end: Callable
         more: dict[str, object] = {"rules": RULES} if phase == "backoff" else {}
         dial = never if phase == "connect" else upstream.dial
         with gateway(dial, limited=[ALL], estimator=ESTIMATOR, max_wait_s=6000.0, **more) as made:  # type: ignore[arg-type]
-            quota = made.parts.limiter.limits(ANYONE, request_head(), "m").bounds[0].quota
+            quota = made.parts.limiter.limits(ANYONE, "m").bounds[0].quota
             if phase == "limit":
                 quota.take(100, time.monotonic_ns())
             full_in_ns = quota.full_in_ns(time.monotonic_ns())
@@ -355,7 +355,7 @@ def test_refusal_takes_nothing_and_says_when_to_come_back() -> None:
 
 
 def limits_of(made: Gateway) -> object:
-    return made.parts.limiter.limits(ANYONE, request_head(), "m")
+    return made.parts.limiter.limits(ANYONE, "m")
 
 
 def test_request_at_a_time_too_many_gets_429_until_one_has_ended() -> None:

@@ -18,6 +18,25 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 @pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        (b"/openai/deployments/gpt-4o/chat/completions", "gpt-4o"),
+        (b"/openai/deployments/gpt-4%6F/chat/completions", "gpt-4o"),
+        (b"/deployment%73/gpt-4o/embeddings", "gpt-4o"),
+        (b"/DEPLOYMENTS/m%C3%A9/chat/completions", "mé"),
+        (b"/deployments/%FF/chat/completions", "�"),
+        (b"/v1/engines/davinci/completions", "davinci"),
+        (b"/openai/deployments//chat/completions", ""),
+        (b"/openai/deployments/gpt-4o", None),
+        (b"/v1/chat/completions", None),
+    ],
+)
+def test_path_may_name_the_model(path: bytes, model: str | None) -> None:
+    """Azure's paths, in every spelling that a server may read."""
+    assert Routes(("*",)).facts(path).path_model == model
+
+
+@pytest.mark.parametrize(
     ("path", "route", "reads"),
     [
         (b"/v1/chat/completions", Endpoint.CHAT, True),

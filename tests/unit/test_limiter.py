@@ -12,13 +12,11 @@ from itertools import product
 import pytest
 
 from tests.unit.local_quotas import LocalTable
-from tests.unit.test_gateway_routes import head
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import LONGEST_DEBT_NS, NO_GRANT, Grant
 from velox.gateway.limiter import Limiter, QuotaTable
 from velox.gateway.metering import Usage
 from velox.gateway.rate_headers import duration_text
-from velox.heads import RequestHead
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
 from velox.policy.limit_rules import LimitRule
@@ -29,7 +27,6 @@ from velox.types import ANYONE, NO_RATES, BodyFields, Caller, Endpoint, Rates, S
 
 NOW = 10**12
 MINUTE_NS = 60 * 10**9
-HEAD: RequestHead = head(b"POST", b"/v1/chat/completions")
 ALICE = Caller("alice", id=b"a")
 BOB = Caller("bob", id=b"b")
 
@@ -62,10 +59,9 @@ class House:
         tokens: Estimate = NO_TOKENS,
         *,
         now_ns: int = NOW,
-        request: RequestHead = HEAD,
     ) -> Grant:
         """Let one request in."""
-        return self.limiter.admit(self.limiter.limits(caller, request, model), tokens, now_ns)
+        return self.limiter.admit(self.limiter.limits(caller, model), tokens, now_ns)
 
     def refuses(
         self, caller: Caller = ALICE, model: str | None = "m", tokens: Estimate = NO_TOKENS, *, now_ns: int = NOW
@@ -134,20 +130,9 @@ def test_limit_for_some_keys_and_models_counts_no_others() -> None:
     house = House(rule(Scope.KEY, keys=("alice",), models=("gpt-4*", "o1"), rpm=1))
 
     counted = [(who, model) for who, model in product((ALICE, BOB), ("gpt-4o", "o1", "o1-mini", None))]
-    found = [(who, model) for who, model in counted if house.limiter.limits(who, HEAD, model).bounds]
+    found = [(who, model) for who, model in counted if house.limiter.limits(who, model).bounds]
 
     assert found == [(ALICE, "gpt-4o"), (ALICE, "o1")]
-
-
-@pytest.mark.parametrize("name", [b"deployments/gpt-4o", b"deployments/gpt-4%6F", b"deployment%73/gpt-4o"])
-def test_limit_of_a_model_goes_by_the_path_where_that_names_what_runs(name: bytes) -> None:
-    """Azure's paths: a body that names another model does not choose whose limit counts."""
-    house = House(rule(Scope.MODEL, models=("gpt-4o",), rpm=1))
-    path = head(b"POST", b"/openai/%b/chat/completions" % name)
-
-    house.admit(model="gpt-4o")
-    with pytest.raises(VeloxError):
-        house.admit(model="cheap", request=path)
 
 
 def test_limit_of_a_key_stands_over_the_one_for_every_key() -> None:
@@ -169,8 +154,8 @@ def test_key_whose_rate_changes_keeps_what_it_has_used() -> None:
     after = Caller("k", id=b"k", rates=Rates(rpm=600, burst=20))
 
     house.admit(before)
-    assert house.limiter.limits(before, HEAD, None) is house.limiter.limits(before, HEAD, None)
-    assert house.limiter.limits(after, HEAD, None).bounds[0].quota.rate.burst == 20
+    assert house.limiter.limits(before, None) is house.limiter.limits(before, None)
+    assert house.limiter.limits(after, None).bounds[0].quota.rate.burst == 20
     assert list(house.table.quotas) == ["rpm/VELOX_KEY/k/"]
 
 
@@ -180,7 +165,7 @@ def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
     house = House(rule(Scope.MODEL, rpm=600))
 
     for n in range(10_000):
-        house.limiter.limits(ALICE, HEAD, f"model-{n}")
+        house.limiter.limits(ALICE, f"model-{n}")
 
     most = 2 * 4096  # a memo keeps twice its limit
     assert len(house.limiter._sets) <= most and len(house.limiter._bounds) <= most
@@ -189,7 +174,7 @@ def test_memo_of_limits_is_bounded_whatever_models_clients_make_up() -> None:
 def test_model_with_a_lone_surrogate_has_a_quota() -> None:
     """JSON lets one through, and UTF-8 can't say it."""
     limiter = Limiter([rule(Scope.MODEL, rpm=60)], SharedTable(QuotaMemory(64, 1), 0), 0.0, lambda *_: lambda: None)
-    assert limiter.limits(ALICE, HEAD, "\ud800").bounds
+    assert limiter.limits(ALICE, "\ud800").bounds
 
 
 # -- all or none --------------------------------------------------------------------------------------
@@ -212,7 +197,7 @@ NAMES = (
 
 def fill(house: House, name: str) -> None:
     """Use up one quota."""
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     quota = house.table.quotas[name]
     assert quota.take(quota.rate.burst, NOW) == 0
 
@@ -254,13 +239,13 @@ def test_limit_that_is_raised_passes_requests_at_its_new_rate() -> None:
     for now_ns in (NOW, NOW + 10 * MINUTE_NS):
         limiter.replace([rule(rpm=6, burst=6)])
         for _ in range(6):
-            limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns)
+            limiter.admit(limiter.limits(ALICE, "m"), NO_TOKENS, now_ns)
 
         limiter.replace([rule(rpm=600, burst=100)])
 
         with pytest.raises(VeloxError, match="a request will pass in 100 ms"):
-            limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns)
-        limiter.admit(limiter.limits(ALICE, HEAD, "m"), NO_TOKENS, now_ns + MINUTE_NS // 600)
+            limiter.admit(limiter.limits(ALICE, "m"), NO_TOKENS, now_ns)
+        limiter.admit(limiter.limits(ALICE, "m"), NO_TOKENS, now_ns + MINUTE_NS // 600)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -281,7 +266,7 @@ def test_refusal_by_any_of_them_takes_nothing_from_any(name: str) -> None:
 def test_refusal_for_want_of_a_slot_takes_nothing_from_any(name: str, race: bool) -> None:
     """Nobody knows when one comes free, so the client is told a second. race: it was there at the first look."""
     house = House(*FOUR)
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     slots = house.table.slots_of[name]
     if race:
         slots.races = 1
@@ -298,7 +283,7 @@ def test_refusal_for_want_of_a_slot_takes_nothing_from_any(name: str, race: bool
 def test_race_that_is_lost_gives_back_what_was_taken(name: str) -> None:
     """Another worker took the last permit between the look and the taking."""
     house = House(*FOUR)
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     house.table.quotas[name].races = 1
 
     error = house.refuses(tokens=Estimate(100, 400))
@@ -310,7 +295,7 @@ def test_race_that_is_lost_gives_back_what_was_taken(name: str) -> None:
 def test_request_without_tokens_is_not_held_up_by_quotas_for_them() -> None:
     """A list of models costs none: it passes while the caller is in debt."""
     house = House(rule(Scope.KEY, tpm=1000), rule(Scope.KEY, "limits[1]", rpm=60, burst=5))
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     house.table.quotas["tpm/limits[0]/a/"].charge(10**6)
 
     assert house.admit().wait_ns == 0
@@ -319,7 +304,7 @@ def test_request_without_tokens_is_not_held_up_by_quotas_for_them() -> None:
 def test_crash_while_taking_gives_back_what_was_taken() -> None:
     """A bug in the last of them leaves nothing taken of the others."""
     house = House(*FOUR)
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     before = house.state()
     house.table.quotas[NAMES[-1]].is_broken = True
 
@@ -508,7 +493,7 @@ def test_request_that_never_went_out_gives_everything_back(waits: bool) -> None:
     house = House(*FOUR, max_wait_s=3600)
     for name in NAMES if waits else ():
         fill(house, name)
-    house.limiter.limits(ALICE, HEAD, "m")
+    house.limiter.limits(ALICE, "m")
     before = house.state()
 
     grant = house.admit(tokens=Estimate(100, 400))
@@ -563,7 +548,7 @@ def test_lines_of_one_quota_say_what_its_headers_do(n_taken: int, later_ns: int)
     for _ in range(n_taken):
         house.admit()
 
-    headers = house.limiter.limits(ALICE, HEAD, "m").headers
+    headers = house.limiter.limits(ALICE, "m").headers
 
     assert headers is not None
     assert headers.lines(NOW + later_ns) == field_lines(headers.headers(NOW + later_ns))
@@ -574,7 +559,7 @@ def test_headers_tell_of_the_tightest_quota_of_each_unit() -> None:
     house = House(*FOUR)
     house.admit(tokens=Estimate(100, 400))
 
-    headers = house.limiter.limits(ALICE, HEAD, "m").headers
+    headers = house.limiter.limits(ALICE, "m").headers
     assert headers is not None
     assert headers.lines(NOW) == field_lines(headers.headers(NOW))
     assert headers.headers(NOW) == [
@@ -591,9 +576,9 @@ def test_headers_tell_of_the_tightest_quota_of_each_unit() -> None:
 def test_headers_of_a_unit_without_a_quota_are_left_to_the_upstream() -> None:
     """Requests are limited here and tokens there: the client is told of both."""
     house = House(rule(rpm=60))
-    headers = house.limiter.limits(ALICE, HEAD, "m").headers
+    headers = house.limiter.limits(ALICE, "m").headers
     assert headers is not None and b"x-ratelimit-limit-tokens" not in headers.dropped
-    assert House(rule(concurrency=3)).limiter.limits(ALICE, HEAD, "m").headers is None
+    assert House(rule(concurrency=3)).limiter.limits(ALICE, "m").headers is None
 
 
 @pytest.mark.parametrize(
@@ -647,7 +632,7 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
     """Granted, waited, refused, settled: told by the headers and the times."""
     now_ns = time.monotonic_ns()  # the gateway's are for this clock
     limiter = Limiter(FOUR, make(), 0.5, lambda *_: lambda: None)
-    limits = limiter.limits(ALICE, HEAD, "m")
+    limits = limiter.limits(ALICE, "m")
     told: list[object] = []
     grants = []
     for n in range(14):
@@ -661,7 +646,7 @@ def test_story_is_the_same_with_quotas_of_a_process_and_of_the_gateway(make: Cal
         assert limits.headers is not None
         told.append(limits.headers.headers(now_ns + n * 30_000_000))
     assert _STORIES.setdefault("story", told) == told
-    assert limiter.limits(ANYONE, HEAD, "m") is not limits
+    assert limiter.limits(ANYONE, "m") is not limits
 
 
 _STORIES: dict[str, list[object]] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from velox.errors import Reason, VeloxError
 from velox.protocol.body import BodyReader
-from velox.protocol.body_edit import Field, with_model, with_query_model
+from velox.protocol.body_edit import Field, naming_model, with_model, with_query_model
 
 KIB = 1024
 SPELLINGS = [b'"model"', b'"mod\\u0065l"', b'"\\u006dodel"', b'"\\u006D\\u006f\\u0064\\u0065\\u006C"']
@@ -70,6 +70,20 @@ def test_key_is_found_however_it_is_written(spelling: bytes) -> None:
 def test_body_without_a_model_stays_as_it_is(body: bytes) -> None:
     """Nothing is put in: what an upstream does without a model is its own choice."""
     assert with_model(body, "new") is body
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"a":1}', b'{"model":"n\xc3\xa9w","a":1}'),
+        (b" {} ", b' {"model":"n\xc3\xa9w"} '),
+        (b'{ "b" : {"model":1}}', b'{"model":"n\xc3\xa9w", "b" : {"model":1}}'),
+        (b'{"model":"old","a":1}', b'{"model":"n\xc3\xa9w","a":1}'),
+    ],
+)
+def test_body_names_the_model_though_it_had_none(body: bytes, named: bytes) -> None:
+    """Where the path named it, which is built anew."""
+    assert naming_model(body, "néw") == named == naming_model(bytearray(body), "néw")
 
 
 def test_body_that_names_the_model_already_is_not_copied() -> None:

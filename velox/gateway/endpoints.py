@@ -59,6 +59,8 @@ _WEBSOCKETS: Final[tuple[tuple[bytes, ...], ...]] = (
     (b"live", b"sessions", b"*", b"fork"),
 )
 _ANY: Final = b"*"
+# What stands before a model in a path.
+_OF_MODELS: Final = frozenset({b"deployments", b"engines"})
 # Asked of the data listener these are a mistake or a probe; they are never forwarded (B-52).
 _ADMIN_WORDS: Final = frozenset({b"metrics", b"debug", b"admin", b"healthz", b"livez", b"readyz"})
 # The APIs that can be put into another dialect, below whatever prefix. Anthropic's and Google's clients know other
@@ -91,7 +93,8 @@ class PathFacts(NamedTuple):
     """What is known of a path. reads_body: its JSON body names a model. upgrades: it may become a WebSocket.
 
     dialect: which API's clients ask there. surface: which API it is, of those that can be put into
-    another dialect. named: model and stream, where the path names them and not the body.
+    another dialect. named: model and stream, where the path names them and not the body. path_model: the model alone,
+    whatever the body names.
     """
 
     route: Endpoint
@@ -101,6 +104,7 @@ class PathFacts(NamedTuple):
     dialect: Dialect = Dialect.OPENAI
     surface: Surface | None = None
     named: BodyFields | None = None
+    path_model: str | None = None
 
 
 def dialect_of(head: RequestHead, facts: PathFacts) -> Dialect:
@@ -170,6 +174,7 @@ class Routes:
             route = Endpoint.REALTIME
         surface, dialect = _surface_of(words)
         found = PathFacts(endpoint or route, endpoint is not None, passes, upgrades, dialect, surface)
+        found = found._replace(path_model=_path_model(words))
         return _google_facts(path, found) or found
 
 
@@ -180,6 +185,14 @@ def _surface_of(words: list[bytes]) -> tuple[Surface | None, Dialect]:
         if surface is not None:
             return surface
     return None, Dialect.OPENAI
+
+
+def _path_model(words: list[bytes]) -> str | None:
+    """Return the model of /deployments/NAME/... (Azure's) or /engines/NAME/...: it runs, whatever the body names."""
+    for at in range(len(words) - 2):
+        if words[at].lower() in _OF_MODELS:
+            return words[at + 1].decode("utf-8", "replace")
+    return None
 
 
 def _google_facts(path: bytes, facts: PathFacts) -> PathFacts | None:

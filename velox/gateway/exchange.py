@@ -195,6 +195,8 @@ class Exchange(HedgingHost):
         plan = self.plan
         if plan.reads_body:
             self.fields = self.gateway.parts.reader.read(self.body or b"")
+            if plan.path_model is not None:
+                _name_by_path(self.fields, plan.path_model)
         elif plan.named is not None:
             self.fields = plan.named
         guard = plan.guard
@@ -204,7 +206,7 @@ class Exchange(HedgingHost):
     def pass_gate(self, now_ns: int) -> None:
         """Take what it needs of all limits that count it. Raises VeloxError or NotYetError, and has taken nothing."""
         parts = self.gateway.parts
-        self._grant = parts.limiter.enter(self.plan, self.head, self.fields, self.body, parts.estimator, now_ns)
+        self._grant = parts.limiter.enter(self.plan, self.fields, self.body, parts.estimator, now_ns)
 
     def start(self, *, is_read: bool = True) -> None:
         """Go on as a task. is_read: False: its body is read there. What has not passed the gate comes to it there."""
@@ -313,6 +315,8 @@ class Exchange(HedgingHost):
         self.phase = "parse"
         if plan.reads_body:
             self.fields = await in_steps(self.gateway.parts.reader.read_in_steps(body))
+            if plan.path_model is not None:
+                _name_by_path(self.fields, plan.path_model)
         elif plan.named is not None:
             self.fields = plan.named
         guard = plan.guard
@@ -648,7 +652,7 @@ class Exchange(HedgingHost):
         """What the client learns of its limits; None where no quota counts its requests."""
         if self._grant is not NO_GRANT:
             return self._grant.limits.headers
-        return self.gateway.parts.limiter.limits(self.plan.caller, self.head, self.fields.model).headers
+        return self.gateway.parts.limiter.limits(self.plan.caller, self.fields.model).headers
 
     def refuse(self, error: VeloxError) -> None:
         """Answer instead of starting: the exchange never had a task."""
@@ -717,3 +721,9 @@ class Exchange(HedgingHost):
                 reply.on_failure(failure)  # not fail(): another attempt may follow
             elif limits.sse_keepalive_s:
                 reply.keep_alive(now_s, limits.sse_keepalive_s)
+
+
+def _name_by_path(fields: BodyFields, model: str) -> None:
+    """Put the model that the path names in the place of the body's: one is routed, counted, paid for and run."""
+    fields.model = model
+    fields.is_model_in_path = True

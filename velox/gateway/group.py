@@ -643,7 +643,7 @@ class Attempt(ReplyListener):
         to_be_read: Velox reads the reply, which must not be compressed then.
         """
         group = self._group
-        if body and fields.model is not None and group.models[self.n] is not None:
+        if body and fields.model is not None and group.models[self.n] is not None and not fields.is_model_in_path:
             model = self.asked(fields.model)
             if model is not None and model != fields.model:
                 body = with_model(body, model)

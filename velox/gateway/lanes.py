@@ -40,7 +40,7 @@ from velox.gateway.translation import Crossing, Instead, TranslatedHeads, Transl
 from velox.heads import Headers, ReplyHead
 from velox.memo import Memo
 from velox.net.upstream.interface import UpstreamRequest
-from velox.protocol.body_edit import with_model
+from velox.protocol.body_edit import naming_model, with_model
 from velox.providers.provider import Envelope, Provider
 from velox.providers.target import TargetCall, TargetError, target_call
 from velox.types import Surface
@@ -173,11 +173,15 @@ class Lanes:
         if call.envelope is Envelope.CLAUDE_BEDROCK:
             return self._invoke(call, attempt, asked)
         body, model = asked.body, asked.model
-        is_renamed = model is not None and asked.fields.model != model and call.envelope not in _IN_PATH
+        is_renamed = (
+            model is not None
+            and (asked.fields.model != model or asked.fields.is_model_in_path)
+            and call.envelope not in _IN_PATH
+        )
         if body and asked.surface in _OF_GOOGLE:
             body = self._for_google(body, asked, is_renamed=is_renamed)
         elif is_renamed and body:
-            body = with_model(body, model or "")
+            body = naming_model(body, model or "") if asked.fields.is_model_in_path else with_model(body, model or "")
         if body and call.envelope is Envelope.CLAUDE_VERTEX:
             body = vertex_body(body)
         elif body and call.envelope is Envelope.CLAUDE_VERTEX_COUNT:

@@ -17,9 +17,7 @@ from typing import Final, Protocol, TypeAlias
 from velox.errors import Reason, VeloxError
 from velox.gateway.grant import Bound, Grant, LimitSet, SlotBound
 from velox.gateway.lease_wait import NotYetError, unavailable
-from velox.gateway.permission import limited_model
 from velox.gateway.plan import RequestPlan
-from velox.heads import RequestHead
 from velox.memo import Memo
 from velox.outcomes import Decision, Unit
 from velox.policy.estimate import NO_TOKENS, Estimate, Estimator
@@ -102,9 +100,9 @@ class Limiter:
         self._names_models = any(rule.models or rule.scope in _OF_MODEL for rule in rules)
         self._sets.clear()
 
-    def limits(self, caller: Caller, head: RequestHead, model: str | None) -> LimitSet:
-        """Return what counts a caller's request. model: as its body names it; None: none can be read."""
-        key = (caller.id, limited_model(head, model) if self._names_models else None)
+    def limits(self, caller: Caller, model: str | None) -> LimitSet:
+        """Return what counts a caller's request. model: None: none can be read."""
+        key = (caller.id, model if self._names_models else None)
         found = self._sets.get(key)
         # After a change of the keys there are callers of the same id with other rates: theirs count from now on.
         if found is not None and found.caller is caller:
@@ -114,7 +112,6 @@ class Limiter:
     def enter(
         self,
         plan: RequestPlan,
-        head: RequestHead,
         fields: BodyFields,
         body: bytes | bytearray | None,
         estimator: Estimator,
@@ -123,7 +120,7 @@ class Limiter:
         """Take what a request needs, of all that count it. Raises as admit() does."""
         caller = plan.caller
         found = None if self._names_models else self._sets.get((caller.id, None))
-        limits = found if found is not None and found.caller is caller else self.limits(caller, head, fields.model)
+        limits = found if found is not None and found.caller is caller else self.limits(caller, fields.model)
         # Also of a form, which is not read: some servers look at no content-type.
         if limits.counts_tokens and body and plan.names_model:
             return self.admit(limits, estimator.estimate(plan.endpoint, len(body), fields), now_ns)

@@ -38,7 +38,7 @@ class RequestPlan:
     years for none. priority: its class in the queue. least_cost: tokens that it may cost beside those of its body,
     before that has been read. guard: looks at what its caller's key may not send; None: nothing is looked at. surface:
     the API that it asks, of those that can be put into another dialect. named: model and stream, where its path names
-    them and not its body.
+    them and not its body. path_model: the model alone, whatever its body names.
     is_recorded: a model may work for it: its calls are records of the ledger.
     """
 
@@ -57,6 +57,7 @@ class RequestPlan:
     guard: Guard | None = None
     surface: Surface | None = None
     named: BodyFields | None = None
+    path_model: str | None = None
     is_recorded: bool = False
 
 
@@ -71,12 +72,16 @@ def plan_of(
     terms = client_terms(head.headers)
     is_post = head.method == b"POST"
     is_count = is_post and path.surface in _COUNTS
+    reads = reads_body(path, head)
+    named, path_model = (path.named, path.path_model) if is_post else (None, None)
+    if named is None and path_model is not None and not reads:
+        named = BodyFields(path_model, is_model_in_path=True)
     return RequestPlan(
         caller,
         path.route,
         dialect_of(head, path),
         is_post and not is_count and (path.reads_body or path.named is not None),
-        reads_body(path, head),
+        reads,
         head.method in _ASKING and b"/models" in head.path,
         head.has_body,
         head.method in WITHOUT_CONTENT,
@@ -86,7 +91,8 @@ def plan_of(
         estimator.at_first(path.route, 0),
         access.guard(head, caller) if asks_for_keys else None,
         path.surface if is_post else None,
-        path.named if is_post else None,
+        named,
+        path_model,
         head.offer is not None or (is_post and head.has_body and runs_model(path)),
     )
 

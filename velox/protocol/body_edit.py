@@ -24,7 +24,7 @@ import orjson
 from velox.errors import Reason, VeloxError
 from velox.types import BodyFields
 
-__all__ = ["STRING", "Field", "ask_for_usage", "with_model", "with_query_model"]
+__all__ = ["STRING", "Field", "ask_for_usage", "naming_model", "with_model", "with_query_model"]
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _COLON: Final = re.compile(rb"[ \t\r\n]*+:[ \t\r\n]*+")
@@ -181,6 +181,16 @@ def with_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
         return body[:begin] + text + body[end:]
     with memoryview(body) as view:
         return b"".join((view[:begin], text, view[end:]))
+
+
+def naming_model(body: bytes | bytearray, model: str) -> bytes | bytearray:
+    """Return `body` with this model, whether it names one or not; otherwise as with_model()."""
+    if _MODEL.find(body) >= 0:
+        return with_model(body, model)
+    begin = body.find(b"{") + 1
+    rest = body[begin:]
+    comma = b"" if rest.lstrip().startswith(b"}") else b","
+    return b"".join((body[:begin], b'"model":', orjson.dumps(model), comma, rest))
 
 
 def with_query_model(query: bytes, model: str) -> bytes:

@@ -20,7 +20,6 @@ from velox.errors import Reason, VeloxError
 from velox.gateway.access import check_model
 from velox.gateway.auth import caller_of
 from velox.gateway.endpoints import Routes
-from velox.gateway.permission import limited_model
 from velox.gateway.plan import runs_model
 from velox.heads import Headers, RequestHead
 from velox.policy.budget_rules import own_rules, spender_of, subjects
@@ -89,8 +88,9 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     facts = Routes(settings.paths).facts(path)
     method = "POST" if asked.model is not None or facts.reads_body else "GET"
     head = RequestHead.of(method.encode(), path, asked.headers)
+    model = asked.model if facts.path_model is None or method != "POST" else facts.path_model
     found = RouteTable(settings.routes).explain(
-        *(asked.model, path, asked.headers, caller.name), upstreams=settings.upstreams
+        *(model, path, asked.headers, caller.name), upstreams=settings.upstreams
     )
     weights = {entry.name: entry.weight for entry in settings.upstreams}
     names = {entry.caller_name for entry in settings.api_keys}
@@ -98,9 +98,8 @@ def explain(settings: Settings, asked: Question) -> tuple[bool, list[str]]:
     error = _expired(asked) or _refused_at_once(settings, caller, head, asked.model)
     if error is None:
         lines += [*_passed(found.passed, names), *_taken(found, weights)]
-        error = _without_way(found, asked.model)
+        error = _without_way(found, model)
     if error is None:
-        model = limited_model(head, asked.model)
         lines += _limits(settings, caller, asked.key, model)
         if method == "POST" and runs_model(facts):
             lines += _budgets(settings, caller, asked.key, model)
