@@ -316,6 +316,33 @@ def test_lines_of_routes_do_not_wake_each_other() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("n_others", [1, 4])
+def test_lines_that_wait_for_one_upstream_get_its_places_in_turn(n_others: int) -> None:
+    """However long the line of the busier route is: it never empties."""
+
+    async def main() -> None:
+        routing = tables(
+            [limited("a")], route("r", "a", match=Match(models=("x",))), route("s", "a", match=Match(models=("y",)))
+        )
+        inside = Client(routing, "x")
+        waiting = {"x": [Client(routing, "x") for _ in range(8)], "y": [Client(routing, "y") for _ in range(n_others)]}
+        await turns()
+        served = ""
+        for _ in range(2 * n_others):
+            inside.end()
+            await turns()
+            (model, inside), *more = [
+                (name, client) for name, line in waiting.items() for client in line if client.is_in
+            ]
+            assert not more
+            waiting[model].remove(inside)
+            served += model
+
+        assert served == "xy" * n_others
+
+    run(main)
+
+
 def test_keys_that_rest_meanwhile_are_told() -> None:
     """Who has a turn and finds all keys resting gets 429, and so does the next."""
 

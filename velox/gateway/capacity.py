@@ -3,7 +3,8 @@
     wait()         to the end of the line, until it is one's turn and there is room all the same; then one's choice
     notify()       something has ended: the first of each line that would find room has its turn
 
-Whoever has had a turn, or leaves, passes it on, so that no room is left unused. There is room where RouteCursor.first()
+Whoever has had a turn, or leaves, passes it on, so that no room is left unused. Lines that wait for the same member get
+its places in turn. There is room where RouteCursor.first()
 finds some: at the members of the first stage that is well. A line stands still while these are full, though others are
 not.
 
@@ -36,7 +37,7 @@ class CapacityWaiters:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        # Only those with waiting requests: each end of a request looks at all of them.
+        # Only those with waiting requests: each end of a request looks at all of them. Who got a place last is last.
         self._lines: Final[dict[_Stages, deque[asyncio.Future[None]]]] = {}
         self.n_waiting = 0
 
@@ -66,6 +67,7 @@ class CapacityWaiters:
             raise VeloxError(Reason.QUEUE_TIMEOUT, message, retry_after_s=1.0) from None
         finally:
             self.n_waiting -= 1
+            self._has_left(stages, has_place=attempt is not None)
             self.notify(loop.time())  # there may be more than one place, or it left with one
         return attempt
 
@@ -90,9 +92,14 @@ class CapacityWaiters:
             if turn in line:
                 line.remove(turn)
             raise
-        finally:
-            if not line and self._lines.get(stages) is line:
-                del self._lines[stages]
+
+    def _has_left(self, stages: _Stages, *, has_place: bool) -> None:
+        """One has left a line. has_place: the other lines come before this one now."""
+        line = self._lines.get(stages)
+        if not line or has_place:
+            self._lines.pop(stages, None)
+        if line and has_place:
+            self._lines[stages] = line
 
 
 def _has_room(stages: _Stages, now_s: float) -> bool:
