@@ -12,9 +12,10 @@ import pytest
 
 from tests.e2e.recording import SSE, Call, RecordingUpstream
 from tests.sockets.core_attempts import run, until
-from tests.sockets.core_fleet import bed, settings_of, upstream
+from tests.sockets.core_fleet import Bed, bed, settings_of, upstream
 from tests.sockets.core_plans import fail, refuse_key
 from velox.heads import WebSocketOffer
+from velox.policy.balance.candidates import Candidates
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker
 from velox.settings import Settings
@@ -206,6 +207,103 @@ def test_what_runs_on_the_old_upstreams_takes_no_room_of_the_new(tmp_path: Path,
             await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
             assert worker.gateway.n_active == 1  # the one that asks for a WebSocket
             assert worker.fleet.routing.room(1, 0, worker.loop.time()) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("limit", ["1", "auto"])
+def test_what_runs_at_an_upstream_counts_under_its_limit_after_a_reload(
+    tmp_path: Path, servers: Two, limit: str
+) -> None:
+    """Its server works for the requests of before, too; and a limit that was found out is not found out again."""
+    a, _ = servers
+
+    def settings(weight: int) -> Settings:
+        return settings_of(tmp_path, [upstream("a", a, more=f", concurrency: {limit}, weight: {weight}")], TO_A)
+
+    async def main() -> None:
+        with a.playing(stream), bed(tmp_path, settings(1)) as worker:
+            await worker.until_warm()
+            client, _ = worker.ask()
+            await worker.eventually(lambda: b"data: 1" in client.written)
+            before = worker.member("a")
+            for weight in (2, 3):
+                worker.replace(settings(weight))
+                after = worker.member("a")
+                assert after is not before and after.concurrency is before.concurrency
+                assert after.concurrency.in_flight == 1
+                routing, now_s = worker.fleet.routing, worker.loop.time()
+                assert routing.room(worker.gateway.n_active, 0, now_s) == after.concurrency.room
+            later, _ = worker.ask()
+            if limit == "1":
+                await worker.eventually(lambda: worker.gateway.queue.n == 1)
+            else:
+                await worker.eventually(lambda: b"data: 1" in later.written)
+
+            for each in (client, later):
+                await worker.eventually(lambda each=each: b"data: 1" in each.written)
+                a.step()
+                await asyncio.wait_for(each.finished.wait(), 10)
+            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+            assert worker.member("a").concurrency.in_flight == 0 and not worker.fleet.routing.retired
+
+    run(main)
+
+
+def test_upstream_that_left_keeps_no_connection_while_old_requests_run(tmp_path: Path, servers: Two) -> None:
+    """A stream at another one may last for hours; what has no use is closed, and not made again."""
+    a, b = servers
+
+    async def main() -> None:
+        both = settings_of(tmp_path, [upstream("a", a), upstream("b", b)], TO_A)
+        with a.playing(stream), bed(tmp_path, both) as worker:
+            await worker.until_warm()
+            client, _ = worker.ask()
+            await worker.eventually(lambda: b"data: 1" in client.written)
+            assert b.n_open
+
+            worker.replace(settings_of(tmp_path, [upstream("a", a)], TO_A))
+            await worker.eventually(lambda: not b.n_open)
+            assert repr(worker.fleet) == "<Fleet 1 members, 1 retired>"
+            n_dialed = b.n_connections
+            for _ in range(10):
+                worker.tick()
+                await asyncio.sleep(0)
+            assert b.n_connections == n_dialed
+
+            a.step()
+            await asyncio.wait_for(client.finished.wait(), 10)
+            await worker.eventually(lambda: repr(worker.fleet) == "<Fleet 1 members, 0 retired>")
+
+    run(main)
+
+
+def test_origins_of_one_upstream_keep_their_keys_when_another_one_goes(tmp_path: Path, servers: Two) -> None:
+    """Their places on the ring do not depend on how many there are."""
+    a, b = servers
+    hashed = ["name: r, to: a, balance: hash"]
+
+    def owners(worker: Bed, settings: Settings, n: int) -> dict[bytes, str]:
+        group = worker.fleet.routing.parts(settings.routes[0]).groups[0]
+        candidates = Candidates([1.0] * n, [0] * n)
+        keys = [b"user-%d" % each for each in range(400)]
+        found = {key: group.balancer.pick(candidates, 0.0, 0.5, key) for key in keys}
+        return {key: group.members[at].address for key, at in found.items() if at is not None}
+
+    async def main() -> None:
+        with RecordingUpstream() as c:
+            three = settings_of(tmp_path, [upstream("a", a, c, b)], hashed)
+            two = settings_of(tmp_path, [upstream("a", a, b)], hashed)
+            with bed(tmp_path, three) as worker:
+                before = owners(worker, three, 3)
+                worker.replace(two)
+                after = owners(worker, two, 2)
+
+            gone = f"http://127.0.0.1:{c.port}"
+            assert len(set(before.values())) == 3
+            assert {key: at for key, at in after.items() if before[key] != gone} == {
+                key: at for key, at in before.items() if at != gone
+            }
 
     run(main)
 

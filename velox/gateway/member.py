@@ -83,6 +83,9 @@ class MemberPool(Pool, Protocol):
     def tick(self, now_s: float) -> None:
         """Do what is due."""
 
+    def keep_none(self, now_s: float) -> None:
+        """Keep no connection that idles. Called now and then."""
+
     def close(self) -> None:
         """Close what is idle, and the rest as it becomes so."""
 

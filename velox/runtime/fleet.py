@@ -26,6 +26,7 @@ from velox.policy.balance.candidates import Balancer, LeastInflight
 from velox.policy.balance.peak_ewma import PeakEwma
 from velox.policy.balance.prefix import PrefixAffinity, PrefixTable, member_ids
 from velox.policy.balance.round_robin import RoundRobin
+from velox.policy.concurrency import ConcurrencyLimit
 from velox.policy.health.keys import Keys
 from velox.policy.health.member import State
 from velox.policy.hedge import Hedging
@@ -149,6 +150,7 @@ class Fleet:
             gc.collect()
         for retired in tuple(self._retired):
             retired.member.pool.tick(now_s)
+            retired.member.pool.keep_none(now_s)
             if retired.is_done:
                 retired.member.pool.close()
                 self._retired.remove(retired)
@@ -164,8 +166,11 @@ class Fleet:
     def _note_leaving(self) -> None:
         """Tell the tables what runs elsewhere: it is not on its way to a member of theirs."""
         retired = {retired.member for retired in self._retired}
-        self._leaving = [member for member in self._leaving if member.concurrency.n_begun or member in retired]
-        self.routing.retired = tuple(self._leaving)
+        kept = {id(member.concurrency) for member in self.members}  # what runs under these is counted there
+        alone = [member for member in self._leaving if id(member.concurrency) not in kept]
+        running = {member for member in alone if member.concurrency.n_begun}
+        self._leaving = [member for member in self._leaving if member in running or member in retired]
+        self.routing.retired = tuple(member for member in alone if member in running or member in retired)
 
     def close(self) -> None:
         """Abort every connection."""
@@ -194,6 +199,7 @@ class Fleet:
             if _rotates(entry)
         }
         is_new = bool(self._members)
+        before = {(member.name, member.address): member for member in self._members.values()}
         members: dict[_Place, Member] = {}
         by_name: dict[str, list[Member]] = {}
         for entry in upstreams:
@@ -202,7 +208,8 @@ class Fleet:
                 member = self._members.get(place)
                 if member is None:
                     more = (self._table.row(entry.name, str(origin)), keys.get((entry.name, entry.keys)))
-                    member = self._maker.make(settings, entry, origin, *more, is_new=is_new)
+                    limit = _limit_of(before.get((entry.name, str(origin))), entry)
+                    member = self._maker.make(settings, entry, origin, *more, is_new=is_new, limit=limit)
                     new.append(member)
                     member.counts.set_state(member.row, State.IN)  # from now on the row is not given to another one
                     yield
@@ -218,6 +225,13 @@ class Fleet:
 
 def _start(member: Member) -> None:
     member.pool.start()
+
+
+def _limit_of(before: Member | None, entry: UpstreamEntry) -> ConcurrencyLimit | None:
+    """Return the limit that a member goes on with: the server is the same, and works for the requests of before."""
+    if before is None or not entry.concurrency or before.entry.concurrency != entry.concurrency:
+        return None
+    return before.concurrency
 
 
 def _rotates(entry: UpstreamEntry) -> bool:
@@ -286,7 +300,8 @@ class RouteMaker:
         names = _names(members)
         if entry.balance == "prefix":
             return PrefixAffinity(PrefixTable(self._table.prefixes(entry.name)), member_ids(names))
-        return BoundedHash(Ring(names, weights))
+        # With one upstream the points of its origins don't depend on their number: what the others have stays theirs.
+        return BoundedHash(Ring(names, weights if len(entry.to) > 1 else [1.0] * len(names)))
 
 
 def _names(members: Sequence[Member]) -> list[str]:

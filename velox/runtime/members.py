@@ -137,9 +137,20 @@ class MemberMaker:
         return upstreams_of(settings, self.sim_origin)
 
     def make(
-        self, settings: Settings, entry: UpstreamEntry, origin: Origin, row: int, keys: Keys | None, *, is_new: bool
+        self,
+        settings: Settings,
+        entry: UpstreamEntry,
+        origin: Origin,
+        row: int,
+        keys: Keys | None,
+        *,
+        is_new: bool,
+        limit: ConcurrencyLimit | None = None,
     ) -> Member:
-        """Return a member, which has no connections yet. keys: of its upstream. is_new: others were there before."""
+        """Return a member, which has no connections yet.
+
+        keys: of its upstream. is_new: others were there before. limit: of what runs there already; None: nothing does.
+        """
         n_kept = _kept_heads(self.entries(settings))
         authority = self.authorities.of(entry)
         forwarders = tuple(
@@ -173,7 +184,7 @@ class MemberMaker:
             health,
             self.counts,
             websockets,
-            self._concurrency(settings, entry),
+            limit or self._concurrency(settings, entry),
             None if entry.load == "off" else ScrapedLoad(_STALE_LOAD_S),
             lanes=_lanes(entry),
         )

@@ -400,6 +400,11 @@ class UpstreamPool:
             if not connection.n_streams and lifetime.idle_s(connection, now_s) >= least_s:
                 connection.retire(ConnectionEnd.CLOSED)
 
+    def keep_none(self, now_s: float) -> None:
+        """Keep no connection that idles: only what is still on its way here needs one. To be told now and then."""
+        self._n_kept = 0
+        self.retire_stale_idle(now_s, 0.0)
+
     def keep_only(self, addresses: frozenset[Address]) -> None:
         """The upstream's name has these addresses now: replace the connections to other ones."""
         self._addresses = addresses
