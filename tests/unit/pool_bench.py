@@ -8,6 +8,7 @@ from typing import Final
 
 from velox.errors import Reason, VeloxError
 from velox.heads import ReplyHead
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import ConnectionOwner, PlainFields, ReplySink, UpstreamFailure, UpstreamRequest
 from velox.net.upstream.pool import Upkeep, UpstreamPool
 from velox.outcomes import ConnectionEnd, Retry
@@ -167,7 +168,13 @@ class Bench:
     """A pool and its dialer. script: what the dials do, in order; afterwards each makes a connection."""
 
     def __init__(
-        self, *script: Make, warm: int = 0, most: int = 100, capacity: int = 1, upkeep: Upkeep | None = None
+        self,
+        *script: Make,
+        warm: int = 0,
+        most: int = 100,
+        capacity: int = 1,
+        upkeep: Upkeep | None = None,
+        budget: ConnectionBudget | None = None,
     ) -> None:
         self.dialed_s: Final[list[float]] = []
         self.made: Final[list[FakeConnection]] = []
@@ -187,6 +194,7 @@ class Bench:
             on_warm_failure=self._note,
             on_end=self.ends.append,
             upkeep=upkeep or Upkeep(),
+            budget=budget,
         )
 
     @property

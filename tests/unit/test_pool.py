@@ -19,6 +19,7 @@ from tests.unit.pool_bench import (
     turns,
 )
 from velox.errors import Reason
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 
@@ -45,6 +46,50 @@ def test_room_is_handed_out_round_robin() -> None:
         await asyncio.sleep(1)
         taken = [await bench.take() for _ in range(6)]
         assert len(set(taken[:3])) == 3 and taken[:3] == taken[3:]
+        bench.pool.close()
+
+    virtual_time.run(main())
+
+
+def test_callers_of_one_pool_get_the_idle_connections_of_another() -> None:
+    """The worker has all the connections that it may have: the warm ones of a pool that is not asked make room."""
+
+    async def main() -> None:
+        budget = ConnectionBudget(4)
+        quiet, busy = Bench(warm=3, budget=budget), Bench(warm=1, budget=budget)
+        for bench in (quiet, busy):
+            bench.pool.start()
+        await asyncio.sleep(1)
+        taken = [await busy.take() for _ in range(4)]
+        assert (len(quiet.usable), len(busy.usable), repr(budget)) == (0, 4, "<ConnectionBudget 4 of 4>")
+
+        waiting = asyncio.create_task(quiet.take())
+        await quiet.pass_time(5.0)
+        assert not waiting.done() and len(quiet.usable) == 0
+        taken.pop().reply_all()
+        await quiet.pass_time(0.5)
+        assert await waiting and (len(quiet.usable), len(busy.usable)) == (1, 3)
+
+        for connection in taken:
+            connection.reply_all()
+        for bench in (quiet, busy):
+            bench.pool.close()
+        assert repr(budget) == "<ConnectionBudget 0 of 4>"
+
+    virtual_time.run(main())
+
+
+def test_worker_without_open_files_says_nothing_of_the_upstream() -> None:
+    """The request fails, or goes elsewhere; the upstream is not down."""
+
+    async def main() -> None:
+        failure = UpstreamFailure(Reason.CONN_LIMIT, "Too many open files", unprocessed=Retry.CONNECT)
+        budget = ConnectionBudget(4)
+        bench = Bench(refuses(failure), budget=budget)
+        with pytest.raises(UpstreamFailure, match="Too many open files"):
+            await bench.take()
+        assert not bench.pool.is_down
+        assert await bench.take() and repr(budget) == "<ConnectionBudget 1 of 4>"
         bench.pool.close()
 
     virtual_time.run(main())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit import virtual_time
 from tests.unit.pool_bench import REQUEST, Bench, FakeConnection, Sink, connects, refuses
 from velox.errors import VeloxError
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.pool import Upkeep
 from velox.outcomes import ConnectionEnd
 
@@ -50,7 +51,8 @@ class Play:
     def __init__(self, dials: Sequence[int], warm: int, most: int) -> None:
         script = [refuses() if room < 0 else connects(room, address=ADDRESSES[0]) for room in dials]
         upkeep = Upkeep(max_age_s=20.0, max_requests=7, idle_timeout_s=5.0)
-        self.bench: Final = Bench(*script, warm=warm, most=most, capacity=3, upkeep=upkeep)
+        self.budget: Final = ConnectionBudget(most + 20)  # and those that end with their last exchange
+        self.bench: Final = Bench(*script, warm=warm, most=most, capacity=3, upkeep=upkeep, budget=self.budget)
         self.tasks: Final[list[asyncio.Task[None]]] = []
         self.served: Final[list[int]] = []
         self.n_failed = 0
@@ -151,8 +153,12 @@ async def play(dials: Sequence[int], warm: int, most: int, steps: Sequence[tuple
     for kind, pick in steps:
         await game.step(kind, pick)
     await game.settle()
+    game.pool.tick(asyncio.get_running_loop().time())
+    n_open = sum(not connection.is_closed for connection in game.bench.made) + game.pool.statistics().dialing
+    assert repr(game.budget) == f"<ConnectionBudget {n_open} of {most + 20}>"
     game.pool.close()
     await asyncio.sleep(1)
+    assert repr(game.budget).startswith("<ConnectionBudget 0 ")
     assert all(connection.is_closed for connection in game.bench.made)
     assert asyncio.all_tasks() == {asyncio.current_task()}, "no task outlives the pool"
 

@@ -17,6 +17,7 @@ from velox.errors import VeloxError
 from velox.gateway.forward import Forwarder
 from velox.gateway.member import Member
 from velox.gateway.upkeep import MemberUpkeep, load_every_s
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.dialer import Dialer, DialTarget
 from velox.net.upstream.http2 import NARROW_WINDOW_BYTES
 from velox.net.upstream.interface import ReadBuffer
@@ -116,8 +117,8 @@ _LEAST_HEADS: Final = 16
 class MemberMaker:
     """Makes the members of worker `slot`.
 
-    max_connections: to one member. on_change: called when a pool has changed. authorities: sign requests in.
-    changes: of the health of all members.
+    max_connections: to one member; to all together twice as many. on_change: called when a pool has changed.
+    authorities: sign requests in. changes: of the health of all members.
     """
 
     slot: int
@@ -131,6 +132,10 @@ class MemberMaker:
     sim_origin: str | None
     buffer: ReadBuffer = field(default_factory=ReadBuffer, init=False)
     changes: Changes = field(default_factory=Changes, init=False)
+    budget: ConnectionBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = ConnectionBudget(2 * self.max_connections)
 
     def entries(self, settings: Settings) -> tuple[UpstreamEntry, ...]:
         """Return the upstreams of some settings."""
@@ -226,6 +231,7 @@ class MemberMaker:
                 idle_timeout_s=settings.egress_idle_timeout_s,
                 ping_interval_s=settings.egress_ping_interval_s,
             ),
+            budget=self.budget,
         )
 
     def _warn(self, name: str, failure: VeloxError) -> None:

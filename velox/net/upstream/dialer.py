@@ -9,6 +9,7 @@ free to try again. No message holds an address.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import socket
@@ -39,6 +40,8 @@ _UNSENT_BYTES: Final = 128 * 1024
 # How long one address may take before the next is tried beside it: what RFC 8305 §5 recommends.
 _HEAD_START_S: Final = 0.25
 
+# Of this worker, and of this machine.
+_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 # A unix socket whose queue is full says so at once, and there is no event for "has room again".
 _UNIX_RETRY_S: Final = 0.01
 
@@ -113,7 +116,9 @@ class Dialer:
                 self._n_dials += 1
                 return await self._race(in_turn(places, self._n_dials))
         except (OSError, UnicodeError) as exc:  # TimeoutError is an OSError; UnicodeError: no name that IDNA can write
-            if places or self._target.unix_path:
+            if isinstance(exc, OSError) and exc.errno in _NO_FILES:
+                reason, what = Reason.CONN_LIMIT, "this worker can connect to no upstream"
+            elif places or self._target.unix_path:
                 reason, what = Reason.UPSTREAM_CONNECT, "the upstream could not be reached"
             else:
                 reason, what = Reason.UPSTREAM_DNS, "the upstream's name could not be resolved"

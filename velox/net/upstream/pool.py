@@ -10,13 +10,14 @@ those cannot serve all who wait.
 
 A connection that has reached its age or its number of requests is used until another one replaces it, then it ends with
 its last exchange. Connections that end so are not counted against the maximum: each holds at least one exchange, and
-exchanges are counted elsewhere.
+exchanges are counted elsewhere. All of them count in the worker's budget (connection_budget.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Final, Protocol
 
 from velox.errors import Reason, VeloxError
 from velox.net.upstream.connecting import BackOff, Dial, PacedDial, Warmup
+from velox.net.upstream.connection_budget import ConnectionBudget
 from velox.net.upstream.interface import Address, UpstreamConnection, UpstreamFailure, UpstreamRequest
 from velox.outcomes import ConnectionEnd
 
@@ -118,6 +120,7 @@ class UpstreamPool:
         on_end: Callable[[ConnectionEnd], None] = lambda _cause: None,
         on_close: Callable[[], None] = lambda: None,
         upkeep: Upkeep = _DEFAULT_UPKEEP,
+        budget: ConnectionBudget | None = None,
     ) -> None:
         self._dial: Final = PacedDial(dial)
         self._warmup: Final = warmup
@@ -129,6 +132,7 @@ class UpstreamPool:
         self._on_end: Final = on_end
         self._on_close: Final = on_close
         self._upkeep: Final = upkeep
+        self._budget: Final = budget or ConnectionBudget(sys.maxsize)
         self._back_off: Final = BackOff(self._fill)  # delays dials that no caller waits for
         # The connections that take exchanges, and those of them that another one is to replace.
         self._connections: Final[dict[UpstreamConnection, _Lifetime]] = {}
@@ -237,6 +241,8 @@ class UpstreamPool:
         self._available.fill_core(self._connections)
         if connection.n_streams:
             self._closing_connections.add(connection)
+        else:
+            self._budget.give_back(self)
         if connection.end is not None:
             self._on_end(connection.end)
         if self._closed:
@@ -258,8 +264,15 @@ class UpstreamPool:
             return
         n_dials = min(self._n_dials_wanted(), _MAX_DIALS)
         while self._dialing < n_dials and len(self._connections) + self._dialing < self._max:
+            if not self._budget.take(self) and not self._may_dial_for_callers():
+                break
             self._dialing += 1
             self._spawn(self._dial_one())
+
+    def _may_dial_for_callers(self) -> bool:
+        """Say whether a dial may begin though the worker has all the connections that it may have."""
+        is_for_callers = self._dialing < self._n_for_waiters()
+        return is_for_callers and self._budget.take_for_callers(self, asyncio.get_running_loop().time())
 
     def _n_dials_wanted(self) -> int:
         """Return how many dials should be under way."""
@@ -305,7 +318,10 @@ class UpstreamPool:
         try:
             connection = await self._dial.connect(self)
         except UpstreamFailure as failure:
+            if self._closed:
+                return
             self._dialing -= 1
+            self._budget.give_back(self)
             self._dial_failed(failure)
             return
         self._dialing -= 1  # not when it was cancelled: then the pool is closed
@@ -330,7 +346,8 @@ class UpstreamPool:
 
     def _dial_failed(self, failure: UpstreamFailure) -> None:
         """Fail the callers that waited for this dial: all whom the other dials under way cannot serve."""
-        self._failed = True
+        # Where this worker has no open file left, nothing is known of the upstream.
+        self._failed = failure.reason is not Reason.CONN_LIMIT
         is_new_pause = self._back_off.start()
         n_waiters, each = len(self._waiters), self._capacity.each
         n_coming = self._dialing + len(self._capacity.unsettled)
@@ -373,7 +390,9 @@ class UpstreamPool:
         """Check the connections; every 0.25 s or so. now_s: the loop's time."""
         if self._closed:
             return
+        n_closing = len(self._closing_connections)
         self._closing_connections = {connection for connection in self._closing_connections if connection.n_streams}
+        self._budget.give_back(self, n_closing - len(self._closing_connections))
         silence_s = self._upkeep.ping_interval_s
         for connection in self._closing_connections.copy():
             connection.check_alive(now_s, silence_s)
@@ -458,6 +477,29 @@ class UpstreamPool:
             connection, cause = to_replace.popitem()
             connection.retire(cause)
 
+    # -- Spender ----------------------------------------------------------------------------------
+
+    def idle_s(self, now_s: float) -> float | None:
+        idle = self._longest_idle(now_s)
+        return None if idle is None else idle[0]
+
+    def close_idle(self, now_s: float) -> None:
+        idle = self._longest_idle(now_s)
+        if idle is not None:
+            idle[1].retire(ConnectionEnd.IDLE)
+
+    def on_budget(self) -> None:
+        self._fill()
+
+    def _longest_idle(self, now_s: float) -> tuple[float, UpstreamConnection] | None:
+        found: tuple[float, UpstreamConnection] | None = None
+        for connection, lifetime in self._connections.items():
+            if not connection.n_streams:
+                idle_s = lifetime.idle_s(connection, now_s)
+                if found is None or idle_s > found[0]:
+                    found = idle_s, connection
+        return found
+
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -468,6 +510,7 @@ class UpstreamPool:
             task.cancel()
         for connection in (*self._connections, *self._closing_connections):
             connection.abort(ConnectionEnd.SHUTDOWN)
+        self._budget.leave(self)
         while self._waiters.fail(_draining):
             pass
         self._on_close()
