@@ -584,7 +584,7 @@ def test_commands_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     page = (Path(__file__).parents[2] / "docs/ledger.md").read_text()
     commands = [line.partition("#")[0].split()[1:] for line in page.splitlines() if line.startswith("velox usage")]
     commands = [each for each in commands if "--to" not in each]  # tests/sockets/test_export.py
-    assert len(commands) == 4
+    assert len(commands) == 5
     for arguments in commands:
         capsys.readouterr()
         assert main(arguments, {"VELOX_LEDGER": str(folder), "VELOX_API_KEYS": KEY}) == 0

@@ -127,6 +127,7 @@ RUN_BY = {
     "velox audit --id shop": ACCOUNTS,
     "velox usage": LEDGER,
     "velox usage --by team,day": LEDGER,
+    "velox usage --since 24h": LEDGER,
     "velox usage --by key,model --since 2026-11-01 --format csv": LEDGER,
     "velox usage --calls --since 1h --format jsonl # each call": LEDGER,
     "velox usage --calls --since 1d --until 0d --to yesterday.jsonl.gz": EXPORT,

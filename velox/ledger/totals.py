@@ -49,10 +49,11 @@ _COLUMNS: Final[dict[Dimension, str]] = {
     "upstream": "upstream",
     "model": "model",
     "minute": "start",
-    "hour": "start",
-    "day": "start",
+    "hour": "start / 3600 * 3600",
+    "day": "start / 86400 * 86400",
 }
 _LONGEST_FIRST: Final[Sequence[Dimension]] = ("day", "hour", "minute")
+_MINUTE_S: Final = 60
 _SUMS: Final = tuple(f"sum({name})" for name in Sums._fields)
 
 Row = tuple[Any, ...]
@@ -98,16 +99,16 @@ class Span(NamedTuple):
 
 
 def spans(question: Question) -> list[Span]:
-    """Return which sums answer a question: those of the period that is asked for; else the longest that fit.
+    """Return which sums answer a question: the longest that fit, and none longer than the period that is asked for.
 
     What does not begin or end with a day is days in its middle, and hours and minutes at its ends: sums of short
-    periods are not kept for long.
+    periods are not kept for long. Seconds of its begin and its end are left off.
     """
-    asked = [dimension for dimension in question.by if dimension in PERIODS]
-    if asked:
-        period = min(asked, key=lambda dimension: PERIODS[dimension])
-        return [Span(period, question.since_s, question.until_s)]
-    return list(_covered(question.since_s, question.until_s, _LONGEST_FIRST))
+    lengths = [PERIODS[dimension] for dimension in question.by if dimension in PERIODS]
+    longest = min(lengths, default=DAY_S)
+    periods = [period for period in _LONGEST_FIRST if PERIODS[period] <= longest]
+    since_s, until_s = (time_s // _MINUTE_S * _MINUTE_S for time_s in (question.since_s, question.until_s))
+    return list(_covered(since_s, until_s, periods))
 
 
 def total_question(

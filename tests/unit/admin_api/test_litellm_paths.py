@@ -272,6 +272,7 @@ def test_spend_is_reported(proxy: Proxy) -> None:
     assert proxy("GET", f"/spend/logs?request_id={rows[1]['request_id']}") == rows[1:]
     (of_day,) = proxy("GET", f"/spend/logs?{days}")
     assert of_day["spend"] == 3.5 and of_day["models"] == {"gpt-4o": 3.5}
+    assert proxy("GET", f"/spend/logs?start_date={day}T23:59:00&end_date={day}") == [of_day], "days are whole"
 
     activity = proxy("GET", f"/user/daily/activity?{days}&page=1&page_size=10")
     (result,) = activity["results"]

@@ -15,7 +15,7 @@ from velox.ledger.collector import Collector
 from velox.ledger.record import Flag
 from velox.ledger.report import call_rows, lines, total_rows
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Sums, Total
+from velox.ledger.store import Batch, Numbered, Sums, Total
 from velox.runtime.usage import ArgumentError, UsageArguments, usage_lines
 from velox.shm.record_ring import RecordRing
 
@@ -91,6 +91,25 @@ def test_times(store: SqliteStore, since: str, until: str | None, n: int) -> Non
     assert sum(json.loads(line)["calls"] for line in found) == n
 
 
+@pytest.mark.parametrize("by", ["", "key", "day", "hour", "key,day"])
+def test_last_24_hours_are_counted_whole(tmp_path: Path, by: str) -> None:
+    """Also those of yesterday, whatever sums are grouped by; the day's name is that of yesterday."""
+    store = SqliteStore(tmp_path, days=30)
+    calls = [made_call(n, started_s=NOON_S - 3600 * hours) for n, hours in enumerate((1, 20, 24, 25))]
+    store.add(Batch("r", len(calls), [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+
+    rows = [json.loads(line) for line in usage_lines(store, asked(since="24h", by=by, form="jsonl"), NOW)]
+    assert sum(row["calls"] for row in rows) == 3
+    if by == "day":
+        assert [(row["day"], row["calls"]) for row in rows] == [("2026-11-22", 2), ("2026-11-23", 1)]
+
+
+@pytest.mark.parametrize("since", ["2026-07-01T12:00", "2026-07-01"])
+def test_hours_that_are_not_kept_have_no_row(store: SqliteStore, since: str) -> None:
+    """They are missed by their rows: it is no wrong argument."""
+    assert len(list(usage_lines(store, asked(since=since, by="hour", form="jsonl"), NOW))) == 3
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -101,6 +120,8 @@ def test_times(store: SqliteStore, since: str, until: str | None, n: int) -> Non
         ({"by": "hour,day"}, "expected one of minute, hour and day"),
         ({"by": "key", "since": "2026-11-20T12:30"}, "--since, --until: expected times that begin an hour"),
         ({"by": "", "since": "2026-11-01", "until": "2026-11-20T12:30"}, "sums by minute are kept"),
+        ({"by": "hour", "since": "2026-11-20T12:30"}, "expected times that begin an hour"),
+        ({"by": "day", "since": "2026-07-01T12:00"}, r"begin a day"),
         ({"by": "team", "since": "2026-07-01T12:00"}, r"begin a day \(UTC\) where they are more than 90 days ago"),
     ],
 )

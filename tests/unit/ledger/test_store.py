@@ -300,6 +300,34 @@ def test_sums_of_short_periods_are_asked_for_at_the_ends_only(store: Store, sinc
     assert sum(each.sums.n for each in found) == wanted
     by_key = store.totals(Question(since_s, until_s, ("key",), (("model", NAMES.model),)))
     assert sum(each.sums.n for each in by_key) == wanted and len(by_key) <= 1
+    for period in ("day", "hour"):
+        assert sum(each.sums.n for each in store.totals(Question(since_s, until_s, (period,)))) == wanted
+
+
+def test_days_and_hours_that_are_cut_count_what_is_within_the_time(store: Store) -> None:
+    """With names of their own, as whole ones have; seconds of a time are left off at both ends."""
+    times = [NOON_S - 3600, NOON_S - 20, NOON_S, NOON_S + 3599, NOON_S + 3600, NOON_S + DAY_S, NOON_S + DAY_S + 60]
+    store.add(batch([made_call(n, started_s=at) for n, at in enumerate(times)]))
+
+    def n_calls(since_s: int, until_s: int, *by: Dimension) -> dict[tuple[str, ...], int]:
+        return {each.group: each.sums.n for each in store.totals(Question(since_s, until_s, by))}
+
+    until_s = NOON_S + DAY_S + 60
+    for seconds in (0, 59):
+        since_s, end_s = NOON_S - 60 + seconds, until_s + seconds
+        assert n_calls(since_s, end_s) == {(): 5}
+        assert n_calls(since_s, end_s, "day") == {("2026-11-23",): 4, ("2026-11-24",): 1}
+        assert n_calls(since_s, end_s, "day", "model") == {
+            ("2026-11-23", NAMES.model): 4,
+            ("2026-11-24", NAMES.model): 1,
+        }
+        assert n_calls(since_s, end_s, "hour") == {
+            ("2026-11-23T11:00Z",): 1,
+            ("2026-11-23T12:00Z",): 2,
+            ("2026-11-23T13:00Z",): 1,
+            ("2026-11-24T12:00Z",): 1,
+        }
+        assert len(n_calls(since_s, end_s, "minute")) == 5
 
 
 def test_case_20_sums_are_whole_when_their_calls_are_gone(stores: Stores) -> None:

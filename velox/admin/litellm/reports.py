@@ -87,7 +87,7 @@ class LitellmReports:
                 where.append(
                     ("user" if dimension == "user" else "team" if dimension == "team" else "model", call.query[name])
                 )
-        return Question(since_s, until_s // _DAY_S * _DAY_S + _DAY_S, by, tuple(where))
+        return Question(since_s // _DAY_S * _DAY_S, until_s // _DAY_S * _DAY_S + _DAY_S, by, tuple(where))
 
     def _day(self, call: ApiCall, name: str, default_s: int) -> int:
         text = call.query.get(name)
