@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from velox.ledger.record import Call, NamePart, NameParts, read_body
+from velox.ledger.record import NamePart, NameParts, read_body
 from velox.ledger.store import NOTHING, Batch, Numbered, Store, StoreError, Sums
 from velox.shm.record_ring import RecordRing, RingError
 
@@ -19,7 +19,8 @@ __all__ = ["MOST_OF_BATCH", "Collector"]
 
 # Records of one transaction.
 MOST_OF_BATCH: Final = 5000
-# A record that is counted but can't be read is given this long to appear before it is taken for damaged.
+# A record that is counted but can't be read is given this long to appear before it is taken for damaged; so is the rest
+# of a name.
 _DAMAGED_AFTER_S: Final = 1.0
 
 
@@ -70,20 +71,31 @@ class _RingReader:
         calls: list[Numbered] = []
         names: dict[int, str] = {}
         n_damaged = 0
+        name_at: int | None = None  # where a name begins of which only the first records were read
         for body in ring.read(number, MOST_OF_BATCH):
             if body is None:
                 if not self._is_damaged(number, now_s):
                     break
                 n_damaged += 1
+                name_at = None
             else:
                 found = read_body(body, self._names)
-                if isinstance(found, Call):
-                    calls.append(Numbered(number, found))
-                elif isinstance(found, NamePart):
+                if isinstance(found, NamePart):
                     text = self._names.add(found)
                     if text is not None:
                         names[found.number] = text
+                        name_at = None
+                    elif found.part == 0:
+                        name_at = number
+                else:
+                    name_at = None
+                    if found is not None:
+                        calls.append(Numbered(number, found))
             number += 1
+        # A reader after this one begins where the batch ends: it would have but the last records of the name. At the
+        # end of the ring they may never come, for a writer can be killed between them.
+        if name_at is not None and (number < ring.head or not self._is_damaged(name_at, now_s)):
+            number = name_at
         dropped = _dropped(ring)
         if number == self.position and dropped == self._dropped:
             return None
@@ -95,7 +107,7 @@ class _RingReader:
         self.ring.free(batch.end)
 
     def _is_damaged(self, number: int, now_s: float) -> bool:
-        """Tell whether a record that can't be read was counted so long ago that it should be there."""
+        """Tell whether a record that can't be read, or the rest of a name, was waited for long enough."""
         if number >= self._waits_before:
             self._waits_before, self._waits_since_s = self.ring.head, now_s
         return abs(now_s - self._waits_since_s) >= _DAMAGED_AFTER_S

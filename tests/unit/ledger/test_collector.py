@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ledger.made import NAMES, NOON_S, begin, made_call, write, writer_of
-from velox.ledger.collector import Collector
-from velox.ledger.record import Call, Flag, NameParts, Tokens, call_body, read_body
+from velox.ledger.collector import MOST_OF_BATCH, Collector
+from velox.ledger.record import Call, Flag, NameParts, Tokens, call_body, name_bodies, read_body
 from velox.ledger.sqlite import _DAY_MIGRATIONS, _SUM_MIGRATIONS, SqliteStore
 from velox.ledger.sqlite_file import connect
 from velox.ledger.store import Batch, Dimension, Numbered, Question, StoreError, Sums
@@ -300,6 +300,48 @@ def test_names_are_known_after_a_restart(tmp_path: Path) -> None:
     collect(tmp_path, path)
 
     assert kept(tmp_path) == [made_call(1), made_call(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_within", [1, 4])
+def test_name_that_a_batch_would_cut_is_known_after_a_restart(tmp_path: Path, n_within: int) -> None:
+    """It takes several records: all of them come in the next batch."""
+    path, model = tmp_path / "0.ring", "m" * 500
+    ring = RecordRing(path, 6000)
+    ring.recover()
+    writer = CallWriter(ring, 0xABCD)
+    n = 0
+    while ring.head < MOST_OF_BATCH - n_within:
+        write(writer, made_call(n := n + 1))
+    write(writer, made_call(n + 1, model=model))
+
+    assert collect(tmp_path, path) == MOST_OF_BATCH - n_within
+    assert collect(tmp_path, path) == 6 and collect(tmp_path, path) == 0
+    assert kept(tmp_path)[-1] == made_call(n + 1, model=model)
+
+
+def test_name_that_is_being_written_waits_for_its_rest(tmp_path: Path) -> None:
+    """For a second: whoever wrote it may have been killed. What comes behind it then is kept."""
+    path, model, now_s = tmp_path / "0.ring", "m" * 500, [float(NOON_S)]
+    ring = RecordRing(path, 100)
+    ring.recover()
+    first, *others = name_bodies(ring.next_name(), model)
+    ring.put(first)
+    store = store_of(tmp_path)
+    assert Collector([RecordRing(path, 1)], store, lambda: now_s[0]).collect() == 0
+    for body in others:
+        ring.put(body)
+    assert Collector([RecordRing(path, 1)], store, lambda: now_s[0]).collect() == 5
+    assert list(store.names(RecordRing(path, 1).name).values()) == [model]
+
+    collector = Collector([RecordRing(path, 1)], store, lambda: now_s[0])
+    ring.put(first)
+    assert collector.collect() == 0 and collector.n_waiting == 1
+    now_s[0] += 1.5
+    assert collector.collect() == 1 and collector.n_waiting == 0
+    write(CallWriter(ring, 0xABCD), made_call(1))
+    collector.collect()
+    assert list(store.calls(ALL)) == [made_call(1)]
 
 
 @pytest.mark.slow
