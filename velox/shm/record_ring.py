@@ -124,7 +124,9 @@ class RecordRing:
         if self._record(head) is not None:  # it was killed between the record and its count
             head += 1
         self._head = cells[_HEAD] = head
-        self._free = list(range(_OPEN_RECORDS))
+        # Without room recover() leaves calls open: their places are not taken until it has put them.
+        first_bytes = self._memory[_PAGE:_RING_AT:RECORD_BYTES]
+        self._free = [place for place, byte in enumerate(first_bytes) if not byte]
 
     def next_name(self) -> int:
         """Return a number for a name that no name of this ring has had."""
@@ -183,7 +185,8 @@ class RecordRing:
         """
         self.begin()
         memory, n = self._memory, 0
-        for at in range(_PAGE, _RING_AT, RECORD_BYTES):
+        for place in range(_OPEN_RECORDS):
+            at = _PAGE + place * RECORD_BYTES
             body = memory[at : at + BODY_BYTES]
             if body[0] and zlib.crc32(body, _OPEN).to_bytes(4, "little") == memory[at + BODY_BYTES : at + RECORD_BYTES]:
                 if self.is_full:
@@ -191,7 +194,7 @@ class RecordRing:
                 self.put(body)
                 n += 1
             if body[0]:
-                memory[at : at + RECORD_BYTES] = _NONE
+                self.close(place)
         return n
 
     # -- the reader -----------------------------------------------------------------------------

@@ -236,6 +236,38 @@ def test_recovery_without_room_goes_on_later(tmp_path: Path) -> None:
     assert len(set(RecordRing(path, 2).read(1, 10))) == 2
 
 
+def test_calls_that_recovery_had_no_room_for_outlive_the_next_writer(tmp_path: Path) -> None:
+    """Its own calls are noted at other places; all are put at the next recovery that has room."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path, 10)
+    for n in range(3):
+        ring.open(_body(n))
+    for n in range(10):
+        ring.put(_body(100 + n))
+    assert RecordRing(path, 10).recover() == 0
+    ring = _writer(path)
+    places = [ring.open(_body(200 + n)) for n in range(4093)]
+    assert len(set(places)) == 4093 and ring.open(_body(1)) == -1, "three are not its own"
+    for place in places[1:]:
+        ring.close(place)
+
+    ring.free(10)
+    assert RecordRing(path, 10).recover() == 4
+    assert {*_read(ring)} == {_body(n) for n in (0, 1, 2, 200)}
+    assert _writer(path).open(_body(1)) >= 0 and RecordRing(path, 10).recover() == 1
+
+
+def test_recovery_leaves_all_places_to_its_writer(tmp_path: Path) -> None:
+    """A ring that recovers and goes on as the writer has as many as a new one."""
+    path = tmp_path / "0.ring"
+    ring = _writer(path)
+    for n in range(4):
+        ring.open(_body(n))
+    ring = RecordRing(path, 8)
+    assert ring.recover() == 4
+    assert len({ring.open(_body(n)) for n in range(4096)}) == 4096 and ring.n_unprotected == 0
+
+
 def test_too_many_open_calls_are_counted(tmp_path: Path) -> None:
     """The call goes on without protection."""
     ring = _writer(tmp_path / "0.ring")
