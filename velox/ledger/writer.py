@@ -37,10 +37,14 @@ class CallNames(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags."""
+    """Those of a call's texts. names: of key, route, upstream, model, upstream_model. owners: of team, user, tags.
+
+    has_all: False: some text has none yet, for the ring was full.
+    """
 
     names: tuple[int, int, int, int, int]
     owners: tuple[int, int, int]
+    has_all: bool
 
 
 class CallStart(NamedTuple):
@@ -129,6 +133,8 @@ class CallWriter:
     ) -> None:
         """Record a call. flags: of record.Flag; an integer, because each operation of an enum costs microseconds."""
         start, ring = call.start, self._ring
+        # There may be room now for names that had none when it began.
+        numbers = call.numbers if call.numbers.has_all else self._find(start.names)
         body = call_body(
             process=self._process,
             number=start.number,
@@ -139,11 +145,11 @@ class CallWriter:
             started_us=start.started_us,
             first_byte_us=first_byte_us,
             duration_us=duration_us,
-            names=(*call.numbers.names, self._number(reason)),
+            names=(*numbers.names, self._number(reason)),
             tokens=tokens,
             cost_nano=cost_nano,
             prices=self._number(prices),
-            owners=call.numbers.owners,
+            owners=numbers.owners,
         )
         if not ring.put(body):
             ring.add_dropped((1, tokens.input or 0, tokens.output or 0, cost_nano or 0, cost_nano is None))
@@ -157,11 +163,10 @@ class CallWriter:
         if len(self._numbers) + len(names) >= MOST_NAMES or len(self._sets) >= MOST_NAMES:
             self._numbers.clear()
             self._sets.clear()
-        key, route, upstream, model, upstream_model, team, user, tags = (self._number(name) for name in names)
-        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags))
-        has_all = all(
-            bool(number) == bool(name) for number, name in zip((*numbers.names, *numbers.owners), names, strict=True)
-        )
+        found = tuple(self._number(name) for name in names)
+        has_all = all(bool(number) == bool(name) for number, name in zip(found, names, strict=True))
+        key, route, upstream, model, upstream_model, team, user, tags = found
+        numbers = _Numbers((key, route, upstream, model, upstream_model), (team, user, tags), has_all)
         if has_all:
             self._sets[names] = numbers
         return numbers

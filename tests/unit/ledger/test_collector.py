@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sqlite3
 from collections.abc import Callable
@@ -378,6 +379,25 @@ def test_full_ring_keeps_totals(tmp_path: Path) -> None:
     assert total(tmp_path).input == 2_100
     by_key = store_of(tmp_path, is_reader=True).totals(Question(ALL.since_s, ALL.until_s, ("key",)))
     assert {each.group[0]: each.sums.n for each in by_key} == {"(not recorded)": 20 - n_rows, NAMES.key: n_rows + 1}
+
+
+def test_call_that_began_with_a_full_ring_is_recorded_under_its_names(tmp_path: Path) -> None:
+    """They are those of a key that is new: it had no number when the call began, and has one when it ends."""
+    path = tmp_path / "0.ring"
+    writer = writer_of(path, 30)
+    while not writer.is_full:
+        write(writer, made_call(1))
+    call = made_call(2, key="bb bob", model="m" * 300, team="blue", tags=("new",))
+    opened = [begin(writer, call), begin(writer, dataclasses.replace(call, number=3))]
+    collect(tmp_path, path)
+    for each in opened:
+        writer.end(
+            each, status=200, reason="ok", flags=0, first_byte_us=call.first_byte_us, duration_us=call.duration_us,
+            tokens=call.tokens, cost_nano=call.cost_nano, prices=call.prices,
+        )  # fmt: skip
+    collect(tmp_path, path)
+
+    assert kept(tmp_path)[-2:] == [call, dataclasses.replace(call, number=3)]
 
 
 def test_damaged_record_is_left_out_after_a_while(tmp_path: Path) -> None:
