@@ -209,19 +209,29 @@ class SqliteStore:
     def prune(self, now_s: int) -> None:
         """Drop what is older than it is to be kept: files of days, and sums of short periods."""
         oldest = day_text((now_s - self._days_kept * DAY_S) * US)
+        failure: StoreError | None = None  # of one file: the others are dropped all the same
         for path in self._paths():
             day = path.stem.removeprefix("calls-")
             if day < oldest:
-                found = self._days.pop(day, None)
-                if found is not None:
-                    found.close()
-                for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-                    each.unlink(missing_ok=True)
+                try:
+                    self._drop_day(day, path)
+                except StoreError as exc:
+                    failure = exc
         with failing(self._folder / SUMS_FILE), transaction(self._sums):
             for period, kept_s in KEPT_S.items():
                 for table in ("total", "tag_total"):
                     sql = f"DELETE FROM {table} WHERE period = ? AND start < ?"
                     self._sums.execute(sql, (period, now_s - kept_s))
+        if failure is not None:
+            raise failure
+
+    def _drop_day(self, day: str, path: Path) -> None:
+        with failing(path):
+            found = self._days.pop(day, None)
+            if found is not None:
+                found.close()
+            for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                each.unlink(missing_ok=True)
 
     # -- questions ------------------------------------------------------------------------------
 

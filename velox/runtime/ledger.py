@@ -112,7 +112,7 @@ class LedgerLoop:
                 self._store = self._open_store(self._settings)
                 self._collector = Collector(self._folder.all, self._store, time.time)
             # First: what comes now may tell a wrong time.
-            self._pruner.turn(self._store, time.monotonic(), time.time())
+            self._prune(self._store)
             # Of rows that come all the time, what came during a commit waits for the next turn: each commit is a write
             # to the disk, whether it holds one row or a thousand.
             while self._collector.collect() >= MOST_OF_BATCH:
@@ -127,6 +127,13 @@ class LedgerLoop:
             self._problem = ""
             self._logger.warning("records can be kept again")
         return True
+
+    def _prune(self, store: Store) -> None:
+        """Have what is old dropped if it is time. Records are kept all the same if that fails."""
+        try:
+            self._pruner.turn(store, time.monotonic(), time.time())
+        except StoreError as exc:
+            self._logger.error("old records can't be dropped: %s; the next try is in an hour", exc)
 
     def _close(self) -> None:
         store, self._store, self._collector = self._store, None, None

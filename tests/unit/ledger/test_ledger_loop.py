@@ -6,6 +6,8 @@ import logging
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.unit.ledger.made import NOON_S, made_call, write
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question
@@ -97,6 +99,29 @@ def test_calls_of_a_gateway_that_is_idle_are_dropped_all_the_same(tmp_path: Path
         pruner.turn(days.store, hour * HOUR_S, NOON_S + 90 * DAY_S + hour * HOUR_S)
     assert days.left == []
     Pruner().turn(days.store, 0.0, NOON_S)  # nothing is there
+
+
+def test_day_that_can_not_be_dropped_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that may not be removed, say: others are dropped, the log names it, and records are kept."""
+    (tmp_path / "calls-2020-01-01.db").mkdir()
+    store = SqliteStore(tmp_path, days=30)
+    calls = [made_call(n, started_s=NOON_S + day * DAY_S) for n, day in enumerate((-40, 0))]
+    store.add(Batch("r", 2, [Numbered(n, call) for n, call in enumerate(calls)], {}, NOON_S))
+    folder = LedgerFolder(tmp_path, 1, 1000)
+    folder[0].begin()
+    write(CallWriter(folder[0], 0xABCD), made_call(7))
+    settings = load({"VELOX_LEDGER": str(tmp_path)}, cores=1, memory_bytes=0)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, None, lambda _settings: store).run([15])
+
+    (told,) = caplog.messages
+    assert "old records can't be dropped" in told and "calls-2020-01-01.db: Is a directory" in told
+    question = Question(NOON_S - 400 * 86_400, NOON_S + 400 * 86_400)
+    assert [call.number for call in SqliteStore(tmp_path, days=30).calls(question)] == [1, 7]
+    os.close(wake_read)
+    os.close(wake_write)
+    folder.release()
 
 
 def test_process_ends_where_the_store_is_ahead_of_the_ring(tmp_path: Path) -> None:
