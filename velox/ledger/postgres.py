@@ -9,6 +9,12 @@ Knows: the tables, and that a batch is kept in one transaction. Does not know: h
 
 Rings of several gateways have the same names, so each is known by its gateway and its name. Each gateway has sums of
 its own, so none waits for another; who asks gets those of all.
+
+A transaction that reads velox_call may stay open for hours (pg_dump, a report), and whoever waits for it with an ACCESS
+EXCLUSIVE lock has all gateways wait behind him. CREATE TABLE ... PARTITION OF takes one, ATTACH PARTITION does not [1].
+DROP TABLE does: it gives up soon, and the day is dropped another time.
+
+[1] https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-ATTACH-PARTITION
 """
 
 from __future__ import annotations
@@ -118,6 +124,12 @@ _PARTITIONS: Final = (
     "SELECT c.relname FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid WHERE inhparent = 'velox_call'::regclass"
     " ORDER BY c.relname"
 )
+# Longer than PostgreSQL's deadlock_timeout (1s), after which autovacuum makes way.
+_DROP: Final = (
+    "SET LOCAL lock_timeout = '2s';"
+    " DO $$ BEGIN DROP TABLE IF EXISTS {}; EXCEPTION WHEN lock_not_available THEN NULL; END $$"
+)
+_IS_THERE: Final = "SELECT to_regclass($1) IS NOT NULL"
 _RENEW: Final = (
     "INSERT INTO velox_ring SELECT gateway, $3, $4, 0, dropped FROM velox_ring WHERE gateway = $1 AND name = $2"
 )
@@ -221,7 +233,9 @@ class PostgresStore:
             with self._database.transaction() as transaction:
                 transaction.execute("SELECT pg_advisory_xact_lock($1)", _PARTITION_LOCK)
                 name, span = _partition(day), f"FROM ({day}) TO ({day + 1})"
-                transaction.execute(f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF velox_call FOR VALUES {span}")
+                if (name,) not in map(tuple, transaction.rows(_PARTITIONS)):
+                    transaction.execute(f"CREATE TABLE IF NOT EXISTS {name} (LIKE velox_call INCLUDING ALL)")
+                    transaction.execute(f"ALTER TABLE velox_call ATTACH PARTITION {name} FOR VALUES {span}")
             self._days.add(day)
 
     def carry(self, upstream: str, rows: Iterable[Carried]) -> None:
@@ -242,7 +256,9 @@ class PostgresStore:
             if name < oldest:
                 with self._database.transaction() as transaction:
                     transaction.execute("SELECT pg_advisory_xact_lock($1)", _PARTITION_LOCK)
-                    transaction.execute(f"DROP TABLE IF EXISTS {name}")
+                    transaction.execute(_DROP.format(name))
+                    if transaction.rows(_IS_THERE, name)[0][0]:
+                        break  # somebody reads
         self._days.clear()
         with self._database.transaction() as transaction:
             for period, kept_s in KEPT_S.items():

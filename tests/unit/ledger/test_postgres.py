@@ -11,6 +11,7 @@ from tests.postgres_server import PostgresServer
 from tests.unit.ledger.made import NOON_S, made_call
 from tests.unit.ledger.test_store import ALL, DAY_S, batch, kept, total
 from velox.ledger.postgres import PostgresStore
+from velox.ledger.postgres_database import PostgresDatabase
 from velox.ledger.store import Sums
 
 pytestmark = pytest.mark.slow
@@ -77,4 +78,36 @@ def test_case_19_days_are_partitions_and_are_dropped_whole(postgres: PostgresSer
     assert [row[0] for row in postgres.sql(url, sql)] == ["velox_call_20261123", "velox_call_20261124"]
     store.prune(NOON_S + 31 * DAY_S)
     assert [row[0] for row in postgres.sql(url, sql)] == ["velox_call_20261124"]
+    store.close()
+
+
+def test_reader_that_stays_stops_no_record(url: str) -> None:
+    """Of a new day, which needs a partition, or of another gateway. An old day is dropped when it has left."""
+    one, other = (PostgresStore(url, gateway=name, days=30) for name in ("one", "other"))
+    one.add(batch([made_call(1)]))
+    database = PostgresDatabase(url, "reader", ())
+    with database.transaction() as reader:
+        assert reader.rows("SELECT count(*) FROM velox_call")[0][0] == 1
+        one.add(batch([made_call(2, started_s=NOON_S + DAY_S)], 1))
+        one.prune(NOON_S + 31 * DAY_S)
+        other.add(batch([made_call(3, process=0xBBBB), made_call(4, process=0xBBBB, started_s=NOON_S + 2 * DAY_S)]))
+        assert reader.rows("SELECT count(*) FROM velox_call")[0][0] == 4
+    assert [call.number for call in kept(one)] == [1, 3, 2, 4]
+    other.prune(NOON_S + 31 * DAY_S)
+    assert [call.number for call in kept(one)] == [2, 4]
+    for each in (one, other, database):
+        each.close()
+
+
+def test_partitions_have_the_keys_and_indexes_of_their_table(postgres: PostgresServer, url: str) -> None:
+    """So that a call is kept once, and found by its time and its key."""
+    store = PostgresStore(url, gateway="g", days=30)
+    store.add(batch([made_call(1)]))
+    sql = (
+        "SELECT count(*), count(*) FILTER (WHERE indisprimary) FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid"
+        " WHERE indrelid = 'velox_call_20261123'::regclass"
+    )
+    assert tuple(postgres.sql(url, sql)[0]) == (3, 1)
+    store.add(batch([made_call(1)], 1))
+    assert len(kept(store)) == total(store).n == 1
     store.close()
