@@ -97,6 +97,32 @@ def test_models_of_openai_take_sampling_or_effort() -> None:
     assert (own.sampling, own.thinking) == (True, "effort")
 
 
+@pytest.mark.parametrize(
+    ("provider", "model", "efforts"),
+    [
+        ("anthropic", "claude-opus-4-7", "none low medium high xhigh max"),
+        ("anthropic", "claude-opus-4-6", "none low medium high max"),
+        ("bedrock", "eu.anthropic.claude-sonnet-4-6", "none low medium high max"),
+        ("openai", "o3-mini", "low medium high"),
+        ("openai", "gpt-5-mini", "minimal low medium high"),
+        ("openai", "gpt-5-codex", "low medium high"),
+        ("openai", "gpt-5-pro", "high"),
+        ("azure", "gpt-5.1", "none low medium high"),
+        ("openai", "gpt-5.1-codex-max", "low medium high xhigh"),
+        ("openai", "gpt-5.2", "none low medium high xhigh"),
+        ("openai", "gpt-5.2-pro", "medium high xhigh"),
+        ("openai", "gpt-5.6-sol", "none low medium high xhigh max"),
+        ("openai", "gpt-7", "none minimal low medium high xhigh max"),
+        ("openrouter", "any", "none minimal low medium high xhigh max"),
+        ("vllm", "any", "none low medium high"),
+        ("groq", "openai/gpt-oss-120b", "low medium high"),
+    ],
+)
+def test_efforts_are_those_of_the_version(provider: str, model: str, efforts: str) -> None:
+    """An unknown model of OpenAI takes all of them; a server of others the usual ones."""
+    assert facts(provider, model).efforts == tuple(efforts.split())
+
+
 def test_rules_of_the_table_say_what_there_is_to_say() -> None:
     """Names of facts, values of their types, providers that there are, patterns in lower case."""
     kinds = {name: type(getattr(ModelFacts(), name)) for name in ModelFacts.__struct_fields__}
@@ -137,6 +163,7 @@ BAD = {
     "  - {models: [a]}\n": "a rule of `model_facts`: expected a fact",
     "  - {models: [a], max_output: 0}\n": "max_output is '0': expected a whole number from 1",
     "  - {models: [a], thinking: hard}\n": "thinking is 'hard': expected none, adaptive",
+    "  - {models: [a], efforts: [low, huge]}\n": "efforts is 'huge': expected none, minimal",
     "  - {models: [a], sampling: perhaps}\n": "sampling is 'perhaps': expected on or off",
     "  - {models: [a], providers: [grok], sampling: off}\n": "providers is 'grok': there is no such provider",
     "  - {models: [a], max_ouput: 1}\n": "max_ouput: there is no such field of a rule of `model_facts`; did you mean",

@@ -1,6 +1,6 @@
 """Efforts of reasoning by their names, and what they come to in tokens, for models that want one or the other.
 
-Knows: the names, and a budget for each. Does not know: any dialect or model.
+Knows: the names in their order, and a budget for each. Does not know: any dialect or model.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from types import MappingProxyType
 from typing import Final
 
 from velox.dialects.form import Reasoning
+from velox.dialects.losses import Losses
 
-__all__ = ["budget_of", "effort_of"]
+__all__ = ["EFFORTS", "budget_of", "effort_of", "taken_effort"]
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _DEFAULT: Final = "high"  # of "as the model likes": Anthropic's own default
 # The least that Anthropic takes is 1024. Other gateways have nearly the same figures.
@@ -45,3 +48,17 @@ def effort_of(reasoning: Reasoning) -> str:
     if budget <= _LOW_UP_TO:
         return "low"
     return "medium" if budget <= _MEDIUM_UP_TO else "high"
+
+
+def taken_effort(effort: str, taken: tuple[str, ...], losses: Losses, field: str = "reasoning") -> str:
+    """Return the effort as a model takes it: itself, the next lower one, or the lowest. Another one is a loss.
+
+    taken: those that the model takes. field: the loss's name. Reasoning that was asked for is not switched off, and a
+    word that is no effort is left as it is.
+    """
+    known = [each for each in EFFORTS[1:] if each in taken]
+    if effort in taken or effort not in EFFORTS or not known:
+        return effort
+    losses.drop(field)
+    lower = [each for each in known if EFFORTS.index(each) < EFFORTS.index(effort)]
+    return lower[-1] if lower else known[0]

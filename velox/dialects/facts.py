@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from velox.dialects.efforts import EFFORTS
+
 __all__ = ["UNKNOWN_MODEL", "ModelFacts"]
 
 
@@ -20,6 +22,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
     "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "toggle" (the same, and `thinking` of type
     enabled or disabled: DeepSeek, Z.ai), "none".
+    efforts: those that it takes by name; the nearest one is asked for in place of another. For Gemini it is not read.
     forced_choice: a tool may be forced while it reasons.
     cache_marks: it takes them.
     prefill: the last message may be the assistant's.
@@ -42,6 +45,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     max_output: int = 4096
     sampling: bool = True
     thinking: str = "effort"
+    efforts: tuple[str, ...] = EFFORTS
     forced_choice: bool = True
     cache_marks: bool = True
     prefill: bool = True

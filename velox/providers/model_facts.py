@@ -57,7 +57,11 @@ _BEDROCK_BETAS: Final = (
     "tool-examples-2025-10-29",
     "tool-search-tool-2025-10-19",
 )
-# The version that made the field: 5.6.
+# Their names, as of each version; those before 4.6 take a budget.
+_CLAUDE_EFFORTS: Final = ("none", "low", "medium", "high", "xhigh", "max")
+_CLAUDE_4_6_EFFORTS: Final = ("none", "low", "medium", "high", "max")
+_THREE_EFFORTS: Final = ("low", "medium", "high")
+# The version that made the field, and the effort "max": 5.6.
 _WITH_BREAKPOINTS: Final = ("gpt-5.6*", "gpt-5.7*", "gpt-5.8*", "gpt-5.9*", "gpt-6*")
 
 RULES: Final[tuple[ModelRule, ...]] = (
@@ -68,6 +72,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         "*claude*",
         max_output=32_000,
         thinking="adaptive",
+        efforts=_CLAUDE_EFFORTS,
         sampling=False,
         prefill=False,
         cache_marks=True,
@@ -79,7 +84,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*claude*", providers=("bedrock",), betas=_BEDROCK_BETAS),
     # Bedrock asks for it as the others do.
     _rule("*claude-fable*", "*claude-mythos*", providers=("bedrock",), thinking="adaptive"),
-    _rule(*_WITH_SAMPLING, sampling=True),
+    _rule(*_WITH_SAMPLING, sampling=True, efforts=_CLAUDE_4_6_EFFORTS),
     _rule(*_WITH_BUDGET, thinking="budget", sampling=True, prefill=True, forced_choice=False),
     _rule(*_WITHOUT_SCHEMAS, json_schema=False),
     _rule("*claude-3*", "*claude-2*", "*claude-v2*", "*claude-instant*", sampling=True, prefill=True),
@@ -103,6 +108,16 @@ RULES: Final[tuple[ModelRule, ...]] = (
     # OpenAI: those that reason take no sampling, the others no effort.
     _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
     _rule("gpt-5*", "gpt-6*", providers=_OPENAIS, verbosity=True),
+    # Which efforts they take changes from version to version; "minimal" was in the first one alone.
+    _rule("o1*", "o3*", "o4*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
+    _rule("gpt-5", "gpt-5-*", providers=_OPENAIS, efforts=("minimal", *_THREE_EFFORTS)),
+    _rule("gpt-5-codex*", providers=_OPENAIS, efforts=_THREE_EFFORTS),
+    _rule("gpt-5-pro*", providers=_OPENAIS, efforts=("high",)),
+    _rule("gpt-5.*", providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS, "xhigh")),
+    _rule("gpt-5.1*", providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS)),
+    _rule("gpt-5.1-codex-max*", providers=_OPENAIS, efforts=(*_THREE_EFFORTS, "xhigh")),
+    _rule("gpt-5.*-pro*", providers=_OPENAIS, efforts=("medium", "high", "xhigh")),
+    _rule(*_WITH_BREAKPOINTS, providers=_OPENAIS, efforts=("none", *_THREE_EFFORTS, "xhigh", "max")),
     _rule(
         *_WITH_BREAKPOINTS,
         providers=_OPENAIS,
@@ -116,6 +131,8 @@ RULES: Final[tuple[ModelRule, ...]] = (
         verbosity=False,
     ),
     _rule("gpt-3*", "gpt-4-*", "gpt-4", "o1-mini*", providers=_OPENAIS, json_schema=False),
+    # Their prompts know these alone: reasoning can't be switched off.
+    _rule("*gpt-oss*", efforts=_THREE_EFFORTS),
     # Others on Bedrock: how much they reason is a field of their own.
     _rule("*gpt-oss*", providers=("bedrock",), thinking="reasoning_effort"),
     _rule("*amazon.nova-2*", providers=("bedrock",), thinking="nova"),
@@ -133,7 +150,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*", providers=("groq", "cerebras", "xai", "mistral", "perplexity"), thinking="none"),
     _rule("*gpt-oss*", "*qwen3*", providers=("groq", "cerebras"), thinking="effort", json_schema=True),
     _rule("*llama-4*", "*kimi*", providers=("groq",), json_schema=True),
-    _rule("grok-3-mini*", providers=("xai",), thinking="effort"),
+    _rule("grok-3-mini*", providers=("xai",), thinking="effort", efforts=("low", "high")),
     _rule("*deep-research*", providers=("perplexity",), thinking="effort"),
 )
 

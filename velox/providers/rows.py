@@ -96,8 +96,10 @@ _AZURE_DATED: Final = {
 }
 _VERTEX: Final = "/projects/{project}/locations/{location}"
 _VERTEX_CLAUDE: Final = f"/v1{_VERTEX}/publishers/anthropic/models"
-# Most servers with OpenAI's API know the older name and role only, which the newer ones take, too.
-_COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens")
+# Most servers with OpenAI's API know the older name and role only, which the newer ones take, too, and refuse efforts
+# that gpt-oss does not have.
+_EFFORTS: Final = ("none", "low", "medium", "high")
+_COMPATIBLE_FACTS: Final = ModelFacts(max_tokens_name="max_tokens", efforts=_EFFORTS)
 # OpenAI's models: what they reasoned comes back through Responses only, and unknown fields are a 400.
 _OPENAI_FACTS: Final = ModelFacts(reasoning_field="", refused=("top_k",), allowed_tools=True)
 _INPUT_TOKENS: Final = {_S.COUNT_RESPONSES: CallPath("/v1/responses/input_tokens")}
@@ -201,7 +203,7 @@ _VERTEX_AI: Final = Provider(
     keyless=Keyless.GOOGLE,
     scope=_GOOGLE_SCOPE,
     passes=False,
-    facts=ModelFacts(thinking="level", call_ids="none", max_tokens_name="max_tokens"),
+    facts=ModelFacts(thinking="level", efforts=_EFFORTS, call_ids="none", max_tokens_name="max_tokens"),
     model_start="models/",
 )
 _BEDROCK_CONVERSE: Final = {_S.CONVERSE: CallPath("/model/{model}/converse", "/model/{model}/converse-stream")}
@@ -239,7 +241,12 @@ _BEDROCK: Final = Provider(
     keyless=Keyless.AWS,
     aws_service="bedrock",
     facts=ModelFacts(
-        thinking="none", cache_marks=False, images_in_results=False, json_schema=False, call_ids="bedrock"
+        thinking="none",
+        efforts=_EFFORTS,
+        cache_marks=False,
+        images_in_results=False,
+        json_schema=False,
+        call_ids="bedrock",
     ),
     passes=False,
     key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
@@ -324,7 +331,7 @@ def _compatible(
 
 
 _LOCAL: Final = _chat(_openai_paths(), {**_openai_paths(responses=True), **_messages_paths()})
-_REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", reasoning_field="reasoning")
+_REASONING_FIELD: Final = ModelFacts(max_tokens_name="max_tokens", efforts=_EFFORTS, reasoning_field="reasoning")
 # They reason unless they are told not to, know JSON objects but no schemas, and take texts as plain strings.
 _SWITCHED: Final = ModelFacts(max_tokens_name="max_tokens", thinking="toggle", json_schema=False, text_parts=False)
 _OTHERS: Final = (
@@ -332,6 +339,7 @@ _OTHERS: Final = (
         *("mistral", "Mistral", "https://api.mistral.ai", _chat(_openai_paths()), "MISTRAL_API_KEY"),
         facts=ModelFacts(
             max_tokens_name="max_tokens",
+            efforts=_EFFORTS,
             call_ids="mistral",
             reasoning_field="thinking",
             refused=("stream_options", "top_k", "user", "service_tier"),
@@ -344,6 +352,7 @@ _OTHERS: Final = (
         _chat(_openai_paths(responses=True, embeddings=False)),
         "GROQ_API_KEY",
         facts=ModelFacts(
+            efforts=_EFFORTS,
             reasoning_field="reasoning",
             refused=("logprobs", "top_logprobs", "logit_bias", "name", "n", "top_k"),
         ),
@@ -381,7 +390,7 @@ _OTHERS: Final = (
     _compatible(
         *("cerebras", "Cerebras", "https://api.cerebras.ai", _chat(_openai_paths(embeddings=False))),
         "CEREBRAS_API_KEY",
-        facts=ModelFacts(reasoning_field="reasoning"),
+        facts=ModelFacts(efforts=_EFFORTS, reasoning_field="reasoning"),
     ),
     _compatible(
         *("cohere", "Cohere (its API for OpenAI's clients)", "https://api.cohere.ai/compatibility"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, get_type_hints
 
+from velox.dialects.efforts import EFFORTS
 from velox.dialects.facts import ModelFacts
 from velox.policy.model_rule import Fact, ModelRule
 from velox.providers.rows import PROVIDERS
@@ -86,6 +87,8 @@ def _fact(section: Section, name: str) -> Fact | None:
         return section.many(name, _field)
     if name == "betas":
         return section.many(name, _beta)
+    if name == "efforts":
+        return section.many(name, parse.one_of(*EFFORTS))
     kind = _KINDS[name]
     read: Callable[[str], Fact]
     if kind is bool:

@@ -375,7 +375,7 @@ def test_pitfall_26_sampling_and_budget_where_the_model_refuses_them() -> None:
     assert "inferenceConfig" not in body
     assert body["additionalModelRequestFields"] == {
         "thinking": {"type": "adaptive"},
-        "output_config": {"effort": "high"},
+        "output_config": {"effort": "medium"},
     }
     assert losses.dropped == ("temperature", "top_p", "top_k")
 
@@ -409,7 +409,7 @@ def test_sampling_fits_the_service_and_thinking() -> None:
 @pytest.mark.parametrize(
     ("facts", "asked", "fields"),
     [
-        (ADAPTIVE, Reasoning(effort="minimal"), {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        (ADAPTIVE, Reasoning(None, 500), {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
         (ADAPTIVE, Reasoning(effort="xhigh"), {"thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}}),
         (
             ADAPTIVE,
@@ -419,7 +419,7 @@ def test_sampling_fits_the_service_and_thinking() -> None:
         (ADAPTIVE, Reasoning(enabled=False), {"thinking": {"type": "disabled"}}),
         (CLAUDE, Reasoning(effort="none"), None),
         (CLAUDE, Reasoning(enabled=True), {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
-        (ModelFacts(thinking="reasoning_effort"), Reasoning(effort="xhigh"), {"reasoning_effort": "high"}),
+        (ModelFacts(thinking="reasoning_effort"), Reasoning(effort="high"), {"reasoning_effort": "high"}),
         (ModelFacts(thinking="reasoning_config"), Reasoning(effort="low"), {"reasoning_config": "low"}),
         (
             ModelFacts(thinking="nova"),

@@ -452,7 +452,7 @@ def test_sampling_of_older_models() -> None:
         (Reasoning("none"), "adaptive", {"thinking": {"type": "disabled"}}),
         (Reasoning(enabled=False), "budget", {"thinking": {"type": "disabled"}}),
         (Reasoning("none"), "none", {}),
-        (Reasoning("minimal"), "adaptive", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        (Reasoning("low"), "adaptive", {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
         (Reasoning(enabled=True), "adaptive", {"thinking": {"type": "adaptive"}}),
         (
             Reasoning("max", summary="detailed"),

@@ -25,7 +25,7 @@ from velox.dialects.chat.replies import (
 )
 from velox.dialects.chat.stream import ChunkReader
 from velox.dialects.decoding import decoded_reply, is_given, reply_text
-from velox.dialects.efforts import effort_of
+from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -169,7 +169,7 @@ class ChatModel:
             # Many models reason as they like, and refuse the effort "none".
             self._losses.drop("reasoning")
         if effort is not None and not is_off:
-            self._add(fields, "reasoning_effort", quoted(effort))
+            self._add(fields, "reasoning_effort", quoted(taken_effort(effort, self._facts.efforts, self._losses)))
 
     def _sent(self, request: Request) -> list[Tool]:
         """Return the tools: where the choice is among some, and the API has no way to say so, those alone."""

@@ -22,6 +22,7 @@ import msgspec
 
 from velox.dialects.claude_schema import fitted_schema
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
+from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -74,9 +75,6 @@ _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"
 _BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
 _LEAST_BUDGET: Final = 1024
 _LEAST_TOP_P: Final = 0.95
-# Levels by how models on Bedrock call them.
-_CLAUDE_EFFORTS: Final = {"minimal": "low"}
-_THREE_EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def is_claude(facts: ModelFacts) -> bool:
@@ -237,11 +235,11 @@ class RequestWriter:
             case "budget":
                 return self._budget(asked, is_off=is_off)
             case "reasoning_effort":
-                name, efforts = b'"reasoning_effort":%b', _THREE_EFFORTS
+                field = b'"reasoning_effort":%b'
             case "reasoning_config":
-                name, efforts = b'"reasoning_config":%b', _THREE_EFFORTS
+                field = b'"reasoning_config":%b'
             case "nova":
-                name, efforts = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}', _THREE_EFFORTS
+                field = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}'
             case _:
                 if not is_off:
                     self._losses.drop("reasoning_effort")
@@ -251,7 +249,10 @@ class RequestWriter:
         if asked.effort is None:
             self._losses.drop("reasoning_effort")
             return [], False
-        return [name % quoted(efforts.get(asked.effort, asked.effort))], True
+        return [field % self._effort(asked.effort)], True
+
+    def _effort(self, effort: str) -> bytes:
+        return quoted(taken_effort(effort, self._facts.efforts, self._losses, "reasoning_effort"))
 
     def _adaptive(self, asked: Reasoning, *, is_off: bool) -> tuple[list[bytes], bool]:
         if is_off:
@@ -260,12 +261,9 @@ class RequestWriter:
         if asked.summary is not None:
             shown = b',"display":"omitted"' if asked.summary == "omitted" else b',"display":"summarized"'
         fields = [b'"thinking":{"type":"adaptive"%b}' % shown]
-        effort = asked.effort
-        if effort is None and asked.budget_tokens is not None:
-            # The models that adapt refuse a budget.
-            effort = next((name for name, budget in _BUDGETS.items() if budget >= asked.budget_tokens), "max")
-        if effort is not None:
-            fields.append(b'"output_config":{"effort":%b}' % quoted(_CLAUDE_EFFORTS.get(effort, effort)))
+        # The models that adapt refuse a budget.
+        if asked.effort is not None or asked.budget_tokens is not None:
+            fields.append(b'"output_config":{"effort":%b}' % self._effort(effort_of(asked)))
         return fields, True
 
     def _budget(self, asked: Reasoning, *, is_off: bool) -> tuple[list[bytes], bool]:

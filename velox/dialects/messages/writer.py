@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.claude_schema import fitted_schema
-from velox.dialects.efforts import budget_of, effort_of
+from velox.dialects.efforts import budget_of, effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Audio,
@@ -66,7 +66,6 @@ _TTLS: Final = {
     "5m": b',"cache_control":{"type":"ephemeral","ttl":"5m"}',
     "1h": b',"cache_control":{"type":"ephemeral","ttl":"1h"}',
 }
-_EFFORTS: Final = {"minimal": "low"}
 _TIERS: Final = {"auto": b"auto", "default": b"standard_only"}
 _CHOICES: Final = {Choice.AUTO: b'{"type":"auto"', Choice.NONE: b'{"type":"none"', Choice.REQUIRED: b'{"type":"any"'}
 _USER_TEXT: Final = b'{"role":"user","content":[{"type":"text","text":%b}]}'
@@ -217,11 +216,10 @@ class RequestWriter:
         display = b""
         if reasoning.summary is not None:
             display = b',"display":"omitted"' if reasoning.summary == "omitted" else b',"display":"summarized"'
-        effort = _EFFORTS.get(effort, effort)
         if way in ("adaptive", "always"):
             is_taken = self._option("thinking", b'{"type":"adaptive"' + display + b"}", "reasoning")
             if reasoning.effort is not None or reasoning.budget_tokens is not None:
-                config.append(b'"effort":' + quoted(effort))
+                config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, losses)))
             return is_taken or way == "always"
         budget = self._budget(budget_of(reasoning), max_tokens, turns)
         if budget is None:
@@ -230,7 +228,8 @@ class RequestWriter:
         if not self._option("thinking", b'{"type":"enabled","budget_tokens":%d%b}' % (budget, display), "reasoning"):
             return False
         if way != "budget":
-            config.append(b'"effort":' + quoted(effort))  # others that speak the dialect: they take no budget
+            # Others that speak the dialect: they take no budget.
+            config.append(b'"effort":' + quoted(taken_effort(effort, self._facts.efforts, losses)))
         return True
 
     def _budget(self, budget: int, max_tokens: int, turns: list[Turn]) -> int | None:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from velox.dialects.decoding import decoded_reply, reply_text
+from velox.dialects.efforts import taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
     Answer,
@@ -156,6 +157,8 @@ class ResponsesModel:
         if effort is None and reasoning.enabled is False:
             # Many models reason as they like, and refuse the effort "none".
             self._losses.drop("reasoning")
+        if effort is not None:
+            effort = taken_effort(effort, self._facts.efforts, self._losses)
         summary = _SUMMARIES.get(reasoning.summary or "")
         values = [
             b'"%b":%b' % (name, quoted(value))

@@ -1,0 +1,61 @@
+"""Efforts of reasoning: each model is asked for one that it has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velox.dialects.chat.model import ChatModel
+from velox.dialects.converse.model import ConverseModel
+from velox.dialects.efforts import EFFORTS, taken_effort
+from velox.dialects.facts import ModelFacts
+from velox.dialects.form import Message, Reasoning, Request, Role, Text
+from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.model import MessagesModel
+from velox.dialects.responses.model import ResponsesModel
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (EFFORTS, EFFORTS),
+        (("low", "medium", "high"), ("low", "low", "low", "medium", "high", "high", "high")),
+        (("none", "low", "max"), ("none", "low", "low", "low", "low", "low", "max")),
+        (("none", "high"), ("none", "high", "high", "high", "high", "high", "high")),
+        (("high",), ("high",) * 7),
+        ((), EFFORTS),
+    ],
+)
+def test_nearest_effort_is_the_next_lower_one_or_the_lowest(taken: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    """Reasoning that is asked for is never switched off by it."""
+    assert tuple(taken_effort(each, taken, Losses()) for each in EFFORTS) == expected
+    assert taken_effort("huge", taken, Losses(strict=True)) == "huge"
+
+
+@pytest.mark.parametrize(
+    ("side", "thinking", "field"),
+    [
+        (MessagesModel, "adaptive", "reasoning"),
+        (ChatModel, "effort", "reasoning"),
+        (ResponsesModel, "effort", "reasoning"),
+        (ConverseModel, "adaptive", "reasoning_effort"),
+        (ConverseModel, "nova", "reasoning_effort"),
+    ],
+)
+def test_effort_that_a_model_does_not_have_is_a_loss(
+    side: type[MessagesModel | ChatModel | ResponsesModel | ConverseModel], thinking: str, field: str
+) -> None:
+    """Claude 4.6 answers 400 to "xhigh", most servers to all but three."""
+    facts = ModelFacts(thinking=thinking, efforts=("low", "medium", "high"))
+
+    def written(effort: str, losses: Losses) -> str:
+        request = Request("m", [Message(Role.USER, [Text(b'"a"')])], reasoning=Reasoning(effort))
+        return json.dumps(json.loads(side(facts, losses).write(request, "m").body))
+
+    for effort, taken in (("minimal", "low"), ("medium", "medium"), ("xhigh", "high")):
+        losses = Losses()
+        assert f'"{taken}"' in written(effort, losses)
+        assert losses.dropped == (() if effort == taken else (field,))
+    with pytest.raises(BadRequestError):
+        written("max", Losses(strict=True))
