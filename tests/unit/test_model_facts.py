@@ -84,6 +84,7 @@ def test_gemini_is_known_by_its_version(model: str, thinking: str, refused: tupl
     for provider in ("gemini", "vertex"):
         found = facts(provider, model)
         assert (found.thinking, found.refused) == (thinking, refused)
+        assert found.json_with_tools == (not model.startswith("gemini-2"))
         assert found.call_ids == ("none" if provider == "vertex" else "any")
 
 

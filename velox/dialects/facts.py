@@ -28,6 +28,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     prefill: the last message may be the assistant's.
     max_tokens_name: how Chat Completions calls it there: "max_completion_tokens" or "max_tokens".
     json_schema: structured output by schema; else a JSON object at most.
+    json_with_tools: Gemini: an answer in JSON may be asked for beside tools; else the system prompt asks for it.
     images_in_results: tool results may hold pictures.
     schema_keywords: Gemini's `parametersJsonSchema` is taken; else the subset.
     call_ids: "any", "mistral" (nine letters and digits), "bedrock" (up to 64 of a-zA-Z0-9_.:-), "none" (Vertex).
@@ -51,6 +52,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     prefill: bool = True
     max_tokens_name: str = "max_completion_tokens"
     json_schema: bool = True
+    json_with_tools: bool = True
     images_in_results: bool = True
     schema_keywords: bool = True
     call_ids: str = "any"

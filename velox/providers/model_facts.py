@@ -105,6 +105,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         images_in_results=False,
         schema_keywords=False,
     ),
+    _rule("*gemini-2*", "*gemini-1*", "*gemma*", "*learnlm*", json_with_tools=False),
     # OpenAI: those that reason take no sampling, the others no effort.
     _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
     _rule("gpt-5*", "gpt-6*", providers=_OPENAIS, verbosity=True),

@@ -412,6 +412,22 @@ def test_structured_output_by_model() -> None:
     assert _write(_asked(format=Format()))["generationConfig"] == kind
 
 
+def test_answer_in_json_beside_tools_is_asked_for_in_words_of_older_models() -> None:
+    """They answer 400 to a response mime type with functions; newer ones take both."""
+    facts, tools = ModelFacts(thinking="thinking_budget", json_with_tools=False), [Tool("f")]
+    schema = b'{"type":"object","properties":{"a":{"type":"string"}}}'
+    losses = Losses()
+
+    told = _write(_asked(format=Format(schema), tools=tools), facts, losses)
+    alone = _write(_asked(format=Format(schema)), facts)
+    newer = _write(_asked(format=Format(schema), tools=tools))
+
+    assert "generationConfig" not in told and losses.dropped == ("response_format",)
+    assert schema.decode() in told["systemInstruction"]["parts"][0]["text"]
+    assert alone["generationConfig"] == newer["generationConfig"]
+    assert "systemInstruction" not in alone and "systemInstruction" not in newer
+
+
 def test_pitfall_31_the_subset_of_a_tools_schema() -> None:
     """Where a model takes no JSON schema; one without properties is left out."""
     facts = ModelFacts(schema_keywords=False)

@@ -43,6 +43,7 @@ from velox.dialects.form import (
     ToolResult,
     ToolUse,
 )
+from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, UniqueIds
 from velox.dialects.text import is_blank, quoted
@@ -68,7 +69,6 @@ _USER_TURN: Final = b'{"role":"user","content":[%b]}'
 _ASSISTANT_TURN: Final = b'{"role":"assistant","content":[%b]}'
 _REASONING: Final = b'{"reasoningContent":'
 _ANY_OBJECT: Final = b'{"type":"object"}'
-_JSON_ONLY: Final = '"Answer with one JSON object and nothing else, no other text, no code fence.'
 _MOST_MARKS: Final = 4  # Claude's; the top-level one is left out where there are as many
 
 _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"}
@@ -300,11 +300,7 @@ class RequestWriter:
             return b'"textFormat":{"type":"json_schema","structure":{"jsonSchema":{%b}}}' % inside, b""
         if self._request.tools or self._used or (is_thinking and not self._facts.forced_choice):
             self._losses.drop("response_format")
-            text = _JSON_ONLY + (" Its JSON schema is: " if wanted.schema is not None else "")
-            inside = text.encode("ascii")
-            if wanted.schema is not None:
-                inside += quoted(wanted.schema.decode("utf-8", "replace"))[1:-1]
-            self._system.append(b'{"text":%b"}' % inside)
+            self._system.append(b'{"text":%b}' % json_note(wanted.schema))
             return b"", b""
         self.unwrapped = FORMAT_TOOL
         description = b'"The answer."'

@@ -46,6 +46,7 @@ from velox.dialects.form import (
 from velox.dialects.generate.replies import GOOGLE
 from velox.dialects.generate.schema import Inlining, SchemaError, SubsetSchemas
 from velox.dialects.generate.wire import as_object
+from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
 from velox.dialects.text import decoded, is_blank, joined, quoted
@@ -133,6 +134,11 @@ class RequestWriter:
             n_system += 1
         fields = []
         system = [part for each in request.messages[:n_system] for part in self._parts(each.blocks)]
+        form = request.format
+        if form is not None and request.tools and not self._facts.json_with_tools:
+            self._losses.drop("response_format")
+            system.append(b'{"text":' + json_note(form.schema) + b"}")
+            form = None
         if system:
             fields.append(b'"systemInstruction":{"parts":[' + b",".join(system) + b"]}")
         if request.tools:
@@ -141,7 +147,7 @@ class RequestWriter:
         fields.append(b'"contents":[' + b",".join(self._contents(request.messages[n_system:])) + b"]")
         if request.tool_choice is not None or request.parallel_tools is False:
             fields += self._tool_config(request)
-        config = b",".join(self._config(request))
+        config = b",".join(self._config(request, form))
         if config:
             fields.append(b'"generationConfig":{' + config + b"}")
         fields += self._others(request)
@@ -370,7 +376,7 @@ class RequestWriter:
 
     # -- the rest ----------------------------------------------------------------------------------
 
-    def _config(self, request: Request) -> Iterator[bytes]:
+    def _config(self, request: Request, form: Format | None) -> Iterator[bytes]:
         if request.max_tokens is not None:
             yield b'"maxOutputTokens":%d' % request.max_tokens
         for name, field, is_sampling in _NUMBERS:
@@ -384,8 +390,8 @@ class RequestWriter:
         stops = [each for each in request.stop if each]
         if stops:
             yield b'"stopSequences":[' + b",".join([quoted(each) for each in stops]) + b"]"
-        if request.format is not None:
-            yield from self._format(request.format)
+        if form is not None:
+            yield from self._format(form)
         if request.reasoning is not None:
             thinking = self._thinking(request.reasoning)
             if thinking:
