@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
-from velox.dialects.claude_schema import fitted_schema
+from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.converse.media import DocumentNames, audio_block, document_block, image_block, is_film
 from velox.dialects.efforts import effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
@@ -40,6 +40,7 @@ from velox.dialects.form import (
     Role,
     Text,
     Thinking,
+    Tool,
     ToolResult,
     ToolUse,
 )
@@ -320,14 +321,17 @@ class RequestWriter:
             return b""
         written: list[bytes] = []
         allowed = set(choice.allowed) if choice is not None else set()
-        for tool in request.tools:
-            if allowed and tool.name not in allowed:
-                continue
+        tools = [tool for tool in request.tools if not allowed or tool.name in allowed]
+        takes_strict = self._takes_strict(tools)
+        for tool in tools:
             description = None if tool.description is None or is_blank(tool.description) else tool.description
-            schema = tool.parameters
-            if tool.strict and self._is_claude:
+            schema, strict = tool.parameters, tool.strict
+            if strict and not takes_strict:
+                self._losses.drop("strict", "tools")
+                strict = None
+            elif strict and self._is_claude:
                 schema = fitted_schema(object_schema(schema), "tools")
-            written.append(_tool(quoted(self.names.fit(tool.name)), description, schema, tool.strict))
+            written.append(_tool(quoted(self.names.fit(tool.name)), description, schema, strict))
             if tool.cache is not None:
                 written += self._mark(tool.cache, "tools")
         if not written:
@@ -350,6 +354,12 @@ class RequestWriter:
         if choice.choice is Choice.REQUIRED:
             return inside + b',"toolChoice":{"any":{}}'
         return inside + b',"toolChoice":{"tool":{"name":%b}}' % quoted(self.names.fit(choice.name or ""))
+
+    def _takes_strict(self, tools: list[Tool]) -> bool:
+        """Tell whether the model takes the tools that are strict as such; only Claude's limits are known."""
+        strict = [object_schema(tool.parameters) for tool in tools if tool.strict] if self._is_claude else []
+        wanted = self._request.format
+        return not strict or are_strict_taken(strict, wanted.schema if wanted is not None else None)
 
     # -- messages ---------------------------------------------------------------------------------------
 

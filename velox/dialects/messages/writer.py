@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from velox.dialects.claude_schema import fitted_schema
+from velox.dialects.claude_schema import are_strict_taken, fitted_schema
 from velox.dialects.efforts import budget_of, effort_of, taken_effort
 from velox.dialects.facts import ModelFacts
 from velox.dialects.form import (
@@ -295,11 +295,12 @@ class RequestWriter:
             choice = ToolChoice(_NONE)
             if not tools:
                 return
+        takes_strict = self._takes_strict(tools)
         out.append(b',"tools":[')
         for at, tool in enumerate(tools):
             out.append(b',{"name":' if at else b'{"name":')
             out.append(self._name(tool.name))
-            self._write_tool(tool)
+            self._write_tool(tool, takes_strict=takes_strict)
         if self.json_tool is not None:
             self._write_json_tool(is_first=not tools)
         out.append(b"]")
@@ -307,14 +308,22 @@ class RequestWriter:
             raise BadRequestError("the tool that must be called is not among the tools", "tool_choice")
         self._write_choice(choice, n_tools=len(tools), is_reasoning=is_reasoning)
 
-    def _write_tool(self, tool: Tool) -> None:
+    def _takes_strict(self, tools: list[Tool]) -> bool:
+        """Tell whether the model takes the tools that are strict as such."""
+        if not self._facts.json_schema:
+            return False
+        strict = [object_schema(tool.parameters) for tool in tools if tool.strict]
+        form = self._request.format
+        return not strict or are_strict_taken(strict, form.schema if form is not None else None)
+
+    def _write_tool(self, tool: Tool, *, takes_strict: bool) -> None:
         out = self._out
         if tool.description is not None and not is_blank(tool.description):
             out.append(b',"description":')
             out.append(tool.description)
         out.append(b',"input_schema":')
         schema = object_schema(tool.parameters)
-        if tool.strict and self._facts.json_schema:
+        if tool.strict and takes_strict:
             out.append(fitted_schema(schema, "tools"))
             out.append(b',"strict":true')
         else:
