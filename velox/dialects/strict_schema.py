@@ -1,7 +1,8 @@
 """Schemas that OpenAI takes as strict: each object says which properties it has, all of them required, and no others.
 
 It refuses `strict: true` with any other schema. Anthropic's clients ask for their answers so without a word for it, and
-may leave properties out.
+may leave properties out. Nothing may stand beside a `$ref` either: a description of it, as Pydantic writes one, goes
+around it, where it says the same.
 
 Source: OpenAI's guide to structured outputs, "Supported schemas".
 
@@ -28,53 +29,74 @@ _REFUSED: Final = frozenset(
     {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
 )
 
+# They say nothing of what is valid.
+_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples"})
 
-def taken_strict(schema: JsonValue, strict: bool | None, losses: Losses, param: str) -> bool | None:
-    """Return what `strict` is for this schema: what was asked for, or False where that would be refused.
+
+def taken_strict(schema: JsonValue, strict: bool | None, losses: Losses, param: str) -> tuple[JsonValue, bool | None]:
+    """Return the schema and what `strict` is for it: what was asked for, or False where that would be refused.
 
     param: where it stands. Raises BadRequestError where the route is strict.
     """
-    if not strict or (_is_strict_anew(schema) if len(schema) > _LONGEST_REMEMBERED else _is_strict(schema)):
-        return strict
+    if not strict:
+        return schema, strict
+    taken = _taken_anew(schema) if len(schema) > _LONGEST_REMEMBERED else _taken(schema)
+    if taken is not None:
+        return taken, True
     losses.drop("strict", param)
-    return False
+    return schema, False
 
 
-def strict_field(schema: JsonValue, strict: bool | None, losses: Losses, param: str) -> bytes:
-    """Return what taken_strict() says as a field behind others; b"": none."""
-    return _FIELDS[taken_strict(schema, strict, losses, param)]
+def strict_field(strict: bool | None) -> bytes:
+    """Return `strict` as a field behind others; b"": none."""
+    return _FIELDS[strict]
 
 
 @functools.lru_cache(maxsize=_MOST_SCHEMAS)
-def _is_strict(schema: JsonValue) -> bool:
-    return _is_strict_anew(schema)
+def _taken(schema: JsonValue) -> JsonValue | None:
+    return _taken_anew(schema)
 
 
-def _is_strict_anew(schema: JsonValue) -> bool:
+def _taken_anew(schema: JsonValue) -> JsonValue | None:
+    """Return a schema as it is taken as strict, None: it is not."""
     try:
         found = orjson.loads(schema)
     except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("type") == "object" and _is_closed(found, 0)
+        return None
+    if not isinstance(found, dict) or found.get("type") != "object":
+        return None
+    closed = _closed(found, 0)
+    if closed is None:
+        return None
+    return schema if closed == found else orjson.dumps(closed)
 
 
-def _is_closed(schema: Any, depth: int) -> bool:
-    """Tell whether all objects of a schema are closed, and it has no keyword that is refused."""
+def _closed(schema: Any, depth: int) -> dict[str, Any] | None:
+    """Return a schema with nothing beside a `$ref`. None: not all objects are closed, or a keyword is refused."""
     if not isinstance(schema, dict) or depth > _MOST_DEPTH or not _REFUSED.isdisjoint(schema):
-        return False
+        return None
+    if "$ref" in schema and len(schema) > 1:
+        said = {name: value for name, value in schema.items() if name != "$ref"}
+        return {"anyOf": [{"$ref": schema["$ref"]}], **said} if said.keys() <= _ANNOTATIONS else None
     kind, properties = schema.get("type"), schema.get("properties", {})
     if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in schema:
         required = schema.get("required", [])
         if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
-            return False
+            return None
         if not isinstance(required, list) or not properties.keys() <= {name for name in required if type(name) is str}:
-            return False
-    inner = list(properties.values())
-    for name in ("$defs", "definitions"):
+            return None
+    closed = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
         if isinstance(schema.get(name), dict):
-            inner += schema[name].values()
+            closed[name] = {key: _closed(each, depth + 1) for key, each in schema[name].items()}
+            if None in closed[name].values():
+                return None
     if isinstance(schema.get("anyOf"), list):
-        inner += schema["anyOf"]
+        closed["anyOf"] = [_closed(each, depth + 1) for each in schema["anyOf"]]
+        if None in closed["anyOf"]:
+            return None
     if "items" in schema:
-        inner.append(schema["items"])
-    return all(_is_closed(each, depth + 1) for each in inner)
+        closed["items"] = _closed(schema["items"], depth + 1)
+        if closed["items"] is None:
+            return None
+    return closed

@@ -61,7 +61,8 @@ for _ in range(300):
 def test_schema_is_strict_if_its_objects_say_all_that_they_have(schema: Any, is_taken: bool) -> None:
     losses = Losses()
 
-    assert taken_strict(json.dumps(schema).encode(), True, losses, "tools") is is_taken
+    sent = json.dumps(schema).encode()
+    assert taken_strict(sent, True, losses, "tools") == (sent, is_taken)
 
     assert losses.dropped == (() if is_taken else ("strict",))
 
@@ -70,20 +71,39 @@ def test_schema_is_strict_if_its_objects_say_all_that_they_have(schema: Any, is_
 def test_what_is_not_strict_stays_so(strict: bool | None) -> None:
     losses = Losses()
 
-    assert taken_strict(json.dumps(_OPTIONAL).encode(), strict, losses, "tools") is strict
+    sent = json.dumps(_OPTIONAL).encode()
+    assert taken_strict(sent, strict, losses, "tools") == (sent, strict)
 
     assert losses.dropped == ()
 
 
 @pytest.mark.parametrize("schema", [b'{"type":"object"', b'{"type":"object","description":"\\ud83d"}'])
 def test_schema_that_can_not_be_read_is_not_strict(schema: bytes) -> None:
-    assert taken_strict(schema, True, Losses(), "tools") is False
+    assert taken_strict(schema, True, Losses(), "tools") == (schema, False)
 
 
 def test_large_schema_is_read_too() -> None:
     properties = {f"property_{n}": _TEXT for n in range(2500)}
+    sent = json.dumps(_object(list(properties), **properties)).encode()
 
-    assert taken_strict(json.dumps(_object(list(properties), **properties)).encode(), True, Losses(), "tools") is True
+    assert taken_strict(sent, True, Losses(), "tools") == (sent, True)
+
+
+def test_words_beside_a_reference_go_around_it() -> None:
+    """OpenAI refuses any keyword beside `$ref`. Pydantic describes a nested model so."""
+    described = {"$ref": "#/$defs/s", "description": "d", "title": "t"}
+    around = {"anyOf": [{"$ref": "#/$defs/s"}], "description": "d", "title": "t"}
+    losses = Losses()
+
+    def schema(each: dict[str, Any]) -> dict[str, Any]:
+        inside = {"anyOf": [{"type": "array", "items": each}, each]}
+        return {**_object(["a", "b"], a=inside, b=_TEXT), "$defs": {"s": _object(["c"], c=each)}}
+
+    found, strict = taken_strict(json.dumps(schema(described)).encode(), True, losses, "tools")
+    assert json.loads(found) == schema(around) and strict is True and losses.dropped == ()
+
+    sent = json.dumps(schema({**described, "minLength": 1})).encode()
+    assert taken_strict(sent, True, losses, "tools") == (sent, False) and losses.dropped == ("strict",)
 
 
 @pytest.mark.parametrize("api", [ChatModel, ResponsesModel])

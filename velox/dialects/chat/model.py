@@ -50,7 +50,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
-from velox.dialects.strict_schema import strict_field
+from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
 from velox.dialects.tool_schema import listed_schema
@@ -183,12 +183,12 @@ class ChatModel:
 
     def _tool(self, tool: Tool, messages: MessageWriter) -> bytes:
         description = b"" if tool.description is None else b',"description":' + tool.description
-        schema = listed_schema(tool.parameters)
+        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._losses, "tools")
         return b'{"type":"function","function":{"name":%b%b,"parameters":%b%b}%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
             schema,
-            strict_field(schema, tool.strict, self._losses, "tools"),
+            strict_field(strict),
             b"" if tool.cache is None else messages.cache_control(tool.cache),
         )
 
@@ -286,9 +286,9 @@ def _format(wanted: Format, losses: Losses) -> bytes:
         return _OBJECT
     name = _FORMAT_NAME_OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = strict_field(wanted.schema, wanted.strict, losses, "response_format")
+    schema, strict = taken_strict(wanted.schema, wanted.strict, losses, "response_format")
     form = b'{"type":"json_schema","json_schema":{"name":%b%b,"schema":%b%b}}'
-    return form % (quoted(name), description, wanted.schema, strict)
+    return form % (quoted(name), description, schema, strict_field(strict))
 
 
 def _note(schema: JsonValue) -> JsonText:

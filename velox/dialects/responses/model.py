@@ -173,12 +173,12 @@ class ResponsesModel:
             self._losses.drop("cache")
         description = b"" if tool.description is None else b',"description":' + tool.description
         # Absent means true here, which refuses many schemas, and false in other dialects.
-        schema = listed_schema(tool.parameters)
+        schema, strict = taken_strict(listed_schema(tool.parameters), tool.strict, self._losses, "tools")
         return b'{"type":"function","name":%b%b,"parameters":%b,"strict":%b}' % (
             quoted(self._names.fit(tool.name)),
             description,
             schema,
-            b"true" if taken_strict(schema, tool.strict, self._losses, "tools") else b"false",
+            b"true" if strict else b"false",
         )
 
     def _tool_choice(self, choice: ToolChoice) -> bytes:
@@ -213,6 +213,6 @@ def _format(wanted: Format, losses: Losses) -> bytes:
         return b'{"type":"json_object"}'
     name = _OTHER.sub("_", wanted.name or _DEFAULT_FORMAT_NAME)[:_MOST_NAME]
     description = b"" if wanted.description is None else b',"description":' + wanted.description
-    strict = strict_field(wanted.schema, wanted.strict, losses, "response_format")
+    schema, strict = taken_strict(wanted.schema, wanted.strict, losses, "response_format")
     form = b'{"type":"json_schema","name":%b%b,"schema":%b%b}'
-    return form % (quoted(name), description, wanted.schema, strict)
+    return form % (quoted(name), description, schema, strict_field(strict))
