@@ -108,7 +108,7 @@ _MESSAGES: Final[Mapping[str, dict[str, Any]]] = {
     "stop_sequences": {"stop_sequences": ["x"]},
     "thinking: adaptive": {"thinking": {"type": "adaptive"}},
     "thinking: enabled": {"thinking": {"type": "enabled", "budget_tokens": 2000}},
-    "output_config.effort": {"output_config": {"effort": "high"}},
+    "output_config.effort": {"output_config": {"effort": "medium"}},
     "output_config.format": {"output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}}},
     "tools": {"tools": [{"name": "f", "input_schema": _SCHEMA}]},
     "tool_choice: any": {"tools": [{"name": "f", "input_schema": _SCHEMA}], "tool_choice": {"type": "any"}},

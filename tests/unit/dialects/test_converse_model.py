@@ -435,6 +435,19 @@ def test_reasoning_is_asked_for_as_the_model_takes_it(facts: ModelFacts, asked: 
     assert body.get("additionalModelRequestFields") == fields and losses.dropped == ()
 
 
+def test_nova_takes_no_limits_at_its_highest_effort() -> None:
+    """Its service answers 400 to maxTokens, temperature and topP then."""
+    facts = ModelFacts(thinking="nova", efforts=("low", "medium", "high"))
+    for effort, taken, lost in (
+        ("medium", {"maxTokens": 9, "temperature": 1.0, "topP": 0.5, "stopSequences": ["x"]}, ()),
+        ("high", {"stopSequences": ["x"]}, ("max_tokens", "temperature", "top_p")),
+    ):
+        losses = Losses()
+        options: dict[str, Any] = {"max_tokens": 9, "temperature": 1.0, "top_p": 0.5, "stop": ["x"]}
+        body, _ = written(user("a"), facts=facts, losses=losses, reasoning=Reasoning(effort=effort), **options)
+        assert body["inferenceConfig"] == taken and losses.dropped == lost
+
+
 def test_model_that_always_thinks_is_not_told_to_stop() -> None:
     """Its service answers 400 to that, and to a forced choice."""
     facts, tools = ModelFacts(thinking="always", forced_choice=False), [Tool("f")]

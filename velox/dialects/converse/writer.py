@@ -76,6 +76,7 @@ _TIERS: Final = {"default": b"default", "flex": b"flex", "priority": b"priority"
 _BUDGETS: Final = {"minimal": 1024, "low": 1024, "medium": 2048, "high": 4096, "xhigh": 8192, "max": 16384}
 _LEAST_BUDGET: Final = 1024
 _LEAST_TOP_P: Final = 0.95
+_NOVA_EFFORT: Final = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}'
 
 
 def is_claude(facts: ModelFacts) -> bool:
@@ -183,15 +184,21 @@ class RequestWriter:
     def _limits(self, more: list[bytes], *, is_thinking: bool) -> list[bytes]:
         request, losses, refused = self._request, self._losses, self._facts.refused
         fields: list[bytes] = []
-        if request.max_tokens is not None:
-            if request.max_tokens < 1:
+        most, temperature, top_p = request.max_tokens, request.temperature, request.top_p
+        if _NOVA_EFFORT % b'"high"' in more:
+            # Nova refuses all three then.
+            for name, value in (("max_tokens", most), ("temperature", temperature), ("top_p", top_p)):
+                if value is not None:
+                    losses.drop(name)
+            most = temperature = top_p = None
+        if most is not None:
+            if most < 1:
                 losses.drop("max_tokens")  # to warm a cache: the least there is
-            fields.append(b'"maxTokens":%d' % max(request.max_tokens, 1))
+            fields.append(b'"maxTokens":%d' % max(most, 1))
         is_taken = self._facts.sampling
         # Claude refuses these while it thinks, but for a high top_p, and newer ones both in one request. 1 is what they
         # are anyway.
         bars = is_thinking and self._is_claude
-        temperature, top_p = request.temperature, request.top_p
         has_temperature = temperature is not None and temperature != 1.0
         if temperature is not None:
             if not is_taken or bars or "temperature" in refused:
@@ -240,7 +247,7 @@ class RequestWriter:
             case "reasoning_config":
                 field = b'"reasoning_config":%b'
             case "nova":
-                field = b'"reasoningConfig":{"type":"enabled","maxReasoningEffort":%b}'
+                field = _NOVA_EFFORT
             case _:
                 if not is_off:
                     self._losses.drop("reasoning_effort")
