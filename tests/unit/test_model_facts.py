@@ -124,6 +124,30 @@ def test_efforts_are_those_of_the_version(provider: str, model: str, efforts: st
     assert facts(provider, model).efforts == tuple(efforts.split())
 
 
+@pytest.mark.parametrize(
+    ("provider", "model", "most"),
+    [
+        ("openai", "gpt-4o-mini", 16_384),
+        ("azure", "gpt-4.1-nano", 32_768),
+        ("openai", "gpt-4-turbo", 4096),
+        ("openai", "gpt-4-0613", 0),
+        ("openai", "gpt-3.5-turbo", 4096),
+        ("openai", "gpt-5.2", 0),
+        ("anthropic", "claude-3-5-haiku-20241022", 8192),
+        ("bedrock", "anthropic.claude-3-haiku-20240307-v1:0", 4096),
+        ("vertex", "claude-opus-4-1@20250805", 32_000),
+        ("anthropic", "claude-opus-4-5", 0),
+        ("vertex", "gemini-2.0-flash", 8192),
+        ("bedrock", "us.amazon.nova-pro-v1:0", 10_000),
+        ("bedrock", "us.amazon.nova-2-lite-v1:0", 0),
+        ("vllm", "gpt-4o", 0),
+    ],
+)
+def test_most_output_is_known_of_older_models(provider: str, model: str, most: int) -> None:
+    """Newer ones give as much as clients ask for."""
+    assert facts(provider, model).most_output == most
+
+
 def test_rules_of_the_table_say_what_there_is_to_say() -> None:
     """Names of facts, values of their types, providers that there are, patterns in lower case."""
     kinds = {name: type(getattr(ModelFacts(), name)) for name in ModelFacts.__struct_fields__}

@@ -18,6 +18,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Facts of one model at one provider. The defaults are those of a model that nobody knows: a current, capable one.
 
     max_output: what max_tokens is where the client names none and the dialect needs one.
+    most_output: max_tokens may not be more; 0: not known.
     sampling: it takes temperature, top_p and top_k.
     thinking: how reasoning is asked for: "adaptive" (Anthropic's newer models: effort), "budget" (older ones),
     "level" (Gemini 3), "thinking_budget" (2.5), "effort" (OpenAI's way), "toggle" (the same, and `thinking` of type
@@ -44,6 +45,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """
 
     max_output: int = 4096
+    most_output: int = 0
     sampling: bool = True
     thinking: str = "effort"
     efforts: tuple[str, ...] = EFFORTS

@@ -35,8 +35,9 @@ _WITH_BUDGET: Final = (
     *("*claude-sonnet-4-0*", "*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-opus-4", "*claude-sonnet-4"),
     *("*claude-3-7*", "*claude-3.7*"),
 )
+_OPUS_4: Final = ("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4")
 _WITHOUT_SCHEMAS: Final = (
-    *("*claude-opus-4-0*", "*claude-opus-4-2*", "*claude-opus-4@*", "*claude-opus-4", "*claude-sonnet-4-0*"),
+    *(*_OPUS_4, "*claude-sonnet-4-0*"),
     *("*claude-sonnet-4-2*", "*claude-sonnet-4@*", "*claude-sonnet-4", "*claude-3*", "*claude-2*", "*claude-v2*"),
 )
 _OPENAIS: Final = ("openai", "azure", "foundry")
@@ -90,8 +91,13 @@ RULES: Final[tuple[ModelRule, ...]] = (
     _rule("*claude-3*", "*claude-2*", "*claude-v2*", "*claude-instant*", sampling=True, prefill=True),
     _rule("*claude-3-5*", "*claude-3.5*", "*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", thinking="none"),
     _rule("*claude-2*", "*claude-v2*", "*claude-instant*", thinking="none", images_in_results=False, cache_marks=False),
-    _rule("*claude-3-5*", "*claude-3.5*", max_output=8192),
-    _rule("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", "*claude-v2*", max_output=4096),
+    _rule(*_OPUS_4, "*claude-opus-4-1*", "*claude-opus-4.1*", most_output=32_000),
+    _rule("*claude-3-5*", "*claude-3.5*", max_output=8192, most_output=8192),
+    _rule(
+        *("*claude-3-haiku*", "*claude-3-opus*", "*claude-3-sonnet*", "*claude-2*", "*claude-v2*"),
+        max_output=4096,
+        most_output=4096,
+    ),
     # Structured output is off by the default policy of an organization there.
     _rule("*claude*", providers=("vertex",), json_schema=False),
     # Google.
@@ -106,6 +112,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         schema_keywords=False,
     ),
     _rule("*gemini-2*", "*gemini-1*", "*gemma*", "*learnlm*", json_with_tools=False),
+    _rule("*gemini-2.0*", "*gemini-1*", most_output=8192),
     # OpenAI: those that reason take no sampling, the others no effort.
     _rule("gpt-5*", "gpt-6*", "o1*", "o3*", "o4*", providers=_OPENAIS, sampling=False),
     _rule("gpt-5*", "gpt-6*", providers=_OPENAIS, verbosity=True),
@@ -132,6 +139,13 @@ RULES: Final[tuple[ModelRule, ...]] = (
         verbosity=False,
     ),
     _rule("gpt-3*", "gpt-4-*", "gpt-4", "o1-mini*", providers=_OPENAIS, json_schema=False),
+    _rule("gpt-4o*", "chatgpt-4o*", "gpt-5-chat*", "gpt-5.*-chat*", providers=_OPENAIS, most_output=16_384),
+    _rule("gpt-4.1*", providers=_OPENAIS, most_output=32_768),
+    _rule(
+        *("gpt-3.5*", "gpt-4-turbo*", "gpt-4-1106*", "gpt-4-0125*", "gpt-4o-2024-05-13"),
+        providers=_OPENAIS,
+        most_output=4096,
+    ),
     # Their prompts know these alone: reasoning can't be switched off.
     _rule("*gpt-oss*", efforts=_THREE_EFFORTS),
     # Others on Bedrock: how much they reason is a field of their own.
@@ -145,6 +159,7 @@ RULES: Final[tuple[ModelRule, ...]] = (
         cache_marks=True,  # recorded behind texts and system blocks
         refused=("top_k", "tools.cache_control", "tool_calls.cache_control", "tool_results.cache_control"),
     ),
+    _rule("*amazon.nova-micro*", "*amazon.nova-lite*", "*amazon.nova-pro*", providers=("bedrock",), most_output=10_000),
     # Recorded with a schema.
     _rule("*gemma-3*", "*minimax*", "*mistral-large-3*", "*zai.glm*", providers=("bedrock",), json_schema=True),
     # Servers that answer 400 to an effort for a model that does not reason.

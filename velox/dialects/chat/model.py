@@ -50,6 +50,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, BrokenReplyError, Losses, ReplyError
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import api_error, read_error
+from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.strict_schema import strict_field, taken_strict
 from velox.dialects.surrogates import keeping_surrogates
 from velox.dialects.text import EMPTY, quoted, raw_text
@@ -107,7 +108,7 @@ class ChatModel:
                 self._add(fields, "tool_choice", self._tool_choice(request.tool_choice))
             if request.parallel_tools is not None:
                 self._add(fields, "parallel_tool_calls", b"true" if request.parallel_tools else b"false")
-        self._add_number(fields, facts.max_tokens_name, request.max_tokens)
+        self._add_number(fields, facts.max_tokens_name, taken_max_tokens(request.max_tokens, facts, losses))
         self._sampling(fields, request)
         if request.stop:
             self._add(fields, "stop", b"[%b]" % b",".join(map(quoted, request.stop)))

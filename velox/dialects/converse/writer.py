@@ -47,6 +47,7 @@ from velox.dialects.form import (
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, UniqueIds
+from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.text import is_blank, quoted
 from velox.dialects.tool_schema import object_schema
 
@@ -132,6 +133,7 @@ class RequestWriter:
         # Calls of the last turn that have no result yet: id as written, name, id as the client calls it, made to fit.
         self._open: list[tuple[str, str, str]] = []
         self._n_marks = 0
+        self._max_tokens: Final = taken_max_tokens(request.max_tokens, facts, losses)
 
     def write(self) -> bytes:
         """Return the request. Raises BadRequestError."""
@@ -184,7 +186,7 @@ class RequestWriter:
     def _limits(self, more: list[bytes], *, is_thinking: bool) -> list[bytes]:
         request, losses, refused = self._request, self._losses, self._facts.refused
         fields: list[bytes] = []
-        most, temperature, top_p = request.max_tokens, request.temperature, request.top_p
+        most, temperature, top_p = self._max_tokens, request.temperature, request.top_p
         if _NOVA_EFFORT % b'"high"' in more:
             # Nova refuses all three then.
             for name, value in (("max_tokens", most), ("temperature", temperature), ("top_p", top_p)):
@@ -278,7 +280,7 @@ class RequestWriter:
         if is_off:
             return [], False
         budget = asked.budget_tokens or _BUDGETS.get(asked.effort or "medium", _BUDGETS["medium"])
-        most = self._request.max_tokens
+        most = self._max_tokens
         if (most is not None and most <= _LEAST_BUDGET) or self._lacks_thinking():
             self._losses.drop("reasoning_effort")
             return [], False

@@ -49,6 +49,7 @@ from velox.dialects.generate.wire import as_object
 from velox.dialects.json_note import json_note
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames
+from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.text import decoded, is_blank, joined, quoted
 from velox.dialects.tool_schema import object_schema
 
@@ -377,8 +378,9 @@ class RequestWriter:
     # -- the rest ----------------------------------------------------------------------------------
 
     def _config(self, request: Request, form: Format | None) -> Iterator[bytes]:
-        if request.max_tokens is not None:
-            yield b'"maxOutputTokens":%d' % request.max_tokens
+        most = taken_max_tokens(request.max_tokens, self._facts, self._losses)
+        if most is not None:
+            yield b'"maxOutputTokens":%d' % most
         for name, field, is_sampling in _NUMBERS:
             number = getattr(request, name)
             if number is None:

@@ -31,6 +31,7 @@ from velox.dialects.form import (
 from velox.dialects.losses import BadRequestError, Losses
 from velox.dialects.names import FittedNames, short_key
 from velox.dialects.openai_errors import read_error
+from velox.dialects.output_limit import taken_max_tokens
 from velox.dialects.responses import wire
 from velox.dialects.responses.items import ItemWriter
 from velox.dialects.responses.replies import answer_of
@@ -123,7 +124,7 @@ class ResponsesModel:
             self._add(fields, "text", b"{%b}" % b",".join(parts))
 
     def _limits(self, fields: list[bytes], request: Request) -> None:
-        most = request.max_tokens
+        most = taken_max_tokens(request.max_tokens, self._facts, self._losses)
         if most is not None:
             if most < _LEAST_TOKENS:
                 self._losses.drop("max_tokens")
