@@ -773,6 +773,37 @@ def test_claude_code_request_is_read() -> None:
     assert losses.dropped == ("context_management", "server_tools")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "arguments"),
+    [
+        ("bash_20250124", "bash", "command restart"),
+        ("text_editor_20250124", "str_replace_editor", "command path view_range file_text old_str insert_line new_str"),
+        (
+            *("text_editor_20250728", "str_replace_based_edit_tool"),
+            "command path view_range file_text old_str insert_line new_str insert_text",
+        ),
+        (
+            *("memory_20250818", "memory"),
+            "command path view_range file_text old_str insert_line new_str insert_text old_path new_path",
+        ),
+    ],
+)
+def test_tools_that_the_client_runs_are_functions(kind: str, name: str, arguments: str) -> None:
+    """Their schemas are Anthropic's, and no field of the request. A choice of one stays."""
+    losses = Losses(strict=True)
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    tools = [{"type": kind, "name": name, "cache_control": {"type": "ephemeral"}, "max_characters": 10_000}]
+    choice = {"type": "tool", "name": name}
+
+    request = MessagesClient(_CALL, losses).read(json.dumps({**body, "tools": tools, "tool_choice": choice}).encode())
+
+    (tool,) = request.tools
+    schema = json.loads(tool.parameters or b"")
+    assert (tool.name, request.tool_choice) == (name, ToolChoice(Choice.TOOL, name))
+    assert [*schema["properties"]] == arguments.split() and tool.description and tool.cache
+    assert ("undo_edit" in schema["properties"]["command"].get("enum", ())) is (kind == "text_editor_20250124")
+
+
 def test_server_tools_and_their_blocks_are_dropped() -> None:
     """Anthropic runs them; a choice of one of them too."""
     losses = Losses()

@@ -35,6 +35,7 @@ from velox.dialects.form import (
     ToolUse,
 )
 from velox.dialects.losses import BadRequestError, Losses
+from velox.dialects.messages.client_tools import client_tool
 from velox.dialects.messages.turns import PROVIDER
 from velox.dialects.messages.wire import (
     BLOCKS,
@@ -362,12 +363,15 @@ def _document(block: BlockIn, losses: Losses) -> Document:
 def _tools(found: list[ToolIn], losses: Losses) -> list[Tool]:
     tools: list[Tool] = []
     for at, tool in enumerate(found):
+        schema, description = b"" + tool.input_schema, b"" + tool.description
         if tool.type not in (None, "custom"):
-            losses.drop(_OF_SERVER_TOOLS, f"tools[{at}]")
-            continue
+            known = client_tool(tool.type)
+            if known is None:
+                losses.drop(_OF_SERVER_TOOLS, f"tools[{at}]")
+                continue
+            description, schema = known
         if not tool.name:
             raise BadRequestError("the field is missing", f"tools[{at}].name")
-        schema, description = b"" + tool.input_schema, b"" + tool.description
         if schema[:1] != b"{":
             raise BadRequestError("a tool's schema must be an object", f"tools[{at}].input_schema")
         if tool.defer_loading:

@@ -103,7 +103,10 @@ class MessageIn(Struct, gc=False):
 
 
 class ToolIn(Struct, gc=False):
-    """A tool. type: None or "custom" for a function of the client's; all others are Anthropic's."""
+    """A tool. type: None or "custom" for a function of the client's; all others are Anthropic's.
+
+    max_characters: of a text editor: the client cuts what it shows.
+    """
 
     name: str = ""
     type: str | None = None
@@ -113,6 +116,7 @@ class ToolIn(Struct, gc=False):
     cache_control: CacheMark | None = None
     defer_loading: bool | None = None
     input_examples: Raw = NO_RAW
+    max_characters: Raw = NO_RAW
 
 
 class ToolChoiceIn(Struct, gc=False):
