@@ -106,7 +106,7 @@ def test_case_11_copy_of_a_mirror_is_recorded_beside_its_request(
 
     copied, own = sorted(usage(folder, capsys, "--calls"), key=lambda row: row["attempt"])
     assert (copied["id"], copied["attempt"], copied["upstream"], copied["flags"]) == (own["id"], 0, "shadow", "mirror")
-    assert copied["key"] == "" and copied["team"] == ""
+    assert copied["key"] == "(mirror)" and copied["team"] == ""
     assert (copied["input_tokens"], copied["output_tokens"]) == (5, 9)
     assert (own["attempt"], own["upstream"], own["flags"]) == (1, "one", "")
 

@@ -13,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ledger.made import NOON_S, made_call
+from tests.unit.ledger.made import NOON_S, begin, made_call, write, writer_of
 from velox.gateway.auth import caller_of
-from velox.ledger.record import recorded_key
+from velox.ledger.collector import Collector
+from velox.ledger.record import Flag, recorded_key
 from velox.ledger.sqlite import SqliteStore
-from velox.ledger.store import Batch, Numbered
+from velox.ledger.store import Batch, Numbered, Question
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
 from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, read_spent
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 from velox.shm.budget_table import BudgetMemory, BudgetTable
+from velox.shm.record_ring import RecordRing
 from velox.types import Budget, KeyEntry
 
 US = 1_000_000
@@ -141,6 +143,26 @@ def test_what_was_spent_counts_under_what_it_was_spent_under(store: SqliteStore,
         ("model", made_call(1).model): 75,
         ("gateway", ""): 75,
     }
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_copies_for_mirrors_count_for_no_budget(tmp_path: Path, store: SqliteStore, one_by_one: bool) -> None:
+    """Neither those that ended, nor one that a killed worker left open. The gateway has no keys: calls have none."""
+    path = tmp_path / "0.ring"
+    nobody = {"key": "", "team": "", "user": "", "tags": ()}
+    writer = writer_of(path)
+    write(writer, made_call(1, **nobody, cost_nano=7))
+    write(writer, made_call(1, **nobody, cost_nano=100, attempt=0, flags=Flag.MIRROR))
+    begin(writer, made_call(2, **nobody, attempt=0))
+    ring = RecordRing(path, 1)
+    ring.recover()
+    Collector([ring], store, lambda: NOON_S).collect()
+    memory = BudgetMemory(1000, 1)
+
+    read_spent(memory, store, [rule("gateway"), rule("model")], [], NOW_S, float(NOON_S) if one_by_one else None)
+
+    assert sum(1 for _ in store.calls(Question(NOON_S - DAY_S, NOON_S + DAY_S))) == 3
+    assert spent(memory) == {("gateway", ""): 7, ("model", made_call(1).model): 7}
 
 
 @pytest.mark.parametrize(

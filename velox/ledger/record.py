@@ -22,6 +22,7 @@ from velox.shm.record_ring import BODY_BYTES
 __all__ = [
     "KEY_ID_CHARS",
     "LAST_S",
+    "MIRRORED",
     "MOST_INTEGER",
     "MOST_NAMES",
     "TAG_SEPARATOR",
@@ -43,6 +44,8 @@ MOST_NAMES: Final = 8192
 KEPT_NAMES: Final = 4 * MOST_NAMES
 
 KEY_ID_CHARS: Final = 16
+# The key of copies for mirrors: no client is charged for them. A real key's begins with its ID.
+MIRRORED: Final = "(mirror)"
 _KEY_ID: Final = re.compile(rf"([0-9a-f]{{{KEY_ID_CHARS}}})(?: |\Z)")
 _NAME: Final = 1
 _CALL: Final = 2
@@ -106,10 +109,10 @@ class Call:
     process, number: of the request's id, `vx-PROCESS-NUMBER` in hexadecimal. attempt: from 1, within the request; 0: a
     copy of it. endpoint: a value of types.Endpoint. status: that the client got, or would have got. started_us: Unix
     time. first_byte_us, duration_us: since then; None: no byte came. Names are texts, "" for none: key is `ID NAME`,
-    its digest's first bytes in hexadecimal and its name; model: that the client asked for; upstream_model: that the
-    upstream was asked for. reason: "ok", or the code of the error. tokens: each kind. cost_nano: in nano-dollars; None:
-    not known. prices: version of the price that it was counted by; "" for none. team, user: ids of whose key it is.
-    tags: of the key.
+    its digest's first bytes in hexadecimal and its name, or MIRRORED; model: that the client asked for; upstream_model:
+    that the upstream was asked for. reason: "ok", or the code of the error. tokens: each kind. cost_nano: in
+    nano-dollars; None: not known. prices: version of the price that it was counted by; "" for none. team, user: ids of
+    whose key it is. tags: of the key.
     """
 
     process: int
@@ -254,6 +257,8 @@ def read_body(body: bytes, names: NameParts) -> Call | NamePart | None:
         min(duration_us, MOST_INTEGER),
     )
     key, route, upstream, model, upstream_model, reason = (names.text(n) for n in found[10:16])
+    if attempt == 0:
+        key = MIRRORED
     tokens = Tokens(*(None if n == _UNKNOWN else n for n in found[16:22]))
     cost, prices = found[24:26]
     team, user, tags = (names.text(n) for n in found[26:29])

@@ -13,7 +13,7 @@ or what a row is (shm/budget_table.py).
 
 A row counts the calls that begin after it was claimed, so what is read for it ends there. Sums are kept by the minute
 for two days, then by the hour, then by the day: a window that begins inside of one of these is taken to begin with it,
-so that too much is counted rather than too little.
+so that too much is counted rather than too little. Copies for mirrors are recorded, and count for no budget.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from velox.gateway.auth import caller_of
 from velox.ledger.collector import Collector
+from velox.ledger.record import MIRRORED
 from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
@@ -255,7 +256,8 @@ class _Sums:
         if self._since_s >= self._until_s:
             return []
         by: tuple[Dimension, ...] = ("key", "team", "user", "model", *more)
-        return self._store.totals(Question(self._since_s, self._until_s, by))
+        found = self._store.totals(Question(self._since_s, self._until_s, by))
+        return [each for each in found if each.group[0] != MIRRORED]
 
     def _of(self, sums: Iterable[tuple[_Group, Sums]], tags: Sequence[str] = ()) -> Iterator[_Spent]:
         for group, each in sums:
@@ -269,6 +271,8 @@ def _group(values: tuple[str, ...]) -> _Group:
 
 def _single(store: Store, since_s: int, until_s: int, keys: Mapping[str, KeyEntry]) -> Iterator[_Spent]:
     for call in store.calls(Question(since_s, until_s)):
+        if call.attempt == 0:  # a copy for a mirror
+            continue
         tokens = (call.tokens.input or 0) + (call.tokens.output or 0)
         spender = _spender((call.key, call.team, call.user, call.model), call.tags, keys)
         yield _Spent(spender, call.cost_nano or 0, tokens, call.started_us)
