@@ -145,7 +145,7 @@ class _Managed:
                 digest = hashlib.sha256(_name(n).encode()).digest()
                 db.execute("INSERT INTO digest VALUES (?, ?, NULL)", (digest, key.id))
         store = SqliteAccounts(folder)
-        KeySnapshot(folder).turn(store, now_s)  # as the ledger's process of a gateway that ran before has left it
+        KeySnapshot(folder).turn(store)  # as the ledger's process of a gateway that ran before has left it
         store.close()
 
     def touch(self) -> None:

@@ -245,6 +245,40 @@ def test_key_expires_by_itself(tmp_path: Path) -> None:
     assert len(watched.settle() or ()) == 2
 
 
+def test_keys_that_a_wrong_clock_took_away_are_back_when_it_is_right(tmp_path: Path) -> None:
+    """Of a file and managed ones, and the secret that a key had before; also what was written down meanwhile."""
+    (tmp_path / "keys").write_text("- {key: one, name: of-file, expires: 2027-02-01}\n- {key: two, name: forever}\n")
+    watched = Managed(tmp_path)
+    watched.accounts = Accounts(watched.store, lambda: watched.wall_s)
+    watched.accounts.create_key({"name": "managed", "expires": "2027-02-01"}, "me")
+    key = watched.accounts.create_key({"name": "rotated"}, "me").key
+    watched.accounts.rotate_key(key.id, 3600, "me")
+    right_s, all_ = watched.wall_s, {"of-file", "forever", "managed", "rotated"}
+    assert watched.names() == all_ and len(watched.watch.keys) == 5
+
+    for turn in range(2):
+        watched.wall_s = right_s + 30 * 86_400
+        watched.accounts.create_team({"id": f"team-{turn}"}, "me")
+        watched.accounts.update("key", key.id, {"rpm": turn + 1}, "me")
+        assert watched.names() == {"forever", "rotated"} and len(watched.watch.keys) == 2
+        watched.wall_s = right_s + 1
+        assert watched.names() == all_ and len(watched.watch.keys) == 5
+
+    expired, back = "keys that have expired: 3", "the clock was set back; keys that are in force again: 3"
+    assert watched.lines == [expired, back] * 2
+
+
+def test_key_that_had_expired_at_the_start_holds_when_the_clock_is_right(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("- {key: one, expires: 2027-02-01}\n- two\n")
+    watched = Watched(tmp_path)
+    watched.wall_s += 30 * 86_400
+    watched.watch = KeyWatch(watched.settings, watched.status, watched.logger, lambda: watched.wall_s)
+    assert watched.watch.keys == parse_entries("two")
+
+    watched.wall_s -= 30 * 86_400
+    assert len(watched.settle() or ()) == 2
+
+
 def test_gateway_whose_keys_have_all_expired_lets_nobody_in(tmp_path: Path) -> None:
     """To have no key left is not to need none, at the start and later."""
     (tmp_path / "keys").write_text("- {key: one, expires: 2027-01-31}\n")
@@ -269,7 +303,7 @@ class Managed(Watched):
         super().__init__(folder, VELOX_LEDGER=str(folder / "ledger"), VELOX_MANAGED_KEYS="true")
 
     def write(self) -> None:
-        while self.snapshot.turn(self.store, self.wall_s):
+        while self.snapshot.turn(self.store):
             pass
 
     def names(self) -> set[str]:

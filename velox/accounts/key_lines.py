@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from velox.accounts.force import caller_id_of, entry_of, is_over
+from velox.accounts.force import caller_id_of, entry_of
 from velox.accounts.model import Digest, Key, Team, User
 from velox.memo import Memo
 from velox.types import NO_RATES, Budget, KeyEntry, Priority, Rates
@@ -98,10 +98,12 @@ def _entry(id_: bytes, name: str, terms: _Terms, digest: bytes, expires_s: int |
     )
 
 
-def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[Digest], now_s: float) -> bytes:
-    """Return the line of a key, without its end. team, user: those that it names."""
-    held = [each for each in digests if not is_over(each, now_s)]
-    entries = [entry for each in held if (entry := entry_of(each, key, team, user)) is not None]
+def key_line(key: Key, team: Team | None, user: User | None, digests: Iterable[Digest]) -> bytes:
+    """Return the line of a key, without its end. team, user: those that it names.
+
+    Digests that are over are in it, too: readers go by their own clock, and the writer's may be wrong for a moment.
+    """
+    entries = [entry for each in digests if (entry := entry_of(each, key, team, user)) is not None]
     if not entries:
         return gone_line(key.id)
     first = entries[0]

@@ -186,13 +186,13 @@ class KeySnapshot:
     def __repr__(self) -> str:
         return f"<KeySnapshot {self._path} {self._number}>"
 
-    def turn(self, store: AccountStore, now_s: float) -> bool:
+    def turn(self, store: AccountStore) -> bool:
         """Write what has changed, or a part of it; True: something was written, look again.
 
         Raises StoreError; OSError: then all is written anew the next time.
         """
         try:
-            return self._turn(store, now_s)
+            return self._turn(store)
         except StoreError:
             self._pending.clear()  # they are asked for again
             raise
@@ -200,7 +200,7 @@ class KeySnapshot:
             self._number = -1
             raise
 
-    def _turn(self, store: AccountStore, now_s: float) -> bool:
+    def _turn(self, store: AccountStore) -> bool:
         if self._number >= 0 and not self._pending:
             number = store.number()
             if number == self._number:
@@ -208,7 +208,7 @@ class KeySnapshot:
             if number < self._number:
                 self._number = -1  # another database, or an older state of this one
         if self._number < 0 or self._n_bytes > self._most_bytes:
-            self._write_all(store, now_s)
+            self._write_all(store)
             return True
         if not self._pending:
             touched = store.touched(self._number, _PART)
@@ -219,7 +219,7 @@ class KeySnapshot:
         number = self._number
         while self._pending and len(lines) < _PART:
             each, after = self._pending.popleft()
-            found, reached = _lines_of(store, each, after, now_s)
+            found, reached = _lines_of(store, each, after)
             lines += found
             if reached:
                 self._pending.appendleft((each, reached))
@@ -239,9 +239,9 @@ class KeySnapshot:
             os.fsync(file.fileno())
         self._n_bytes += len(content)
 
-    def _write_all(self, store: AccountStore, now_s: float) -> None:
+    def _write_all(self, store: AccountStore) -> None:
         number, documents, digests = store.everything()
-        lines = b"".join(_all(documents, digests, now_s))
+        lines = b"".join(_all(documents, digests))
         head = msgspec.json.encode(_Head(_VERSION, number, hashlib.sha256(lines).hexdigest())) + b"\n"
         self._pending.clear()
         _replace(self._path, head + lines)
@@ -251,7 +251,7 @@ class KeySnapshot:
         self._most_bytes = max(self._least_bytes, len(lines))
 
 
-def _lines_of(store: AccountStore, touched: Touched, after: str, now_s: float) -> tuple[list[bytes], str]:
+def _lines_of(store: AccountStore, touched: Touched, after: str) -> tuple[list[bytes], str]:
     """Return the lines of keys that a change is of, and the id of the last one if there may be more.
 
     Keys are read before their owners: so a key is never written with an owner as it was before the key was its.
@@ -263,7 +263,7 @@ def _lines_of(store: AccountStore, touched: Touched, after: str, now_s: float) -
     teams = _owners(store, "team", Team, {key.team for key in keys})
     users = _owners(store, "user", User, {key.user for key in keys})
     by_key = _by_key(digests)
-    lines = [key_line(key, teams.get(key.team), users.get(key.user), by_key.get(key.id, ()), now_s) for key in keys]
+    lines = [key_line(key, teams.get(key.team), users.get(key.user), by_key.get(key.id, ())) for key in keys]
     return lines, keys[-1].id if touched.kind != "key" and len(keys) == _PART else ""
 
 
@@ -272,14 +272,14 @@ def _owners(store: AccountStore, kind: Kind, made: type[T], ids: Iterable[str]) 
     return {id_: msgspec.json.decode(document, type=made) for id_, document in found if document is not None}
 
 
-def _all(documents: Mapping[Kind, Sequence[bytes]], digests: Sequence[Digest], now_s: float) -> Iterator[bytes]:
+def _all(documents: Mapping[Kind, Sequence[bytes]], digests: Sequence[Digest]) -> Iterator[bytes]:
     teams = {each.id: each for each in _decoded(documents["team"], Team)}
     users = {each.id: each for each in _decoded(documents["user"], User)}
     by_key = _by_key(digests)
     for key in _decoded(documents["key"], Key):
         held = by_key.get(key.id)
         if held is not None:
-            yield key_line(key, teams.get(key.team), users.get(key.user), held, now_s) + b"\n"
+            yield key_line(key, teams.get(key.team), users.get(key.user), held) + b"\n"
 
 
 def _decoded(documents: Iterable[bytes], made: type[T]) -> Iterator[T]:

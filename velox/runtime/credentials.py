@@ -90,10 +90,12 @@ class KeyWatch:
         self._others = tuple(key for key in settings.api_keys if not key.is_managed)
         self._digests = frozenset(key.digest for key in self._others)
         self._managed: Final = _managed(settings, logger)
-        in_force = _in_force(settings.api_keys, wall())
+        wall_s = wall()
+        in_force = _in_force(settings.api_keys, wall_s)
         self._by_digest = {key.digest: key for key in in_force}
         self._keys: tuple[KeyEntry, ...] | None = in_force
         self._expires_s = _next_expiry(in_force)
+        self._expired_s = _last_expiry(settings.api_keys, wall_s)
         self._is_full = False
         # Made once: processes that are forked share it until they change it.
         self.auth: Final = Authenticator(in_force, asks=settings.asks_for_keys, hosts=settings.hosts)
@@ -130,10 +132,8 @@ class KeyWatch:
     def look(self, now_s: float) -> None:
         """Look at the file if it is time. For the supervisor, four times a second. now_s: monotonic."""
         self._now_s = now_s
-        if self._wall() >= self._expires_s:
-            n_before = len(self._by_digest)
-            self._publish()
-            self._logger.info("keys that have expired: %d", n_before - len(self._by_digest))
+        if not self._expired_s <= self._wall() < self._expires_s:
+            self._expire()
         if self.log.n_bytes > _FORGET_BYTES and now_s >= self._told_s + _FORGET_S:
             self.log.forget()
         if self._managed is not None and (changed := self._managed.look(now_s)):
@@ -150,6 +150,16 @@ class KeyWatch:
         if self._content.see(mark, now_s):
             self._content.take(mark)
             self._judge(content, why)
+
+    def _expire(self) -> None:
+        """Take away the keys that have expired; bring back those that have not after all: the clock was set back."""
+        before = self._by_digest.keys()
+        self._publish()
+        n_gone, n_back = len(before - self._by_digest.keys()), len(self._by_digest.keys() - before)
+        if n_gone:
+            self._logger.info("keys that have expired: %d", n_gone)
+        if n_back:
+            self._logger.info("the clock was set back; keys that are in force again: %d", n_back)
 
     def take_changes(self) -> tuple[Sequence[bytes], Sequence[KeyEntry]]:
         """Return digests that are gone since the last time, and entries that have come since then and hold now."""
@@ -175,7 +185,8 @@ class KeyWatch:
         """Have other managed keys hold. What a file or the settings say of a key comes first."""
         gone, come, now_s = [], [], self._wall()
         for before, now in changed:
-            held = {key.digest: key for key in now if key.expires_s is None or key.expires_s > now_s}
+            held = {key.digest: key for key in now if not key.has_expired(now_s)}
+            self._expired_s = max(self._expired_s, _last_expiry(now, now_s))
             for key in before:
                 known = self._by_digest.get(key.digest)
                 # It may be another key's by now.
@@ -236,8 +247,9 @@ class KeyWatch:
     def _publish(self) -> bool:
         """Have those keys hold that have not expired; False: these are the same as before."""
         all_ = (*self._others, *(key for key in self._entries() if key.digest not in self._digests))
-        keys = _in_force(all_, self._wall())
-        self._expires_s = _next_expiry(keys)
+        now_s = self._wall()
+        keys = _in_force(all_, now_s)
+        self._expires_s, self._expired_s = _next_expiry(keys), _last_expiry(all_, now_s)
         before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
         gone = before.keys() - self._by_digest.keys()
         come = [key for key in keys if (known := before.get(key.digest)) is not key and known != key]
@@ -276,6 +288,11 @@ def _in_force(keys: tuple[KeyEntry, ...], now_s: float) -> tuple[KeyEntry, ...]:
 
 def _next_expiry(keys: Iterable[KeyEntry]) -> float:
     return min((key.expires_s for key in keys if key.expires_s is not None), default=math.inf)
+
+
+def _last_expiry(keys: Iterable[KeyEntry], now_s: float) -> float:
+    """Return when the last of those expired that have; 0: none has."""
+    return max((key.expires_s for key in keys if key.expires_s is not None and key.expires_s <= now_s), default=0.0)
 
 
 def _looks_cut_off(before: FileEnd, now: FileEnd) -> str | None:

@@ -192,7 +192,7 @@ class KeyWriter:
         try:
             if self._store is None:
                 self._store = account_store(self._settings)
-            has_more = self._snapshot.turn(self._store, time.time())
+            has_more = self._snapshot.turn(self._store)
         except (StoreError, OSError) as exc:
             self.close()
             self._due_s = now_s + _RETRY_S

@@ -182,7 +182,7 @@ def _put_in_force(settings: Settings) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with closing(account_store(settings, is_reader=True)) as kept:
-            KeySnapshot(folder).turn(kept, time.time())
+            KeySnapshot(folder).turn(kept)
     except BlockingIOError:
         pass
     finally:

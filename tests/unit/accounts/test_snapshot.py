@@ -29,7 +29,7 @@ class Written:
     def write(self) -> int:
         """Write until nothing is left; return in how many turns."""
         n = 0
-        while self.snapshot.turn(self.store, NOW_S):
+        while self.snapshot.turn(self.store):
             n += 1
         return n
 
@@ -92,7 +92,7 @@ def test_one_change_of_many_keys_is_written_in_parts(written: Written) -> None:
         written.accounts.create_key({"id": f"k{n:04d}", "name": f"k{n}", "team": "red"}, "me")
     written.write()
     written.accounts.update("team", "red", {"rpm": 7}, "me")
-    assert written.snapshot.turn(written.store, NOW_S)
+    assert written.snapshot.turn(written.store)
     assert {entry.team_rates.rpm for entry in written.read() if entry.team} == {60, 7}
     written.accounts.delete("key", "k1100", "me")
     assert written.write() >= 2
@@ -155,7 +155,7 @@ def test_changes_of_another_snapshot_do_not_count(tmp_path: Path, written: Writt
     written.write()
     changes = written.changes.read_bytes()
     written.accounts.block("team", "red", "me")
-    KeySnapshot(tmp_path).turn(written.store, NOW_S)
+    KeySnapshot(tmp_path).turn(written.store)
     found = read_keys(changes, written.path.read_bytes())
     assert {entry.name for entry in found} == {"free", "more"}
 
@@ -172,7 +172,7 @@ def test_writer_that_is_killed_leaves_what_was_in_force(tmp_path: Path, written:
     if not pid:
         again = Written(tmp_path)
         for _ in range(n_turns):
-            again.snapshot.turn(again.store, NOW_S)
+            again.snapshot.turn(again.store)
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
     assert len(written.read()) in {3, 703}
@@ -190,7 +190,7 @@ def test_full_disk_leaves_what_was_in_force(written: Written) -> None:
     written.changes.unlink()
     written.changes.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        written.snapshot.turn(written.store, NOW_S)
+        written.snapshot.turn(written.store)
     assert {entry.name for entry in read_keys(kept, written.path.read_bytes())} == {"both", "of-team", "free"}
     written.write()
     assert written.names() == {"both", "of-team", "free", "more"}
