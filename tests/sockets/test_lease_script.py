@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from tests.e2e.redis_server import FlipProxy, RedisServer, free_port, redis_server
 from tests.e2e.watching import until
 from tests.unit.lease_buckets import Buckets
-from velox.runtime.lease_redis import BucketAnswer, BucketQuery, LeaseRedis, RedisDownError, reachable
+from velox.runtime.lease_redis import BucketAnswer, BucketQuery, BudgetQuery, LeaseRedis, RedisDownError, reachable
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -379,6 +381,55 @@ def test_server_that_is_not_there_is_not_reachable() -> None:
         server.kill()
         assert reachable(server.url, "velox:", 0.05) == "no connection: Connection refused"
     assert (reachable("redis://nobody.invalid", "velox:", 0.05) or "").startswith("no connection")
+
+
+@contextlib.contextmanager
+def always(answer: bytes) -> Iterator[str]:
+    """A server that answers everything the same; its URL."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    while client.recv(65_536):
+                        client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, name="always")
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"+OK\r\n",
+        b":1\r\n",
+        b"$-1\r\n",
+        b"*0\r\n",
+        b"*3\r\n:0\r\n:1\r\n:0\r\n",  # as if nothing had been asked
+        b"*6\r\n:0\r\n:1\r\n:0\r\n:1\r\n$1\r\nx\r\n:0\r\n",
+        b"*5\r\n+a\r\n:0\r\n$1\r\nx\r\n$1\r\n1\r\n$-1\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_server_that_does_not_answer_as_redis_does_is_down(answer: bytes) -> None:
+    """Whatever it is, and whichever script it is asked to run. What was asked may have been done."""
+    budget = BudgetQuery(os.urandom(16), 1, 1000, 0, 0, 0, 0, 0, 60_000)
+    with always(answer) as url, gateway(url) as connection:
+        for ask in (
+            lambda: connection.ask((bucket(),)),
+            lambda: connection.ask_budgets((budget,), "a", "", 2000, 8),
+        ):
+            with pytest.raises(RedisDownError, match="does not answer as Redis") as caught:
+                ask()
+            assert caught.value.is_lost is not answer.startswith(b"HTTP")  # that fails before anything is asked
+            assert repr(connection) == "<LeaseRedis closed>"
 
 
 def test_failover_is_one_failed_question() -> None:

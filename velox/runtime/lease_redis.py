@@ -55,7 +55,7 @@ from typing import Any, Final, NamedTuple
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, MovedError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 __all__ = [
@@ -207,7 +207,8 @@ class LeaseRedis:
             arguments += (int(ask.recover), ask.back, ask.debt, ask.since_ns // UNIT_NS, ask.want, len(ask.pairs))
             for pair in ask.pairs:
                 arguments += pair
-        now, replicas, offset, *answers = self._run(len(keys), [*keys, *arguments])
+        with self._failures(is_sent=True):
+            now, replicas, offset, *answers = _integers(self._run(len(keys), [*keys, *arguments]), 3 + 3 * len(asks))
         self._now, self._heard_ns = now, self._clock()
         self._first_ns = self._first_ns or self._heard_ns
         if offset not in self._offsets:
@@ -225,9 +226,13 @@ class LeaseRedis:
         arguments: list[Any] = [life, name, os.urandom(8).hex(), grace_ms]
         for ask in asks:
             arguments += (ask.limit, ask.used, ask.spent, ask.had, ask.needs, ask.least, parts, ask.ttl_ms)
-        found, is_unsure, *numbers = self._run(len(keys), [*keys, *arguments], BUDGET_SCRIPT)
-        answers = [int(number) for number in numbers]
-        return found.decode(), bool(is_unsure), list(zip(answers[::3], answers[1::3], answers[2::3], strict=True))
+        with self._failures(is_sent=True):
+            found, *numbers = self._run(len(keys), [*keys, *arguments], BUDGET_SCRIPT)
+            if not isinstance(found, bytes):
+                raise TypeError("expected a life of Redis")
+            is_unsure, *answers = _integers([int(number) for number in numbers], 1 + 3 * len(asks))
+        triples = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+        return found.decode("latin-1"), bool(is_unsure), list(triples)
 
     def close(self) -> None:
         """Close the connection; the next question opens another one."""
@@ -247,10 +252,11 @@ class LeaseRedis:
     def _failures(self, *, is_sent: bool) -> Iterator[None]:
         try:
             yield
-        except (RedisError, OSError, ValueError) as exc:
+        except (RedisError, OSError, TypeError, ValueError) as exc:  # the last two: of an answer of another shape
             self.close()
             self._moved = (exc.host, exc.port) if isinstance(exc, MovedError) else None
-            raise RedisDownError(_why(exc), is_lost=is_sent and not isinstance(exc, _NOTHING_DONE)) from exc
+            why = _why(exc, is_sent=is_sent)
+            raise RedisDownError(why, is_lost=is_sent and not isinstance(exc, _NOTHING_DONE)) from exc
 
     def _command(self, connection: Any, *words: Any) -> list[Any]:
         connection.send_command(*words, check_health=False)
@@ -287,7 +293,14 @@ def reachable(url: str, prefix: str, timeout_s: float) -> str | None:
     return None
 
 
-def _why(exc: Exception) -> str:
+def _integers(reply: Any, n: int) -> list[int]:
+    """Return the n integers of a reply. Raises ValueError."""
+    if not isinstance(reply, list) or len(reply) != n or not all(isinstance(each, int) for each in reply):
+        raise ValueError(f"expected {n} integers")
+    return reply
+
+
+def _why(exc: Exception, *, is_sent: bool) -> str:
     """Say what went wrong in words of our own: a library's message may hold the URL, or what was asked."""
     if isinstance(exc, redis.AuthenticationError):
         return "it does not take the user or the password of VELOX_REDIS_URL"
@@ -303,6 +316,8 @@ def _why(exc: Exception) -> str:
         return "the keys are on another node of the cluster"
     if isinstance(exc, ResponseError):
         return f"it answered an error ({type(exc).__name__})"
+    if isinstance(exc, InvalidResponse) or (is_sent and isinstance(exc, (TypeError, ValueError))):
+        return "it does not answer as Redis does"
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
