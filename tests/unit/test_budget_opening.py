@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.ledger.made import NOON_S, begin, made_call, write, writer_of
@@ -21,7 +22,7 @@ from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, Question
 from velox.policy.budget import parse_budget
 from velox.policy.budget_rules import BudgetRule, BudgetScope, spender_of, subjects
-from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, read_spent
+from velox.runtime.budget_opening import BudgetOpening, KeyChanges, RuleBook, budget_memory, read_spent
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.settings import load
 from velox.shm.budget_table import BudgetMemory, BudgetTable
@@ -187,6 +188,23 @@ def test_rule_for_tags_counts_their_calls_once(
     memory = BudgetMemory(1000, 1)
     read_spent(memory, store, [asked], [], NOW_S)
     assert {who: nano for (_, who), nano in spent(memory).items()} == found
+
+
+def test_table_has_room_for_the_budgets_of_all_keys_of_the_start() -> None:
+    """Their own ones, those of their teams and users, and those by rules, in its half for them."""
+    own, of_team = (Budget(10**9, None, "day"), Budget(10**9, None, "month")), (Budget(10**9, None, "week"),)
+    keys = tuple(
+        KeyEntry(n.to_bytes(32, "big"), id=n.to_bytes(8, "big"), team=f"{n // 2}", budgets=own, team_budgets=of_team)
+        for n in range(8000)
+    )
+    rules = (rule("key"), rule("team"), rule("gateway"))
+    settings = msgspec.structs.replace(load({"VELOX_LEDGER": "/nowhere"}), api_keys=keys, budgets=rules)
+    memory = budget_memory(settings, 1)
+    assert memory is not None
+    n_needed = 8000 * 2 + 4000 + 8000 + 4000 + 1
+
+    assert memory.rows // 2 >= 4 * n_needed
+    assert all(memory.claim(memory.tag(f"{n}")[0]) is not None for n in range(n_needed))
 
 
 def test_rotated_key_goes_on_with_what_it_spent(store: SqliteStore) -> None:

@@ -251,6 +251,27 @@ def test_names_of_any_length_fit_and_do_not_mix() -> None:
     assert sorted(state.held for state in memory.states(NOON)) == [1, 2, 3, 4, 5]
 
 
+def test_budget_without_a_row_is_the_same_each_time_that_it_is_asked_for() -> None:
+    """By one process, as by another model's or a changed key's set of budgets; and it takes no descriptor."""
+    memory = BudgetMemory(1000, 2)
+    for n in range(4000):
+        BudgetTable(memory, 0).row(rule("team"), str(n), "", NOON)
+    table, of = BudgetTable(memory, 0), rule("key", tokens=100)
+    first = table.budget(of, "key", "key", NOON)
+    n_descriptors = len(os.listdir("/proc/self/fd"))
+    hold = first.hold(70, NOON)
+    assert hold is not None and memory.n_overflowed == 1
+    first.spend(hold, 60)
+    first.release(hold)
+
+    again = table.budget(rule("key", tokens=90), "key", "key", NOON)
+    assert again.amounts(NOON) == (60, 0) and again.hold(31, NOON) is None and again.hold(30, NOON) is not None
+    others = [table.budget(of, f"other-{n}", "", NOON) for n in range(1000)]
+    assert all(each.hold(100, NOON) is not None and each.hold(1, NOON) is None for each in others)
+    assert len(os.listdir("/proc/self/fd")) <= n_descriptors + 5, "a table for some hundreds of them"
+    assert BudgetTable(memory, 1).budget(of, "key", "key", NOON).amounts(NOON) == (0, 0)
+
+
 def test_full_half_shares_one_budget_and_a_full_table_counts_alone() -> None:
     """Models that clients make up fill their half only; then they have one budget together."""
     memory = BudgetMemory(0, 1)

@@ -45,6 +45,8 @@ from velox.types import Budget, KeyEntry
 __all__ = ["BudgetOpening", "KeyChanges", "RuleBook", "budget_memory", "read_spent"]
 
 _LEAST_ROWS: Final = 65_536
+# At the start at most one row in so many is used, of the half that is not for models that clients make up.
+_USED_PART: Final = 4
 _MOST_ROWS: Final = 4_194_304
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
@@ -67,8 +69,21 @@ def budget_memory(settings: Settings, blocks: int) -> BudgetMemory | None:
     """Return the table of a gateway's budgets; None: nothing is recorded, so nothing is counted."""
     if settings.ledger is None:
         return None
-    needed = 4 * max(1, len(settings.budgets)) * max(1, len(settings.api_keys))
+    needed = 2 * _USED_PART * _n_budgets(settings.budgets, settings.api_keys)
     return BudgetMemory(min(max(_LEAST_ROWS, needed), _MOST_ROWS), blocks)
+
+
+def _n_budgets(rules: Sequence[BudgetRule], keys: Sequence[KeyEntry]) -> int:
+    """Return how many budgets there are at the start, without those of models that rules do not name."""
+    callers = [caller_of(key) for key in keys]
+    names: dict[str, int] = {
+        "key": len({each.id for each in callers}),
+        "team": len({each.team for each in callers}),
+        "user": len({each.user for each in callers}),
+        "tag": len({tag for each in callers for tag in each.tags}),
+    }
+    own = {(scope, owner): len(budgets) for each in callers for scope, owner, budgets in own_budgets(each)}
+    return sum(names.get(rule.scope, 1 + len(rule.models)) for rule in rules) + sum(own.values())
 
 
 class RuleBook:

@@ -40,7 +40,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b, sha256
 from itertools import compress
 from typing import Final, NamedTuple
@@ -91,6 +91,8 @@ _N_ARRAYS: Final = 4
 _PROBES: Final = 64
 _MOST: Final = 1 << 61  # no sum of blocks wraps around
 _TRIES: Final = 4
+# What stands for the subject of the one budget that further models of clients have together.
+_OTHERS: Final = ("", "(others)")
 # A window may begin so much later than it is now: the clock was set back a little, or a request that is slow comes at
 # midnight with the time of before.
 MOST_AHEAD_S: Final = 300
@@ -387,6 +389,7 @@ class BudgetTable:
     def __init__(self, memory: BudgetMemory, block: int) -> None:
         self._memory: Final = memory
         self._block: Final = block
+        self._own: Final[list[BudgetMemory]] = []  # of budgets without a row: this process counts them for itself
 
     def __repr__(self) -> str:
         return f"<BudgetTable {self._block} of {self._memory!r}>"
@@ -397,10 +400,20 @@ class BudgetTable:
         if row is not None:
             return self.shared(self._memory, row, self._block, rule)
         self._memory.count_overflow()
-        alone = BudgetMemory(0, 1)
-        row = BudgetTable(alone, 0).row(rule, subject, who, now_s)
+        return self._own_budget(rule, subject, who, now_s)
+
+    def _own_budget(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> SharedBudget:
+        """Return a budget that this process counts for itself: what it has counted before is in it."""
+        subjects, who = (_OTHERS, _OTHERS[-1]) if rule.is_open_ended else ((subject,), who)
+        for memory in self._own:
+            row = _settled_row(memory, rule, subjects, who, now_s)
+            if row is not None:
+                return SharedBudget(memory, row, 0, rule)
+        memory = BudgetMemory(self._memory.rows, 1)
+        self._own.append(memory)
+        row = _settled_row(memory, rule, subjects, who, now_s)
         assert row is not None, "a new table has room"
-        return SharedBudget(alone, row, 0, rule)
+        return SharedBudget(memory, row, 0, rule)
 
     def shared(self, memory: BudgetMemory, row: int, block: int, rule: BudgetRule) -> SharedBudget:
         """Return what one process knows of a row."""
@@ -408,17 +421,22 @@ class BudgetTable:
 
     def row(self, rule: BudgetRule, subject: str, who: str, now_s: float) -> int | None:
         """Return the row of a budget, which says what it is; None: there is no room for one."""
-        memory, is_open = self._memory, rule.is_open_ended
-        tag, name = memory.tag(rule.identity, subject)
-        row = memory.claim(tag, open_ended=is_open)
-        if row is None and is_open:
+        row = _settled_row(self._memory, rule, (subject,), who, now_s, open_ended=rule.is_open_ended)
+        if row is None and rule.is_open_ended:
             # What clients make up has one budget together, once it fills its half of the table.
-            who = "(others)"
-            tag, name = memory.tag(rule.identity, "", who)
-            row = memory.claim(tag)
-        if row is not None:
-            memory.settle_in(row, name, BudgetLabel.of(rule, who), rule.budget.limit, round(now_s * 1e6))
+            row = _settled_row(self._memory, rule, _OTHERS, _OTHERS[-1], now_s)
         return row
+
+
+def _settled_row(
+    memory: BudgetMemory, rule: BudgetRule, subjects: Sequence[str], who: str, now_s: float, *, open_ended: bool = False
+) -> int | None:
+    """Return the row of a budget, which says what it is; None: there is no room for one."""
+    tag, name = memory.tag(rule.identity, *subjects)
+    row = memory.claim(tag, open_ended=open_ended)
+    if row is not None:
+        memory.settle_in(row, name, BudgetLabel.of(rule, who), rule.budget.limit, round(now_s * 1e6))
+    return row
 
 
 class SharedBudget:
