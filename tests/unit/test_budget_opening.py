@@ -231,6 +231,32 @@ def test_rules_of_changed_keys_are_the_new_ones() -> None:
     assert windows(book.change((), [bob])) == ["day", "week"], "they were gone: what was spent is read again"
 
 
+def test_changed_limit_of_a_team_holds_whichever_of_its_keys_has_it(store: SqliteStore) -> None:
+    """Keys change one after the other. What is read again later does not bring the limit back that was before."""
+    book, memory = RuleBook(), BudgetMemory(1000, 1)
+
+    def keys(usd: int) -> list[KeyEntry]:
+        return [entry(n, team="web", team_budgets=(Budget(usd * 10**9, None, "day"),)) for n in (1, 2, 3)]
+
+    spend(store, (keys(10)[0], 5))
+    for usd in (10, 1000):
+        added = [rule for key in keys(usd) for rule in book.change((), [key])]
+        assert len(added) == (usd == 10), "another limit is the same budget"
+        assert [each.budget.limit for each in book.rules.values()] == [usd * 10**9]
+        read_spent(memory, store, book.rules.values(), keys(usd), NOW_S)
+    assert [each.limit for each in memory.states(NOW_S)] == [1000 * 10**9]
+
+
+def test_lower_of_two_limits_of_one_window_is_in_the_row(store: SqliteStore) -> None:
+    """It is the one that holds, of rules and of a key's own budgets, whichever is written first."""
+    memory, limits = BudgetMemory(1000, 1), (Budget(10**9, None, "day"), Budget(9 * 10**9, None, "day"))
+    alice = entry(1, budgets=limits, team="web", team_budgets=limits[::-1])
+    spend(store, (alice, 5))
+    rules = [rule("gateway", 1), rule("gateway", 9, "budgets[1]"), *RuleBook().change((), [alice])]
+    read_spent(memory, store, rules, [alice], NOW_S)
+    assert [each.limit for each in memory.states(NOW_S)] == [10**9] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: str) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "BudgetRule",
     "BudgetScope",
     "Spender",
+    "by_identity",
     "has_budgets",
     "own_budgets",
     "own_rules",
@@ -134,6 +135,16 @@ def rules_of(scope: BudgetScope, owner: str, budgets: Iterable[Budget]) -> Itera
     """Yield the rules that the budgets of one owner are."""
     for n, each in enumerate(budgets):
         yield BudgetRule(f"budgets[{n}] of the {scope}", scope, each, owner=owner)
+
+
+def by_identity(rules: Iterable[BudgetRule]) -> dict[str, BudgetRule]:
+    """Return rules by what identifies their budgets: of two limits of one window the lower one holds."""
+    found: dict[str, BudgetRule] = {}
+    for rule in rules:
+        first = found.setdefault(rule.identity, rule)
+        if rule.budget.limit < first.budget.limit:
+            found[rule.identity] = rule
+    return found
 
 
 def has_budgets(caller: Caller | KeyEntry) -> bool:

@@ -35,7 +35,7 @@ from velox.ledger.record import MIRRORED
 from velox.ledger.store import Dimension, Question, Store, StoreError, Sums, Total
 from velox.observe.oplog import operations_logger
 from velox.policy.budget import BudgetWindow, window_at
-from velox.policy.budget_rules import BudgetRule, Spender, has_budgets, own_budgets, rules_of, subjects
+from velox.policy.budget_rules import BudgetRule, Spender, by_identity, has_budgets, own_budgets, rules_of, subjects
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.stores import record_store
 from velox.settings import Settings
@@ -126,13 +126,14 @@ class RuleBook:
         for scope, owner, budgets in own_budgets(caller_of(key)):
             known = self._of_owner.get((scope, owner))
             if known is None or (known[0] is not budgets and known[0] != budgets):
-                known = budgets, tuple((rule.identity, rule) for rule in rules_of(scope, owner, budgets))
+                known = budgets, tuple(by_identity(rules_of(scope, owner, budgets)).items())
                 self._of_owner[scope, owner] = known
             for identity, rule in known[1]:
                 identities.append(identity)
                 self._n_keys[identity] += 1
-                if identity not in self.rules:
-                    self.rules[identity] = added[identity] = rule
+                if identity not in self.rules or identity in added:
+                    added[identity] = rule
+                self.rules[identity] = rule  # its limit may be another one than before, while other keys have it
         self._of_key[key.digest] = tuple(identities)
 
 
@@ -176,7 +177,7 @@ def read_spent(
     amounts: dict[int, tuple[BudgetWindow, int]] = {}
     counted: dict[int, int] = {}  # by rows of budgets that are back
     rows: dict[str, int | None] = {}  # of one rule, by subject
-    for rule in {rule.identity: rule for rule in rules}.values():
+    for rule in by_identity(rules).values():
         window = window_at(rule.budget, now_s)
         since_s = _since(window.start_s, now_s)
         is_back = rule.identity in back
@@ -337,7 +338,7 @@ class BudgetOpening:
         self._logger: Final = logger
         self._fork: Final = fork
         self._fixed: Sequence[BudgetRule] = ()  # rules of the settings
-        self._due: tuple[float, float, tuple[BudgetRule, ...]] | None = None
+        self._due: tuple[float, float, dict[str, BudgetRule]] | None = None  # rules by identity
         self._back: Final[set[str]] = set()  # of those that are due
         self._had: Final[set[str]] = set()  # identities of the rules that have counted
         self.pid = 0
@@ -390,7 +391,7 @@ class BudgetOpening:
 
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
-        self._due = (time.monotonic() + _SETTLED_S, self._wall_s(), rules)
+        self._due = (time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules))
 
     def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
         """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic.
@@ -406,16 +407,18 @@ class BudgetOpening:
             fixed = {rule.identity for rule in self._fixed}
             new += [rule for rule in self._book.change(keys.gone, keys.come) if rule.identity not in fixed]
         if self._has_stepped(now_s):
-            every = {rule.identity: rule for rule in (*self._fixed, *self._book.rules.values())}
-            new = list(every.values())
+            new = [*self._fixed, *self._book.rules.values()]
         if new:
-            before = () if self._due is None else self._due[2]
-            self._back.update(rule.identity for rule in new if rule.identity in self._had)
-            self._had.update(rule.identity for rule in new)
-            self._due = (now_s + _SETTLED_S, self._wall_s(), (*before, *new))
+            before = {} if self._due is None else self._due[2]
+            found = by_identity(new)
+            self._back.update(found.keys() & self._had)
+            self._had.update(found)
+            self._due = (now_s + _SETTLED_S, self._wall_s(), before | found)
         if self._due is not None and now_s >= self._due[0] and not self.pid:
             _, changed_s, due = self._due
-            self.pid = self._fork(partial(self._read, due, keys.all(), changed_s, frozenset(self._back)))
+            # Of a limit that has changed meanwhile the last counts.
+            rules_now = [self._book.rules.get(identity, rule) for identity, rule in due.items()]
+            self.pid = self._fork(partial(self._read, rules_now, keys.all(), changed_s, frozenset(self._back)))
             if not self.pid:
                 self._due = (now_s + _SETTLED_S, changed_s, due)
                 return
