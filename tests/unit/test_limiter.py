@@ -412,6 +412,17 @@ def test_reply_that_does_not_tell_its_usage_makes_no_debt_of_a_guess(
     assert (quota.tat - NOW) / quota.rate.interval_ns == pytest.approx(1000 - left)
 
 
+@pytest.mark.parametrize(("n_events", "charged"), [(0, 2000), (1000, 3000), (1500, 3024), (20_000, 20_000)])
+def test_stream_without_usage_is_charged_as_its_page_says(n_events: int, charged: int) -> None:
+    """docs/tokens.md: the prompt's estimate and the events, within what was taken; or the events if they are more."""
+    house = House(rule(Scope.KEY, tpm=100_000))
+    grant = house.admit(tokens=Estimate(2000, 1024))
+
+    grant.settle(Usage(None, n_events, False), sent=True, pays=True)
+
+    assert house.remaining()["tpm/limits[0]/a/"] == 100_000 - charged
+
+
 def test_estimate_above_a_full_quota_goes_back_whole_when_the_request_was_never_sent() -> None:
     """What was taken goes back, and not what was estimated."""
     house = House(rule(Scope.KEY, tpm=1000), rule(tpm=5000, name="limits[1]"))
