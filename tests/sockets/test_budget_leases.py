@@ -219,6 +219,30 @@ def test_case_18_frozen_redis_lets_each_gateway_have_its_share_of_what_was_left(
         fill(gateways, random.Random(2), 20, most)
 
 
+def test_case_18_gateway_that_is_cut_off_alone_spends_no_more_than_its_share_besides(
+    server: RedisServer, fleet: Fleet
+) -> None:
+    """The others are granted all that is left. With the fallback `refuse` it spends what it was granted."""
+    here, there, last = gateways = fleet.three(server)
+    for each in gateways:
+        assert each.hold(400) is not None
+    for each in gateways:
+        each.idle()
+        each.turn(6)  # now all know of all
+    here.is_up = False
+    fill([there, last], random.Random(1), 20)
+    here.stands_alone = False
+    while here.hold(10) is not None:
+        pass
+    assert here.workers[0].lack(10, NOON) is Lack.UNKNOWN and sum(each.used for each in gateways) <= LIMIT
+
+    here.stands_alone = True
+    while here.hold(10) is not None:
+        pass
+    free = LIMIT - 3 * 400
+    assert LIMIT < sum(each.used for each in gateways) <= LIMIT + free // 3
+
+
 def test_case_18_gateway_that_never_heard_of_redis_has_its_share(fleet: Fleet) -> None:
     alone = fleet.one("redis://127.0.0.1:1")
     alone.is_up = False

@@ -7,8 +7,9 @@ What all gateways are granted is never more than the limit, and a gateway holds 
 no more is held and spent than over the workers of one.
 
 While Redis is down, a gateway may go on with what it was granted and its share of what nobody was granted when Redis
-last answered; the whole is then still within the limit, if all heard the same. Without an answer for this window it is
-its share of the limit. With VELOX_REDIS_FALLBACK=refuse nothing passes that was not granted.
+last answered; the whole is then still within the limit, if all heard the same, and none can ask it. Where others can,
+they are granted that share as well: Redis does not know a gateway that is cut off from one that has left. Without an
+answer for this window it is its share of the limit. With VELOX_REDIS_FALLBACK=refuse only what was granted passes.
 """
 
 from __future__ import annotations
