@@ -77,7 +77,7 @@ MEANING: Final = {
     Reason.QUEUE_TIMEOUT: "the request waited too long in the queue or for a connection (`VELOX_QUEUE_TIMEOUT`), or"
     " would have: then it is refused at once",
     Reason.CONN_LIMIT: "too many client connections (`VELOX_MAX_CONNECTIONS`, `VELOX_MAX_CONNECTIONS_PER_ADDRESS`, open"
-    " files), or WebSockets (`VELOX_MAX_TUNNELS`)",
+    " files), or WebSockets (`VELOX_MAX_TUNNELS`); or no open file is left for a connection to the upstream",
     Reason.DRAINING: "the gateway is shutting down",
     Reason.OVERLOAD_MEMORY: "no memory for this body (`VELOX_BODY_BUDGET`), or the worker is above its soft limit"
     " (`VELOX_MEMORY_SOFT`)",
