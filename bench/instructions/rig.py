@@ -237,7 +237,7 @@ def _make_keys(folder: str) -> None:
     accounts = Accounts(store)
     for at, key in enumerate(KEYS):
         accounts.create_key({"name": f"bench-{at}", "key": key}, "bench")
-    KeySnapshot(Path(folder)).turn(store, time.time())
+    KeySnapshot(Path(folder)).turn(store)
     store.close()
 
 
