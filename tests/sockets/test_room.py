@@ -10,13 +10,14 @@ import pytest
 from tests.sockets.core_attempts import run
 from tests.sockets.core_plans import fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
-from velox.gateway.capacity import CapacityWaiters
+from velox.gateway.capacity import CapacityWaiters, Claim
 from velox.gateway.group import Attempt
 from velox.gateway.member import Member
 from velox.gateway.routing import Routing
 from velox.policy.concurrency import FixedLimit
 from velox.policy.health.member import Verdict
 from velox.policy.routes import Match
+from velox.types import Priority
 
 LONG_S: Final = 60.0
 
@@ -34,13 +35,22 @@ def limited(name: str, n: int = 1, *, n_keys: int = 0, models: tuple[str, ...] =
 class Client:
     """One request that waits for room. It has its place at the upstream from then on."""
 
-    def __init__(self, routing: Routing, model: str = "m", *, timeout_s: float = LONG_S) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        model: str = "m",
+        *,
+        timeout_s: float = LONG_S,
+        caller: bytes = b"",
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
         self.routing: Final = routing
+        self._claim: Final = Claim(caller, priority)
         self._way: Final = plan(routing, model)
         self.task: Final = asyncio.get_running_loop().create_task(self._go(now() + timeout_s))
 
     async def _go(self, until_s: float) -> Attempt:
-        pick = self._way.first(now()) or await self.routing.wait_for_capacity(self._way, until_s)
+        pick = self._way.first(now()) or await self.routing.wait_for_capacity(self._way, until_s, self._claim)
         pick.member.concurrency.begin(now())
         return pick
 
@@ -312,6 +322,55 @@ def test_lines_of_routes_do_not_wake_each_other() -> None:
         clients["x"][0].end()
         await turns()
         assert clients["x"][1].is_in and lines(routing) == "<CapacityWaiters []>"
+
+    run(main)
+
+
+def test_line_is_fair_to_callers_and_classes() -> None:
+    """A caller with many requests delays another one by one of them, and nobody of a higher class."""
+
+    async def main() -> None:
+        routing = tables([limited("a")], route("r", "a"))
+        inside = Client(routing)
+        waiting = {f"loud {n}": Client(routing, caller=b"loud") for n in range(6)}
+        waiting |= {f"quiet {n}": Client(routing, caller=b"quiet") for n in range(2)}
+        waiting["high"] = Client(routing, caller=b"loud", priority=Priority.HIGH)
+        await turns()
+        served = []
+        while waiting:
+            inside.end()
+            await turns()
+            ((name, inside),) = [each for each in waiting.items() if each[1].is_in]
+            del waiting[name]
+            served.append(name)
+
+        assert served[0] == "high"
+        assert [name.split()[0] for name in served[1:5]] in (["loud", "quiet"] * 2, ["quiet", "loud"] * 2)
+        assert [name for name in served if "loud" in name] == [f"loud {n}" for n in range(6)]
+
+    run(main)
+
+
+def test_line_that_is_full_of_one_callers_requests_has_a_place_for_another() -> None:
+    """The newest of the longest goes for it, and hears that the line is full."""
+
+    async def main() -> None:
+        routing = tables([limited("a")], route("r", "a"), lines=CapacityWaiters(3))
+        inside = Client(routing)
+        loud = [Client(routing, caller=b"loud") for _ in range(4)]
+        await turns()
+        quiet = Client(routing, caller=b"quiet")
+        await turns()
+
+        errors = [client.task.exception() for client in loud[2:]]
+        assert [isinstance(each, VeloxError) and each.reason for each in errors] == [Reason.QUEUE_FULL] * 2
+        assert lines(routing) == "<CapacityWaiters [3]>" and routing.lines.n_waiting == 3
+        for client in (loud[0], quiet, loud[1]):
+            inside.end()
+            await turns()
+            assert client.is_in
+            inside = client
+        assert lines(routing) == "<CapacityWaiters []>"
 
     run(main)
 

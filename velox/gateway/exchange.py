@@ -28,6 +28,7 @@ from typing import Final
 from velox.errors import Reason, VeloxError
 from velox.gateway.budgets import BudgetGate, BudgetHold
 from velox.gateway.calls import NO_KINDS, Answered, CallLog, RequestCalls
+from velox.gateway.capacity import Claim
 from velox.gateway.cost_filter import CostFilter
 from velox.gateway.filters import ReplyFilter
 from velox.gateway.grant import NO_GRANT, Grant
@@ -378,7 +379,8 @@ class Exchange(HedgingHost):
         gateway, way = self.gateway, self._way
         assert way is not None and self._routing is not None, "asked for once the route is known"
         until_s = min(self.deadline_s, self._forward_s + gateway.parts.limits.queue_timeout_s)
-        attempt = await self._routing.wait_for_capacity(self.cursor, until_s)
+        claim = Claim(self.plan.caller.id, self.plan.priority, self.cost)
+        attempt = await self._routing.wait_for_capacity(self.cursor, until_s, claim)
         self.reply = self._make_reply()
         if way.parts.mirror is not None:
             self._mirror(way.parts.mirror, self._routing)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from velox.errors import Reason, VeloxError
-from velox.gateway.capacity import CapacityWaiters
+from velox.gateway.capacity import CapacityWaiters, Claim
 from velox.gateway.group import Attempt, Group, Stage, stage_of
 from velox.gateway.member import Member
 from velox.heads import RequestHead
@@ -233,9 +233,9 @@ class Routing:
                 return found
         return groups[0].members
 
-    async def wait_for_capacity(self, cursor: RouteCursor, until_s: float) -> Attempt:
+    async def wait_for_capacity(self, cursor: RouteCursor, until_s: float, claim: Claim) -> Attempt:
         """Wait until one of those that could take it has room for it. Raises VeloxError."""
-        return await self.lines.wait(cursor.stages, cursor.first, until_s)
+        return await self.lines.wait(cursor.stages, cursor.first, until_s, claim)
 
     def found_capacity(self, now_s: float) -> None:
         """An attempt has ended, or an upstream takes more: wake the first of each line."""

@@ -87,7 +87,8 @@ class Fleet:
         self._retired: list[_Retired] = []
         self._old: list[Routing] = []  # whose plans are not all closed
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
-        self._lines: Final = CapacityWaiters(max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART))
+        most_waiting = max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART)
+        self._lines: Final = CapacityWaiters(most_waiting, settings.queue_floor_percent / 100)
         self._is_started = False
         self._must_collect = False  # a member has gone, and was not collected
         self._starts: Final = YieldingSweep(_start, _PER_TURN, loop)
