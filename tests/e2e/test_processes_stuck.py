@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import VeloxProcess, until
-from tests.e2e.tools import Client, wait_warm
+from tests.e2e.tools import CHAT, Client, wait_warm
 
 pytestmark = pytest.mark.more
 
@@ -41,6 +42,20 @@ def test_admin_process_that_hangs_is_replaced_and_probes_are_answered() -> None:
         line = json.loads(velox.wait_log(lambda line: "the admin process died (SIGABRT)" in line))
         assert line["reason"] == "stuck" and "Fatal Python error: Aborted" in line["traceback"]
         assert "in _serve" in line["traceback"] or "in run" in line["traceback"]
+
+
+def test_ledger_process_that_hangs_is_replaced(tmp_path: Path) -> None:
+    """After a minute: until then records wait, and requests are served."""
+    with VeloxProcess({**ONE, "VELOX_LEDGER": str(tmp_path)}, ("serve", "--sim")) as velox, Client(velox) as client:
+        wait_warm(velox)
+        assert velox.metric('process_open_fds{process="ledger"}') > 0
+        _simulator, _admin, victim, *_workers = velox.child_pids()
+        os.kill(victim, signal.SIGSTOP)
+        assert client.ask("POST", "/v1/chat/completions", CHAT).status == 200
+        line = json.loads(velox.wait_log(lambda line: "the process that keeps records died (SIGABRT)" in line, 90.0))
+        assert line["reason"] == "stuck" and "in run_ledger" in line["traceback"]
+        assert velox.metric("velox_ledger_restarts_total") == 1
+        until(lambda: velox.metric("velox_ledger_waiting_records") == 0, "the next one keeps what waited")
 
 
 def test_gateway_stops_though_its_admin_process_hangs() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from velox.observe.oplog import operations_logger
 from velox.observe.series import CELLS
 from velox.runtime.children import AdminProcess, LeaseProcess, LedgerProcess, SimulatorProcess
 from velox.runtime.ledger_folder import LedgerFolder
@@ -15,6 +18,7 @@ from velox.settings import load
 from velox.shm.quota_table import QuotaMemory
 from velox.shm.record_ring import RingError
 from velox.shm.segment import Segment
+from velox.shm.status import GatewayStatus
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def processes(tmp_path: Path) -> Iterator[tuple[AdminProcess | LeaseProcess | Le
     yield (
         AdminProcess(segment),
         LeaseProcess(settings, segment, QuotaMemory(1024, 1), None, logger),
-        LedgerProcess(settings, folder, logger),
+        LedgerProcess(settings, segment, folder, logger),
         simulator,
     )
     simulator.close()
@@ -50,4 +54,31 @@ def test_folder_of_records_that_can_not_be_had_is_told_with_its_setting(tmp_path
     (tmp_path / "file").write_text("")
     settings = load({"VELOX_LEDGER": str(tmp_path / "file")})
     with pytest.raises(RingError, match=r"^VELOX_LEDGER can't be used: /.*/file: File exists$"):
-        LedgerProcess.of(settings, 1, logging.Logger("test"))
+        LedgerProcess.of(settings, Segment(1, CELLS), logging.Logger("test"))
+
+
+def test_ledger_process_that_was_stuck_is_counted_and_the_next_one_has_twice_the_time(tmp_path: Path) -> None:
+    """It may have been slow, and must not be aborted at the same place for ever. One that was well for hours is not."""
+    log, segment = io.StringIO(), Segment(1, CELLS)
+    folder, status = LedgerFolder(tmp_path, 1, 8192), GatewayStatus(segment)
+    process = LedgerProcess(load({"VELOX_LEDGER": str(tmp_path)}), segment, folder, operations_logger(log))
+    process.started(7, 100.0)
+    status.ledger_heartbeat_ns = 160_000_000_000
+    assert (process.heartbeat_ns, status.ledger_pid, process.stuck_after_s) == (160_000_000_000, 7, 60.0)
+
+    for n, stuck_after_s in enumerate((120.0, 240.0), 1):
+        process.aborted = True
+        process.died("SIGABRT", 300.0, expected=False)
+        assert (process.stuck_after_s, process.heartbeat_ns) == (stuck_after_s, 0)
+        assert (status.ledger_pid, status.ledger_restarts) == (0, n)
+        assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "stuck"
+        process.started(8, 300.0)
+        assert not process.aborted
+    process.aborted = True
+    process.died("SIGABRT", 9000.0, expected=False)
+    assert process.stuck_after_s == 60.0
+    process.started(9, 9000.0)
+    process.died("SIGKILL", 9001.0, expected=False)
+    assert process.stuck_after_s == 60.0
+    assert json.loads(log.getvalue().splitlines()[-1])["reason"] == "died"
+    folder.release()

@@ -216,7 +216,7 @@ class _GatewayCollector:
         yield from _workers(self._segment)
         yield from _processes(self._pids(), self._proc)
         yield from _limit_rows(self._quotas)
-        yield from _ledger(self._records)
+        yield from _ledger(self._records, GatewayStatus(self._segment))
         yield from _gateway(GatewayStatus(self._segment))
 
     def _pids(self) -> dict[str, int]:
@@ -225,6 +225,7 @@ class _GatewayCollector:
         if pids["admin"] == pids["supervisor"]:
             del pids["admin"]
         pids["leases"] = GatewayStatus(self._segment).keeper_pid
+        pids["ledger"] = GatewayStatus(self._segment).ledger_pid
         for block in range(self._segment.blocks):
             status, worker = WorkerStatus(self._segment, block), block % self._segment.workers
             # Two at a time only while one is replaced: the one that serves has the plain name.
@@ -441,7 +442,7 @@ def _limit_rows(quotas: QuotaMemory | None) -> Iterator[Metric]:
     )
 
 
-def _ledger(rings: Sequence[RecordRing] | None) -> Iterator[Metric]:
+def _ledger(rings: Sequence[RecordRing] | None, status: GatewayStatus) -> Iterator[Metric]:
     """Yield how records get on; without a ledger there is no number."""
 
     def samples(of_ring: Callable[[RecordRing], int]) -> list[_Sample]:
@@ -456,6 +457,8 @@ def _ledger(rings: Sequence[RecordRing] | None) -> Iterator[Metric]:
     unprotected = samples(lambda ring: ring.n_unprotected)
     text = "Calls that would have been lost had their worker been killed: too many were open."
     yield _counter("velox_ledger_unprotected_calls", text, [], unprotected)
+    restarts: list[_Sample] = [] if rings is None else [([], status.ledger_restarts)]
+    yield _counter("velox_ledger_restarts", "How often the process that keeps records was replaced.", [], restarts)
 
 
 def _gateway(status: GatewayStatus) -> Iterator[Metric]:

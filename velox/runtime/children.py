@@ -28,6 +28,7 @@ from velox.runtime.leases import LeasePipes
 from velox.runtime.ledger_folder import LedgerFolder
 from velox.runtime.listeners import Listeners, bind_one
 from velox.runtime.process import pin_to_core, wake
+from velox.runtime.watchdog import LEDGER_STUCK_AFTER_S
 from velox.runtime.worker import WorkerContext, run_worker
 from velox.settings import Settings
 from velox.shm.budget_table import BudgetMemory
@@ -41,14 +42,22 @@ from velox.types import Address
 __all__ = ["AdminProcess", "LeaseProcess", "LedgerProcess", "SimulatorProcess", "admin", "worker"]
 
 _RESTART_S: Final = 0.1
+# A ledger's process that lived this long was fast enough at its start, and at what is done once an hour.
+_WELL_AFTER_S: Final = 7200.0
+_MOST_STUCK_AFTER_S: Final = 3600.0
 
 
 class Replaced:
-    """A child of the supervisor that is replaced whenever it ends, whichever process it is. pid: 0: none runs."""
+    """A child of the supervisor that is replaced whenever it ends, whichever process it is.
+
+    pid: 0: none runs. aborted: it was stuck, and told to end.
+    """
 
     def __init__(self) -> None:
         self._start_at_s = 0.0
         self.pid = 0
+        self.started_s = 0.0
+        self.aborted = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} pid={self.pid}>"
@@ -60,6 +69,7 @@ class Replaced:
     def started(self, pid: int, now_s: float) -> None:
         """Note its process. pid: 0: there could be none, or it was reaped, and the next one may start in a moment."""
         self.pid, self._start_at_s = pid, now_s + _RESTART_S
+        self.started_s, self.aborted = now_s, False
 
 
 class LoggedReplaced(Replaced):
@@ -70,8 +80,9 @@ class LoggedReplaced(Replaced):
         self._name: Final = name
         self._logger: Final = logger
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "", reason: str = "died") -> None:
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """Note that it was reaped; the next one may start. told: where it stood."""
+        reason = "stuck" if self.aborted else "died"
         Replaced.started(self, 0, now_s)
         if not expected:
             extra = {"reason": reason, "traceback": told}
@@ -79,45 +90,41 @@ class LoggedReplaced(Replaced):
 
 
 class AdminProcess(Replaced):
-    """The admin process of one gateway. aborted: it was stuck, and told to end."""
+    """The admin process of one gateway."""
 
     def __init__(self, segment: Segment) -> None:
         super().__init__()
         self._status: Final = GatewayStatus(segment)
-        self.started_s = 0.0
-        self.aborted = False
 
     @property
     def heartbeat_ns(self) -> int:
         """Monotonic time of the last sign of life; 0: none yet."""
         return self._status.admin_heartbeat_ns
 
-    def started(self, pid: int, now_s: float) -> None:
-        """See Replaced."""
-        super().started(pid, now_s)
-        self.started_s, self.aborted = now_s, False
-
     def died(self, now_s: float) -> str:
         """Note that it was reaped; the next one may start. Return why it is replaced."""
+        reason = "stuck" if self.aborted else "died"
         super().started(0, now_s)
         self._status.admin_heartbeat_ns = 0
         self._status.admin_restarts += 1
-        return "stuck" if self.aborted else "died"
+        return reason
 
 
 class LedgerProcess(LoggedReplaced):
-    """The process that keeps records."""
+    """The process that keeps records. stuck_after_s: without a heartbeat."""
 
-    def __init__(self, settings: Settings, folder: LedgerFolder, logger: logging.Logger) -> None:
+    def __init__(self, settings: Settings, segment: Segment, folder: LedgerFolder, logger: logging.Logger) -> None:
         super().__init__("the process that keeps records", logger)
         self._settings: Final = settings
+        self._status: Final = GatewayStatus(segment)
         self.folder: Final = folder
+        self.stuck_after_s = LEDGER_STUCK_AFTER_S
 
     @classmethod
-    def of(cls, settings: Settings, blocks: int, logger: logging.Logger) -> Self | None:
+    def of(cls, settings: Settings, segment: Segment, logger: logging.Logger) -> Self | None:
         """Return that of a gateway; None: it records nothing. Raises RingError."""
-        folder = LedgerFolder.of(settings, blocks)
-        return None if folder is None else cls(settings, folder, logger)
+        folder = LedgerFolder.of(settings, segment.blocks)
+        return None if folder is None else cls(settings, segment, folder, logger)
 
     def run(self, listeners: Listeners, budgets: BudgetMemory | None) -> int:
         """Keep records, in a process of its own, until SIGTERM."""
@@ -125,7 +132,29 @@ class LedgerProcess(LoggedReplaced):
         # Here, not above: no other process needs it.
         from velox.runtime.ledger import run_ledger
 
-        return run_ledger(self._settings, self.folder, budgets)
+        return run_ledger(self._settings, self.folder, budgets, self._beat)
+
+    def _beat(self) -> None:
+        self._status.ledger_heartbeat_ns = time.monotonic_ns()
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """Monotonic time of its last sign of life; 0: none yet."""
+        return self._status.ledger_heartbeat_ns
+
+    def started(self, pid: int, now_s: float) -> None:
+        """See Replaced."""
+        super().started(pid, now_s)
+        self._status.ledger_pid = pid
+
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
+        """See LoggedReplaced. What was aborted may have been slow, not stuck: the next one has twice the time."""
+        was_well = now_s - self.started_s >= _WELL_AFTER_S
+        longer_s = min(2 * self.stuck_after_s, _MOST_STUCK_AFTER_S)
+        self.stuck_after_s = longer_s if self.aborted and not was_well else LEDGER_STUCK_AFTER_S
+        self._status.ledger_pid = self._status.ledger_heartbeat_ns = 0
+        self._status.ledger_restarts += 1
+        super().died(how, now_s, expected=expected, told=told)
 
 
 class LeaseProcess(LoggedReplaced):
@@ -148,8 +177,6 @@ class LeaseProcess(LoggedReplaced):
         # Until the keeper has tried, requests wait for it instead of going on without.
         self._status.redis = RedisLink.UP
         self.pipes: Final = LeasePipes(segment.blocks)
-        self.started_s = 0.0
-        self.aborted = False
 
     @classmethod
     def of(
@@ -180,7 +207,6 @@ class LeaseProcess(LoggedReplaced):
         """See Replaced."""
         super().started(pid, now_s)
         self._status.keeper_pid = pid
-        self.started_s, self.aborted = now_s, False
 
     def kill_if_idle(self) -> None:
         """Kill it if Redis is down: it can return nothing, and may be in the middle of a slow DNS lookup."""
@@ -188,10 +214,10 @@ class LeaseProcess(LoggedReplaced):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def died(self, how: str, now_s: float, *, expected: bool, told: str = "", reason: str = "died") -> None:
+    def died(self, how: str, now_s: float, *, expected: bool, told: str = "") -> None:
         """See LoggedReplaced."""
         self._status.keeper_pid = self._status.keeper_heartbeat_ns = 0
-        super().died(how, now_s, expected=expected, told=told, reason="stuck" if self.aborted else reason)
+        super().died(how, now_s, expected=expected, told=told)
 
 
 class SimulatorProcess(LoggedReplaced):

@@ -49,21 +49,26 @@ _KEYS_S: Final = 0.1  # in each turn
 def run_ledger(
     settings: Settings,
     folder: LedgerFolder,
-    budgets: BudgetMemory | None = None,
+    budgets: BudgetMemory | None,
+    beat: Callable[[], None],
     open_store: Callable[[Settings], Store] = record_store,
 ) -> int:
-    """Keep what is recorded until SIGTERM, and then what is left; return the exit code."""
+    """Keep what is recorded until SIGTERM, and then what is left; return the exit code. beat: a sign of life."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     # A signal between the look and the sleep would be slept over.
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
-    LedgerLoop(settings, folder, operations_logger(sys.stderr), wake_read, budgets, open_store).run(stopped)
+    logger = operations_logger(sys.stderr)
+    LedgerLoop(settings, folder, logger, wake_read, budgets, open_store, beat=beat).run(stopped)
     return 0
 
 
 class LedgerLoop:
-    """The work of the ledger's process. wake: a descriptor that can be read when a signal has come."""
+    """The work of the ledger's process. wake: a descriptor that can be read when a signal has come.
+
+    beat: called in each turn, and after each batch.
+    """
 
     def __init__(
         self,
@@ -73,12 +78,15 @@ class LedgerLoop:
         wake: int,
         budgets: BudgetMemory | None = None,
         open_store: Callable[[Settings], Store] = record_store,
+        *,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings: Final = settings
         self._folder: Final = folder
         self._logger: Final = logger
         self._wake: Final = wake
         self._open_store: Final = open_store
+        self._beat: Final = beat
         self._alerts: Final = AlertWatch.of(settings, budgets, folder.path, logger)
         self._store: Store | None = None
         self._collector: Collector | None = None
@@ -107,6 +115,7 @@ class LedgerLoop:
 
     def _turn(self) -> bool:
         """Take what is there. False: the store can't be used now."""
+        self._beat()
         try:
             if self._store is None or self._collector is None:
                 self._store = self._open_store(self._settings)
@@ -116,7 +125,7 @@ class LedgerLoop:
             # Of rows that come all the time, what came during a commit waits for the next turn: each commit is a write
             # to the disk, whether it holds one row or a thousand.
             while self._collector.collect() >= MOST_OF_BATCH:
-                pass
+                self._beat()
         except StoreError as exc:
             self._close()
             if str(exc) != self._problem:

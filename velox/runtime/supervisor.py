@@ -6,7 +6,7 @@ a client does can reach it and a fork is always safe.
 
     signals      SIGTERM, SIGINT: drain, then exit; a second one: exit now. SIGCHLD: a child died. SIGHUP: reload
     deaths       a worker is replaced at once, one that keeps dying after 0.1 s, doubling to 5 s (R-PROC-2)
-    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so is the admin process
+    heartbeats   a worker whose loop stands still for 10 s is aborted, and replaced (R-PROC-3); so are other processes
     keys         the file of keys is read again when it changes (credentials.py)
     reloads      so is the configuration, in a process of its own (reload.py)
     memory       a worker that asks for a successor is stopped when the successor serves (R-MEM-4)
@@ -197,7 +197,7 @@ class Supervisor:
         self._forks: Final = Forks(self._crashes.fork, logger)
         self._budgets: Final = budget_memory(settings, self._segment.blocks)
         self._leases: Final = LeaseProcess.of(settings, self._segment, self._quotas, self._budgets, logger)
-        self._ledger: Final = LedgerProcess.of(settings, self._segment.blocks, logger)
+        self._ledger: Final = LedgerProcess.of(settings, self._segment, logger)
         folder = None if self._ledger is None else self._ledger.folder
         reader = partial(self._forks.start, "what reads budgets")
         self._opening: Final = BudgetOpening.of(settings, self._budgets, folder, logger, reader)
@@ -300,6 +300,8 @@ class Supervisor:
             self._fill(slot, now_s)
         if self._leases is not None and self._leases.pid:
             self._watchdog.check(self._leases, "the keeper of leases", KEEPER_STUCK_AFTER_S, now_s)
+        if self._ledger is not None and self._ledger.pid:
+            self._watchdog.check(self._ledger, "the process that keeps records", self._ledger.stuck_after_s, now_s)
         if self._admin_process.pid:
             self._watchdog.check(self._admin_process, "the admin process", ADMIN_STUCK_AFTER_S, now_s)
         elif self._admin_process.is_due(now_s):

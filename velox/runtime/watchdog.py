@@ -13,12 +13,15 @@ import signal
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["ADMIN_STUCK_AFTER_S", "KEEPER_STUCK_AFTER_S", "Watchdog", "Watched"]
+__all__ = ["ADMIN_STUCK_AFTER_S", "KEEPER_STUCK_AFTER_S", "LEDGER_STUCK_AFTER_S", "Watchdog", "Watched"]
 
 # Its pages take milliseconds, a profile's picture up to a second or two; and probes wait for it.
 ADMIN_STUCK_AFTER_S: Final = 5.0
 # It has no loop: a look-up of Redis' name may take long, and requests go on without it meanwhile.
 KEEPER_STUCK_AFTER_S: Final = 30.0
+# One statement may take long: dropping the sums of many days, or a new index over the calls of a day. A statement of
+# PostgreSQL ends after 15 s.
+LEDGER_STUCK_AFTER_S: Final = 60.0
 # What an aborted process gets to say where it stood.
 _ABORT_GRACE_S: Final = 1.0
 # The supervisor looks four times a second. After a longer pause all processes may have stood still, as when a container

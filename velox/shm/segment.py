@@ -6,7 +6,7 @@ Everything is an 8-byte cell. Aligned 8-byte loads and stores are not torn on x8
 one writer is a plain memoryview item. Cells with several writers are in a memory of their own (quota_table.py).
 No lock anywhere: a process may be killed between any two instructions.
 
-    gateway    3 lines       written by the supervisor
+    gateway    4 lines       written by the supervisor
     status     2 lines each  one block a process
     metrics    slab each     one block a process, and one for processes that are no workers
 
@@ -39,7 +39,7 @@ __all__ = [
 CELL_BYTES: Final = 8
 LINE_CELLS: Final = 8  # 64-byte cache lines
 
-GATEWAY_CELLS: Final = 3 * LINE_CELLS
+GATEWAY_CELLS: Final = 4 * LINE_CELLS
 STATUS_CELLS: Final = 2 * LINE_CELLS
 
 

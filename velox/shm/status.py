@@ -155,6 +155,12 @@ class GatewayStatus:
     admin_restarts = _Cell(21, int)
     # Monotonic time of the lease keeper's last heartbeat; 0: none yet. The supervisor sets it back.
     keeper_heartbeat_ns = _Cell(22, int)
+    # Process id of the ledger's process; 0: there is none.
+    ledger_pid = _Cell(23, int)
+    # Monotonic time of its last heartbeat, which it writes; 0: none yet. The supervisor sets it back.
+    ledger_heartbeat_ns = _Cell(24, int)
+    # How often it was replaced.
+    ledger_restarts = _Cell(25, int)
 
     def __init__(self, segment: Segment) -> None:
         self.cells: Final = segment.gateway()

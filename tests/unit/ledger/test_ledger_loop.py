@@ -152,9 +152,12 @@ def test_rows_that_come_during_a_commit_wait_for_the_next_turn(tmp_path: Path) -
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     os.write(wake_write, b"w")  # it need not sleep
 
-    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, None, lambda _settings: store).run(turns)
+    beats: list[int] = []
+    more = (None, lambda _settings: store)
+    LedgerLoop(settings, folder, logging.getLogger("test"), wake_read, *more, beat=lambda: beats.append(1)).run(turns)
 
     assert (store.n_batches, folder[0].tail) == (4, folder[0].head)
+    assert len(beats) >= 4, "each turn is a sign of life"
     os.close(wake_read)
     os.close(wake_write)
     folder.release()
