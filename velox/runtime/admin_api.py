@@ -6,6 +6,7 @@ Knows: which settings it needs. Does not know: what a call does (velox.admin.api
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
 import time
 from typing import Final
@@ -80,15 +81,15 @@ def _recorded(key: Key) -> str:
     return recorded_key(caller_id(key), key.name or key.id)
 
 
-def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None) -> Api:
-    """Return the API of a gateway."""
+def admin_api(settings: Settings, version: str, budgets: BudgetMemory | None, logger: logging.Logger) -> Api:
+    """Return the API of a gateway. logger: the operations log."""
     databases = _Databases(settings)
     usage = UsagePages(databases.records, lambda: datetime.datetime.now(datetime.UTC), databases.recorded_key_of)
     routes = [*AccountPages(databases.accounts).routes(), *usage.routes(), *BudgetPages(budgets, time.time).routes()]
-    accounts = LitellmAccounts(databases.accounts, databases.records, time.time)
+    accounts = LitellmAccounts(databases.accounts, databases.records, time.time, logger)
     reports = LitellmReports(databases.accounts, databases.records, time.time, _models(settings))
     litellm = LitellmTable([*accounts.routes(), *reports.routes()])
-    return Api(routes, databases.asker_of, version, litellm)
+    return Api(routes, databases.asker_of, version, logger, litellm)
 
 
 def _models(settings: Settings) -> list[Model]:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from velox.admin.health import Readiness, WorkerHealth, readiness
 from velox.admin.late_api import LateApi
 from velox.admin.pprof import ProfilePage
 from velox.admin.reload import ReloadAnswers, ReloadPage
+from velox.observe.oplog import operations_logger
 from velox.profiling.remote import collect
 from velox.runtime.admin_tls import AdminCertificate
 from velox.runtime.leases import LeasePipes
@@ -305,7 +307,7 @@ def _api(settings: Settings, budgets: BudgetMemory | None) -> admin_server.Api:
         # Here, not above: what records nothing loads no database (on_demand.py).
         from velox.runtime.admin_api import admin_api
 
-        return admin_api(settings, __version__, budgets)
+        return admin_api(settings, __version__, budgets, operations_logger(sys.stderr))
 
     return LateApi(make) if settings.ledger is None else make()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import logging
 import random
 import re
 import sys
@@ -132,7 +133,7 @@ class House:
         usage = UsagePages(lambda: SqliteStore(folder, days=30, is_reader=True), lambda: noon, lambda key: key)
         budgets = BudgetPages(_counted(), lambda: self.now_s)
         self.routes: Final = [made(route) for route in (*pages.routes(), *usage.routes(), *budgets.routes())]
-        self.api: Final = Api(self.routes, self._asker_of, "1.0")
+        self.api: Final = Api(self.routes, self._asker_of, "1.0", logging.Logger("test"))
         self._app: Final = AdminApp(
             metrics=lambda: b"",
             ready=lambda: Readiness(alive=True, ready=True, reasons=()),

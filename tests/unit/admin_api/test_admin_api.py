@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import io
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ from velox.admin.roles import Role
 from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered, StoreError
+from velox.observe.oplog import operations_logger
 
 NOON = datetime.datetime.fromtimestamp(NOON_S, datetime.UTC)
 Json = dict[str, Any]
@@ -44,10 +46,11 @@ class Door:
         self.is_private = True
         self.accounts = Accounts(SqliteAccounts(folder), lambda: float(NOON_S))
         self.is_away = False
+        self.log = io.StringIO()
         pages = AccountPages(self._accounts).routes()
         usage = UsagePages(lambda: SqliteStore(folder, days=30, is_reader=True), lambda: NOON, self._key_of).routes()
         self.routes: list[Route] = [*pages, *usage]
-        self.api = Api(self.routes, self._asker_of, "1.2.3")
+        self.api = Api(self.routes, self._asker_of, "1.2.3", operations_logger(self.log))
         self.document = self("GET", "/api/v1/openapi.json")
 
     def _accounts(self) -> Accounts:
@@ -338,14 +341,13 @@ def test_case_20_usage_and_calls_come_in_pages(door: Door) -> None:
     assert sum(float(row["cost_usd"]) for row in rows) == pytest.approx(40 * 1.5e-6)
 
 
-def test_database_that_is_away_is_told_of(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    """503; its place is in the log alone."""
+def test_database_that_is_away_is_told_of(door: Door) -> None:
+    """503; its place is in the operations log alone."""
     door.is_away = True
     status, answer = door.raw("GET", "/api/v1/keys")
     assert (status, answer["error"]["code"]) == (503, "database") and "/secret" not in str(answer)
-    (record,) = caplog.records
-    assert record.getMessage() == "the API can't use its database: /secret/folder: it is gone"
-    assert not record.exc_info, "it is no bug of Velox, which the log would call it"
+    line = json.loads(door.log.getvalue())
+    assert line["message"] == "the API can't use its database: /secret/folder: it is gone"
 
 
 def test_description_names_each_field_and_no_other(door: Door) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 from velox.admin.api.call import Answer, ApiCall
@@ -26,7 +27,7 @@ class Slow:
             metrics=lambda: b"figures",
             ready=lambda: Readiness(alive=True, ready=True, reasons=()),
             profiles=None,
-            api=Api([route], lambda _secret: None, "1"),
+            api=Api([route], lambda _secret: None, "1", logging.Logger("test")),
         )
 
     def _handle(self, call: ApiCall) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ KEY = "6161616161616161 shop"
 class Door:
     def __init__(self, memory: BudgetMemory | None) -> None:
         self.own = Asker(Role.OWN, "key_1", "key_1", KEY, "web")
-        self.api = Api([*BudgetPages(memory, lambda: NOON).routes()], lambda _secret: self.own, "1")
+        routes = [*BudgetPages(memory, lambda: NOON).routes()]
+        self.api = Api(routes, lambda _secret: self.own, "1", logging.Logger("test"))
         (_, self.document) = self("/api/v1/openapi.json")
 
     def __call__(self, target: str, role: Role | None = Role.VIEWER) -> tuple[int, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ from velox.admin.roles import Role, TokenCheck
 from velox.ledger.record import recorded_key
 from velox.ledger.sqlite import SqliteStore
 from velox.ledger.store import Batch, Numbered
+from velox.observe.oplog import operations_logger
 from velox.types import Budget
 
 MASTER = "sk-master-0123456789"
@@ -41,9 +43,12 @@ class Proxy:
         self.accounts = Accounts(self.store, lambda: float(NOON_S))
         SqliteStore(folder, days=30).close()
         names = (lambda: self.accounts, lambda: SqliteStore(folder, days=30, is_reader=True), lambda: float(NOON_S))
-        pages = LitellmAccounts(*names), LitellmReports(*names, [Model("gpt-4o", "openai", "gpt-4o-2024-11-20")])
+        self.log = io.StringIO()
+        logger = operations_logger(self.log)
+        models = [Model("gpt-4o", "openai", "gpt-4o-2024-11-20")]
+        pages = LitellmAccounts(*names, logger), LitellmReports(*names, models)
         table = LitellmTable([route for each in pages for route in each.routes()])
-        self.api = Api([], self._asker_of, "1", table)
+        self.api = Api([], self._asker_of, "1", logger, table)
         self.check = TokenCheck(MASTER, "sk-viewer")
         self._n_rings = 0
 
@@ -379,11 +384,11 @@ def test_spend_can_not_be_reset(proxy: Proxy) -> None:
     assert proxy.refused("POST", "/key/update", {"key": key["key"], "spend": 0}) == "spend"
 
 
-def test_field_without_a_meaning_is_told_once(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_field_without_a_meaning_is_told_once(proxy: Proxy) -> None:
     for _ in range(3):
         proxy("POST", "/key/generate", {"router_settings": {"num_retries": 2}, "bad\nname": 1})
 
-    assert [each.getMessage() for each in caplog.records] == [
+    assert [json.loads(line)["message"] for line in proxy.log.getvalue().splitlines()] == [
         "LiteLLM's field router_settings is kept with its account, and means nothing here"
     ]
 

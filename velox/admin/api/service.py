@@ -30,14 +30,12 @@ _THREADS: Final = 2
 _MOST_WAITING: Final = 32
 _READS: Final = frozenset({"GET", "HEAD"})
 
-_log: Final = logging.getLogger(__name__)
-
 
 class Api:
     """The API of the admin listener.
 
     asker_of: returns who shows a key of a client; None: it is no key in force. It may wait for the database.
-    litellm: paths of LiteLLM that are served beside it; None: none is.
+    logger: the operations log. litellm: paths of LiteLLM that are served beside it; None: none is.
     """
 
     def __init__(
@@ -45,10 +43,12 @@ class Api:
         routes: Sequence[Route],
         asker_of: Callable[[str], Asker | None],
         version: str,
+        logger: logging.Logger,
         litellm: OtherTable | None = None,
     ) -> None:
         self._table: Final = RouteTable(routes)
         self._litellm: Final = litellm
+        self._logger: Final = logger
         self._asker_of: Final = asker_of
         self._description: Final = describe(routes, version)
         self._threads: Final = ThreadPoolExecutor(_THREADS, "api")
@@ -103,7 +103,7 @@ class Api:
         except AccountsError as error:
             return self._refusal(request, refused(error))
         except StoreError as error:
-            _log.warning("the API can't use its database: %s", error)
+            self._logger.warning("the API can't use its database: %s", error)
             return self._refusal(
                 request, ApiError(503, "database", "the database can't be used now; the operations log says why")
             )

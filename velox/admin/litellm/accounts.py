@@ -30,16 +30,21 @@ _MOST_PAGE: Final = 1000
 _MOST_TOLD: Final = 256
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
-_log: Final = logging.getLogger(__name__)
-
 
 class LitellmAccounts:
-    """The calls. accounts, store: as for the API. now: Unix time."""
+    """The calls. accounts, store: as for the API. now: Unix time. logger: the operations log."""
 
-    def __init__(self, accounts: Callable[[], Accounts], store: Callable[[], Store], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        accounts: Callable[[], Accounts],
+        store: Callable[[], Store],
+        now: Callable[[], float],
+        logger: logging.Logger,
+    ) -> None:
         self._accounts: Final = accounts
         self._store: Final = store
         self._now: Final = now
+        self._logger: Final = logger
         self._told: Final[set[str]] = set()
 
     def __repr__(self) -> str:
@@ -296,7 +301,7 @@ class LitellmAccounts:
         """Say once of a field that it is kept, and that nothing follows from it."""
         if name not in self._told and len(self._told) < _MOST_TOLD and _WORD.fullmatch(name):
             self._told.add(name)
-            _log.warning("LiteLLM's field %s is kept with its account, and means nothing here", name)
+            self._logger.warning("LiteLLM's field %s is kept with its account, and means nothing here", name)
 
     def _changes(self, kind: Kind, account: Account, body: Mapping[str, Any]) -> dict[str, object]:
         spend = body.get("spend")
