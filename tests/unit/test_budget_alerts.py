@@ -57,6 +57,29 @@ def test_case_23_restart_tells_nothing_again() -> None:
     assert percents(AlertBook(book.told), 700) == [] and percents(AlertBook(book.told), 900) == [80]
 
 
+def test_case_23_refusal_counts_as_the_whole_limit_once_in_a_window() -> None:
+    """Hardly ever just nothing is left. What is reached later is told all the same, and 100 % not twice."""
+    of = rule()
+    label, book = BudgetLabel.of(of, "blue"), AlertBook()
+
+    def told(spent: int, now_s: float = NOON) -> list[tuple[int, bool]]:
+        found = book.look(b"n", label, window_at(of.budget, now_s), 1000, spent, is_refusing=True)
+        return [(each.percent, each.is_refusing) for each in found]
+
+    assert told(0) == []
+    assert told(600) == [(50, False), (100, True)] and told(700) == []
+    book = AlertBook(book.told)
+    assert told(998) == [(80, False)] and told(1001) == []
+    assert told(1001, NOON + DAY) == [(50, False), (80, False), (100, False)]
+    assert AlertBook().look(b"n", BudgetLabel.of(rule((50,)), "blue"), window_at(of.budget, NOON), 1000, 400) == []
+
+    window = window_at(of.budget, NOON)
+    (alert,) = AlertBook().look(b"n", BudgetLabel.of(rule((100,)), "blue"), window, 1000, 998, is_refusing=True)
+    (whole,) = AlertBook().look(b"n", BudgetLabel.of(rule((100,)), "blue"), window, 1000, 1000)
+    text = "budget of team blue refuses requests that may cost more than is left: 998 tokens of 1000 tokens are spent"
+    assert alert.text.startswith(text) and alert.id == whole.id
+
+
 def test_alert_says_whose_how_much_and_until_when() -> None:
     label = BudgetLabel.of(rule(usd="12.5", tokens=None), "blue")
     window = BudgetWindow(int(NOON) - 43_200, int(NOON) + 43_200)
@@ -175,6 +198,18 @@ def test_case_23_webhook_gets_each_alert_once_and_signed(tmp_path: Path) -> None
         again.spend(60)
         seen(lambda: again.counts() == [1, 1, 0, 0])
         assert "x-velox-signature" not in receiver.got[0][0]
+
+
+def test_case_23_refusal_is_told_once_also_after_a_restart(tmp_path: Path) -> None:
+    for counts in ([1, 0, 0, 0], [0, 0, 0, 0]):
+        with Watched(tmp_path, None, rule((100,))) as watched:
+            watched.spend(998)
+            assert watched.counts() == [0, 0, 0, 0]
+            watched.budget.count_refusal(NOON)
+            watched.turn()
+            watched.turn()
+            assert watched.counts() == counts
+            assert ("refuses requests" in watched.lines.getvalue()) == bool(counts[0])
 
 
 def test_webhook_that_fails_is_asked_again_with_pauses_that_grow(tmp_path: Path) -> None:

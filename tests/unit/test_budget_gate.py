@@ -103,6 +103,21 @@ def test_case_01_requests_at_the_edge_stay_below_the_budget_and_the_bound() -> N
     assert house.refused().reason is Reason.INSUFFICIENT_QUOTA
 
 
+def test_refusal_is_counted_for_the_budget_that_is_used_up() -> None:
+    """Not what only waits for running requests; and in which window it was."""
+    house = House(rule(tokens=1000), rule("model", tokens=10_000))
+    running = house.hold(prompt=400, max_tokens=590)
+    house.refused()
+    assert [(state.n_refused, state.has_refused) for state in house.memory.states(NOON)] == [(0, False)] * 2
+    used(running, None, 990)
+    for _ in range(3):
+        house.refused()
+    found = {state.label.scope: (state.n_refused, state.has_refused) for state in house.memory.states(NOON)}
+    assert found == {"key": (3, True), "model": (0, False)}
+    found = {state.label.scope: (state.n_refused, state.has_refused) for state in house.memory.states(NOON + 86_400)}
+    assert found == {"key": (3, False), "model": (0, False)}
+
+
 def test_case_02_request_without_max_tokens_does_not_hold_the_whole_budget() -> None:
     house = House(rule(usd=2000))
     assert house.hold() is not None and house.held == [(100 + 1024) * 1000]

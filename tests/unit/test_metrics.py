@@ -343,6 +343,19 @@ def test_budgets_of_keys_with_one_name_are_told_apart() -> None:
     assert spent(memory, "key") == {"61 shop": 5, "62 shop": 7, "lab": 9}
 
 
+def test_refusals_are_counted_by_budget() -> None:
+    """Also 0, so that the first one is an increase."""
+    memory, rule = BudgetMemory(1000, 1), BudgetRule("budgets[0]", "team", TOTAL)
+    for who, n in (("web", 2), ("lab", 0)):
+        budget = BudgetTable(memory, 0).budget(rule, who, who, 1000.0)
+        for _ in range(n):
+            budget.count_refusal(1000.0)
+
+    page = render(new_segment(), budgets=memory, scopes=("team",)).decode()
+    found = {family.name: family for family in text_string_to_metric_families(page)}["velox_budget_refusals"]
+    assert {sample.labels["name"]: sample.value for sample in found.samples} == {"web": 2, "lab": 0}
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_budget_of_a_rule_whose_filters_have_changed_is_the_last_one(order: tuple[int, int]) -> None:
     """The row of before a reload stays, with the same labels."""

@@ -64,7 +64,7 @@ _MOST_BUDGETS: Final = 2000
 
 # Label values, and the number.
 _Sample: TypeAlias = tuple[Sequence[str], float]
-# Scope, name, budget, window and unit.
+_BUDGET_LABELS: Final = ("scope", "name", "budget", "window", "unit")
 _BudgetLabels: TypeAlias = tuple[str, str, str, str, str]
 
 _WORKER_GAUGES: Final[Sequence[tuple[str, str, Callable[[WorkerStatus], float | None]]]] = (
@@ -139,13 +139,15 @@ class _BudgetCollector:
             yield self._gauge("spent", "How much of it is spent.", lambda each: each.spent)
             yield self._gauge("held", "How much of it requests hold that run.", lambda each: each.held)
             yield self._gauge("left", "How much of it is left.", lambda each: each.left)
+            text = "Requests that were refused because too little of it was left."
+            refused = ((values, each.n_refused) for values, each in self._states.items())
+            yield _counter("velox_budget_refusals", text, _BUDGET_LABELS, refused)
 
     def _gauge(self, name: str, text: str, value: Callable[[BudgetState], int]) -> Metric:
-        labels = ("scope", "name", "budget", "window", "unit")
         return _gauge(
             f"velox_budget_{name}",
             f"{text} By the unit: dollars or tokens.",
-            labels,
+            _BUDGET_LABELS,
             (
                 (values, value(each) / (1 if each.label.is_tokens else NANO_PER_USD))
                 for values, each in self._states.items()

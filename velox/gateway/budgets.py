@@ -227,6 +227,7 @@ class BudgetGate:
         if lack is Lack.HELD:
             message = f"{whose} ({rule.name}) is held by requests that run; retry when one has ended"
             return VeloxError(Reason.RATE_LIMITED, message, retry_after_s=_HELD_RETRY_S)
+        kept.count_refusal(now_s)
         message = f"{whose} is used up ({rule.name})"
         if rule.scope in _OWN:
             message += f": {text(spent, bare=True)} of {text(budget.limit)} are spent, "

@@ -22,19 +22,27 @@ __all__ = ["Alert", "AlertBook", "Told"]
 
 # What is told of a window is forgotten so long after its end.
 _KEPT_S: Final = 86_400
+_WHOLE: Final = 100  # percent
 
 
 class Told(NamedTuple):
-    """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it."""
+    """Of one budget: a window's number and end (None: it has none), and the highest percentage told of it.
+
+    is_refusing: it was told that requests are refused, in the place of 100 %.
+    """
 
     number: int
     end_s: int | None
     percent: int
+    is_refusing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A threshold that is reached. limit, spent: in tokens or nano-dollars."""
+    """A threshold that is reached. limit, spent: in tokens or nano-dollars.
+
+    is_refusing: less than 100 % is spent, but what is left was too little for a request.
+    """
 
     name: bytes
     label: BudgetLabel
@@ -42,6 +50,7 @@ class Alert:
     percent: int
     limit: int
     spent: int
+    is_refusing: bool = False
 
     @property
     def id(self) -> str:
@@ -62,7 +71,10 @@ class Alert:
         until = "" if self.window.end_s is None else f", until {_time(self.window.end_s)}"
         spent = f"{self._amount(self.spent)} of {self._amount(self.limit)}"
         period = f"{period_text(budget)}{until}"
-        return f"budget of {whose} has reached {self.percent} %: {spent} are spent ({label.name}, {period})"
+        what = f"has reached {self.percent} %"
+        if self.is_refusing:
+            what = "refuses requests that may cost more than is left"
+        return f"budget of {whose} {what}: {spent} are spent ({label.name}, {period})"
 
     def fields(self) -> Mapping[str, object]:
         """Return it as JSON has it. Dollars are decimal texts, as everywhere."""
@@ -108,19 +120,38 @@ class AlertBook:
         """What is to be known after a restart."""
         return self._told
 
-    def look(self, name: bytes, label: BudgetLabel, window: BudgetWindow, limit: int, spent: int) -> list[Alert]:
-        """Return the alerts of thresholds that are reached and were not told yet; now they are."""
+    def look(
+        self,
+        name: bytes,
+        label: BudgetLabel,
+        window: BudgetWindow,
+        limit: int,
+        spent: int,
+        *,
+        is_refusing: bool = False,
+    ) -> list[Alert]:
+        """Return the alerts of thresholds that are reached and were not told yet; now they are.
+
+        is_refusing: in this window too little was left for a request. That counts as 100 %: of a limit hardly ever
+        just nothing is left.
+        """
         if not label.soft or not spent:
             return []
         key = name.hex()
         before = self._told.get(key)
         if before is not None and before.number > window.number:
             return []  # the clock was set back
-        told = before.percent if before is not None and before.number == window.number else 0
-        reached = [percent for percent in label.soft if percent > told and spent * 100 >= limit * percent]
-        if reached:
-            self._told[key] = Told(window.number, window.end_s, max(reached))
-        return [Alert(name, label, window, percent, limit, spent) for percent in reached]
+        told = before if before is not None and before.number == window.number else Told(window.number, window.end_s, 0)
+        soft = [each for each in label.soft if each > told.percent and not (told.is_refusing and each == _WHOLE)]
+        reached = [percent for percent in soft if spent * 100 >= limit * percent]
+        alerts = [Alert(name, label, window, percent, limit, spent) for percent in reached]
+        refuses_now = is_refusing and _WHOLE in soft and _WHOLE not in reached
+        if refuses_now:
+            alerts.append(Alert(name, label, window, _WHOLE, limit, spent, is_refusing=True))
+        if alerts:
+            percent = max(reached, default=told.percent)
+            self._told[key] = told._replace(percent=percent, is_refusing=told.is_refusing or refuses_now)
+        return alerts
 
     def forget(self, now_s: float) -> None:
         """Forget windows that are long over."""

@@ -138,7 +138,9 @@ class AlertWatch:
         for row in self._memory.used_rows():
             state = self._memory.state(row, now_s)
             if state is not None and state.label.soft:
-                new += self._book.look(self._memory.name(row), state.label, state.window, state.limit, state.spent)
+                amounts = (state.window, state.limit, state.spent)
+                name = self._memory.name(row)
+                new += self._book.look(name, state.label, *amounts, is_refusing=state.has_refused)
         for alert in new:
             self._memory.count_alert(AlertCount.REACHED)
             self._logger.warning("%s", alert.text, extra={"reason": "budget_threshold"})
@@ -240,6 +242,6 @@ class AlertWatch:
 
 
 def _number(value: object) -> Any:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+    if value is not None and not isinstance(value, int):
         raise TypeError("no number")
     return value

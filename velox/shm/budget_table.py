@@ -10,7 +10,7 @@ LAYOUT. A memfd; everything is an 8-byte cell.
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
-               ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; a name and a text
+               ELSEWHERE_SPENT, ELSEWHERE_GRANTED, TOLD; REFUSED_NUMBER, REFUSALS; a name and a text
       numbers  1 cell a block       the window that the next three are of
       spent    1 cell a block       by calls that ended in this process
       held     1 cell a block       for requests that run in this process
@@ -83,6 +83,8 @@ _TEXT_BYTES: Final = 10
 _ELSEWHERE_SPENT: Final = 11
 _ELSEWHERE_GRANTED: Final = 12
 _TOLD_NS: Final = 13
+_REFUSED_NUMBER: Final = 14  # the window in which a request was refused last
+_REFUSALS: Final = 15
 _TEXT: Final = 16
 _TEXT_CELLS: Final = 48
 _N_SHARED: Final = _TEXT + _TEXT_CELLS
@@ -101,7 +103,8 @@ MOST_AHEAD_S: Final = 300
 class BudgetState(NamedTuple):
     """One budget at one moment, in tokens or nano-dollars. window: the open one.
 
-    spent: by all gateways, as far as this one knows. held: by requests that run in this one.
+    spent: by all gateways, as far as this one knows. held: by requests that run in this one. n_refused: requests of
+    this one for which too little was left, in all windows. has_refused: one of them was in the open window.
     """
 
     label: BudgetLabel
@@ -109,6 +112,8 @@ class BudgetState(NamedTuple):
     spent: int
     held: int
     window: BudgetWindow
+    n_refused: int = 0
+    has_refused: bool = False
 
     @property
     def left(self) -> int:
@@ -297,6 +302,12 @@ class BudgetMemory:
         """Return when a row was claimed, in Unix microseconds; 0: it has not been used."""
         return self.cells[self.first_cell(row) + _SINCE]
 
+    def count_refusal(self, row: int, number: int) -> None:
+        """Count a request for which too little is left in a window."""
+        first = self.first_cell(row)
+        self.cells[first + _REFUSED_NUMBER] = number
+        self._atomic.fetch_add_u64((first + _REFUSALS) * CELL_BYTES, 1)
+
     def name(self, row: int) -> bytes:
         """Return what names the row's budget in all gateways."""
         first = self.first_cell(row) + _NAME
@@ -369,7 +380,9 @@ class BudgetMemory:
             window = BudgetWindow(number - 1, end_s or None)
         spent, held = self.amounts(row, window.number)
         told = self.told(row, window.number)
-        return BudgetState(label, limit, spent + (0 if told is None else told.spent), held, window)
+        refused, n_refused = (self.cells[first + at] for at in (_REFUSED_NUMBER, _REFUSALS))
+        spent += 0 if told is None else told.spent
+        return BudgetState(label, limit, spent, held, window, n_refused, refused == window.number)
 
     def _probes(self, tag: int, *, open_ended: bool) -> Iterator[int]:
         half = self.rows // 2
@@ -545,6 +558,10 @@ class SharedBudget:
     def spent(self, now_s: float) -> int:
         """Return what is spent in the open window, by all gateways, as far as is known."""
         return self.amounts(now_s)[0]
+
+    def count_refusal(self, now_s: float) -> None:
+        """Count a request for which too little is left."""
+        self._memory.count_refusal(self._row, self.window(now_s).number)
 
     def _granted(self, number: int) -> int:
         return self._limit
