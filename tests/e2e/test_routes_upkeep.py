@@ -68,7 +68,7 @@ def test_upstream_whose_probes_fail_gets_no_requests_until_they_are_good(
     with upstream.playing(health), routed(pair(upstream, sims["one"])) as velox:
         assert went_to(velox) == {"probed", "one"}
         health.status = bad
-        velox.wait_log(lambda line: "probed" in line and "fails its probes" in line)
+        velox.wait_log(lambda line: "probed" in line and "its probes fail" in line)
         assert went_to(velox, 20) == {"one"}
         health.status = 204
         velox.wait_log(lambda line: "probed" in line and "answers its probes again" in line)
@@ -81,7 +81,7 @@ def test_lone_upstream_is_asked_though_its_probes_fail(upstream: RecordingUpstre
     health.status = 500
     entry = {"name": "probed", "origin": upstream.upstream.url, "probe": PROBE}
     with upstream.playing(health), routed({"upstreams": [entry]}) as velox:
-        velox.wait_log(lambda line: "fails its probes" in line)
+        velox.wait_log(lambda line: "its probes fail" in line)
         assert went_to(velox) == {"probed"}
 
 
@@ -124,7 +124,7 @@ def test_reload_changes_who_is_asked(upstream: RecordingUpstream, sims: dict[str
             for name, each in (("goes", upstream), ("stays", stays), ("comes", comes))
         ]
         with stays.playing(bad), routed({"upstreams": [sims["one"], *entries[:2]]}) as velox:
-            velox.wait_log(lambda line: "stays" in line and "fails its probes" in line)
+            velox.wait_log(lambda line: "stays" in line and "its probes fail" in line)
             upstream.wait_call()
             path = Path(velox.env["VELOX_CONFIG"])
             path.write_text(yaml.safe_dump({"upstreams": [sims["one"], *entries[1:]]}))
@@ -136,7 +136,7 @@ def test_reload_changes_who_is_asked(upstream: RecordingUpstream, sims: dict[str
             stays.wait_call(5)
             assert len(upstream.calls) <= n_before + 1  # it was on its way
             until(lambda: went_to(velox) == {"one", "comes"}, "the new one is used")  # little by little
-            assert sum("fails its probes" in line for line in velox.stderr.lines) == 1
+            assert sum("its probes fail" in line for line in velox.stderr.lines) == 1
 
 
 def test_load_that_is_not_there_is_told_once(upstream: RecordingUpstream, sims: dict[str, Entry]) -> None:

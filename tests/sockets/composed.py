@@ -151,9 +151,9 @@ class _Maker(MemberMaker):
     def _concurrency(self, settings: Settings, entry: UpstreamEntry) -> ConcurrencyLimit:
         return self._stands[entry.name].concurrency or super()._concurrency(settings, entry)
 
-    def _pool(self, settings, entry, dialer, forwarder, on_change):  # type: ignore[no-untyped-def]
+    def _pool(self, settings, entry, origin, dialer, forwarder, on_change):  # type: ignore[no-untyped-def]
         stand = self._stands[entry.name]
-        return stand.pool or super()._pool(settings, entry, _Dialer(stand.dial), forwarder, on_change)
+        return stand.pool or super()._pool(settings, entry, origin, _Dialer(stand.dial), forwarder, on_change)
 
 
 def member_of(

@@ -30,6 +30,7 @@ __all__ = [
     "plan",
     "refuse_key",
     "route",
+    "succeed",
     "tables",
 ]
 
@@ -203,6 +204,14 @@ def fail(broken: Member) -> None:
     for _ in range(5):
         broken.health.begin(now_s)
         broken.health.ended(Verdict.FAULT, now_s, now_s, answered=False)
+
+
+def succeed(well: Member, later_s: float) -> None:
+    """Have an attempt at a member end well, so many seconds from now."""
+    then_s = asyncio.get_running_loop().time() + later_s
+    well.health.begin(then_s)
+    well.health.answers(then_s, then_s)
+    well.health.ended(Verdict.WELL, then_s, then_s, answered=True)
 
 
 def refuse_key(of: Member, key: int, seconds: float) -> None:

@@ -23,6 +23,7 @@ from tests.sockets.core_attempts import (
     whole,
 )
 from tests.sockets.core_gateway import NO_RETRIES, FakeClient, ScriptedUpstream, Step, gateway, request_head
+from tests.sockets.core_plans import fail
 from velox.errors import Reason
 from velox.gateway.group import Group
 from velox.gateway.intake import Gateway
@@ -33,7 +34,7 @@ from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry
 from velox.policy.balance.round_robin import RoundRobin
 from velox.policy.deadline import ClientTerms
-from velox.policy.health.member import EJECTION
+from velox.policy.health.member import EJECTION, State, Verdict
 from velox.policy.retry import RetryBudget, RetryRules
 from velox.types import ANYONE, BodyFields
 
@@ -430,6 +431,26 @@ def test_failing_upstream_is_passed_over_and_found_again() -> None:
             assert made.routing.publish(loop.time()) == 0
             assert status_of(await ask(made)) == 200
             assert attempts(first, second) == [9, 9]
+
+    run(main)
+
+
+def test_lone_upstream_that_fails_is_shown_as_out() -> None:
+    """Though it gets requests. One that rests is not: it said when it comes back."""
+
+    async def main() -> None:
+        with gateway(ScriptedUpstream(whole()).dial) as made:
+            fail(made.routing.members[0])
+            assert made.routing.publish(asyncio.get_running_loop().time()) == 1
+            assert status_of(await ask(made)) == 200
+
+        with gateway(ScriptedUpstream(whole()).dial, ScriptedUpstream(whole()).dial) as made:
+            health, now_s = made.routing.members[0].health, asyncio.get_running_loop().time()
+            for _ in range(3):
+                health.begin(now_s)
+                health.ended(Verdict.BUSY, now_s, now_s, answered=False, rest_s=60.0)
+            assert health.state(now_s) is State.RESTING
+            assert made.routing.publish(now_s) == 0
 
     run(main)
 

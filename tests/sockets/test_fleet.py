@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Final
 import pytest
 
 from tests.e2e.recording import SSE, Call, RecordingUpstream
+from tests.e2e.routed import nobody
 from tests.sockets.core_attempts import run, until
 from tests.sockets.core_fleet import Bed, bed, settings_of, upstream
-from tests.sockets.core_plans import fail, refuse_key
+from tests.sockets.core_plans import fail, refuse_key, succeed
 from velox.heads import WebSocketOffer
+from velox.observe.oplog import operations_logger
 from velox.policy.balance.candidates import Candidates
 from velox.runtime.fleet import Fleet
 from velox.runtime.members import MemberMaker
@@ -43,6 +47,40 @@ def servers() -> Iterator[tuple[RecordingUpstream, RecordingUpstream]]:
 
 
 Two = tuple[RecordingUpstream, RecordingUpstream]
+
+
+def test_ejection_is_told_with_its_origin_and_its_cause(tmp_path: Path, servers: Two) -> None:
+    """Once, and once more when it is over: where no connection can be made, and where requests fail."""
+    a, _ = servers
+    log = io.StringIO()
+    with nobody() as dead:
+        alive = f"http://127.0.0.1:{a.port}"
+        lines = [f'  - {{name: m, origin: ["{alive}", "{dead}"], http2: off, keys: [env:KEY]}}']
+
+        async def main() -> None:
+            with bed(tmp_path, settings_of(tmp_path, lines, ["name: r, to: m"])) as worker:
+                worker.maker.logger = operations_logger(log)
+                await worker.eventually(lambda: "is ejected" in log.getvalue())
+                await worker.eventually(lambda: worker.member("m").pool.is_warm)
+                member = worker.member("m")
+                fail(member)
+                for _ in range(2):
+                    worker.tick()
+                for later_s in (100.0, 102.0):
+                    succeed(member, later_s)
+                for _ in range(2):
+                    worker.tick()
+
+        run(main)
+    told = [json.loads(line)["message"] for line in log.getvalue().splitlines()]
+    assert {line for line in told if "no warm connection" in line} == {
+        f"no warm connection to the upstream m ({dead}): the upstream could not be reached: Connection refused"
+    }
+    assert [line for line in told if "no warm connection" not in line] == [
+        f"the upstream m ({dead}) is ejected: no connection can be made",
+        f"the upstream m ({alive}) is ejected: its requests fail",
+        f"the upstream m ({alive}) answers requests again",
+    ]
 
 
 def test_unchanged_upstream_keeps_all_that_it_has(tmp_path: Path, servers: Two) -> None:

@@ -32,14 +32,14 @@ class Setup:
     def __init__(self) -> None:
         self.loop: Final = asyncio.get_running_loop()
         self.counts: Final = Counted()
-        self.health: Final[list[tuple[str, bool]]] = []
+        self.health: Final[list[tuple[str, str | None]]] = []
         self.problems: Final[list[tuple[str, str | None]]] = []
         self.bugs: Final[list[Exception]] = []
         self.randoms = 0.5
         self.upkeep: Final = MemberUpkeep(
             self.loop,
             load_every_s=EVERY_S,
-            on_health=lambda member, is_up: self.health.append((member.name, is_up)),
+            on_health=lambda member, problem: self.health.append((member.name, problem)),
             on_load=lambda member, problem: self.problems.append((member.name, problem)),
             on_bug=self.bugs.append,
             random=lambda: self.randoms,
@@ -125,7 +125,11 @@ def test_member_with_bad_answers_is_out_until_they_are_good_again(how: str) -> N
         while member.health.state(setup.loop.time()) is State.IN:
             await setup.go_on(TICK_S)
         assert len(server.asked) == n_before + 3
-        assert setup.health == [("m", False)]
+        ((name, problem),) = setup.health
+        assert name == "m" and problem is not None
+        told = {"status": "it answered 503 to /health", "redirect": "it answered 302 to /health"}
+        assert problem == told.get(how, problem)
+        assert setup.counts.n_ejections == 1
 
         await setup.go_on(30)
         server.status, server.takes_s = 200, 0.01
@@ -133,7 +137,7 @@ def test_member_with_bad_answers_is_out_until_they_are_good_again(how: str) -> N
         while member.health.state(setup.loop.time()) is not State.IN:
             await setup.go_on(TICK_S)
         assert len(server.asked) == n_before + 2
-        assert setup.health == [("m", False), ("m", True)]
+        assert setup.health == [("m", problem), ("m", None)] and setup.counts.n_ejections == 1
         assert server.most_open == 1
 
     run(talk)

@@ -45,7 +45,7 @@ WRITE_S: Final = 0.8
 _CLIENT_WRITE_S: Final = 1.0
 _CLEAN_S: Final = 10.0
 _TELLING: Final = re.compile("velox_(retries|upstream)")
-_OUT: Final = "velox_upstreams_out"
+_PASSED_OVER: Final = re.compile(r'velox_upstream_state\{.*state="(out|resting)"')
 _AT_ZERO: Final = ("velox_inflight_requests", 'velox_queue_depth{class="normal"}', "velox_upstream_streams")
 # What a gateway of the wall is set to, unless a test says otherwise.
 _ENV: Final[Mapping[str, str]] = {
@@ -119,10 +119,10 @@ class Gate:
         self.close_asks()
         self.check_alive()
         deadline_s = time.monotonic() + _CLEAN_S
-        while left := self._left_over(_OUT):
+        while left := self._left_over() or self._passed_over():
             assert time.monotonic() < deadline_s, f"left after {_CLEAN_S:g} s: {left}"
             time.sleep(0.02)
-            if _OUT in left:
+            if any(map(_PASSED_OVER.match, left)):
                 self.check_alive()  # it is used again when somebody asks
 
     def close_asks(self) -> None:
@@ -146,10 +146,16 @@ class Gate:
             told += [f"{name} {value:g}" for name, value in found.items() if _TELLING.match(name) and value]
         return "\n".join(told)
 
-    def _left_over(self, *more: str) -> dict[str, float]:
-        """Return what should not be there while nothing goes on, by name. more: samples that must be 0, too."""
+    def _passed_over(self) -> dict[str, float]:
+        """Return the samples of upstreams that are out or rest where there is another one, by name."""
+        if len(self.walls) == 1:
+            return {}
+        return {name: n for name, n in self.velox.metrics().items() if n and _PASSED_OVER.match(name)}
+
+    def _left_over(self) -> dict[str, float]:
+        """Return what should not be there while nothing goes on, by name."""
         metrics = self.velox.metrics()
-        left = {name: metrics[name] for name in (*_AT_ZERO, *more) if metrics[name]}
+        left = {name: metrics[name] for name in _AT_ZERO if metrics[name]}
         if not left:  # else the rest has not come to its end, either
             n_fds, n_upstream = self._sockets()
             if self.n_fds and n_fds > self.n_fds:

@@ -83,8 +83,10 @@ def test_f23_f24_back_pressure_is_no_fault_of_the_upstream(wall: Wall, fault: st
         assert wall.pair.ask(wall.ticket(fault)).answer().status == 200
 
     if fault == "503@1":
-        wall.pair.velox.wait_metric("velox_upstreams_out", lambda n: n == 1)
-        wall.pair.velox.wait_metric("velox_upstreams_out", lambda n: n == 0)
+        origin = wall.first.upstream.url
+        rests = f'velox_upstream_state{{origin="{origin}",state="resting",upstream="default"}}'
+        wall.pair.velox.wait_metric(rests, lambda n: n == 1)
+        wall.pair.velox.wait_metric(rests, lambda n: n == 0)
     assert wall.pair.metric("velox_upstreams_out") == 0
     model = wall.ticket("alive")
     assert wall.pair.ask(model).answer().status == 200

@@ -251,15 +251,15 @@ class Routing:
         return sum(each.limit for each in limits), sum(each.in_flight for each in limits)
 
     def publish(self, now_s: float) -> int:
-        """Tell the state of each member; return how many get no requests. A lone one always does."""
+        """Tell the state of each member; return how many are out."""
         n_out = 0
         for member in self.members:
             state = member.health.state(now_s)
             member.counts.set_state(member.row, state)
             if member.health.keys is not None:
                 member.counts.set_keys(member.row, member.health.keys.n_out(), member.health.keys.n_resting(now_s))
-            n_out += state is not State.IN
-        return 0 if len(self.members) == 1 else n_out
+            n_out += state is State.OUT
+        return n_out
 
     def statistics(self) -> PoolStatistics:
         """Sum up the pools."""

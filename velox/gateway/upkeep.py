@@ -26,6 +26,7 @@ from velox.errors import VeloxError
 from velox.gateway.aside import ask, ask_status
 from velox.gateway.member import Member
 from velox.net.upstream.interface import UpstreamFailure, UpstreamRequest
+from velox.policy.health.member import State
 from velox.protocol.load_metrics import read_load
 
 __all__ = ["MemberUpkeep", "load_every_s"]
@@ -49,8 +50,8 @@ def load_every_s(n_workers: int) -> float:
 class MemberUpkeep:
     """The questions of one worker.
 
-    load_every_s: from one question for a load to the next. on_health: called when active probes have changed a
-    member's state; True: it is up. on_load: called with why a load can't be read, once; None: it can again.
+    load_every_s: from one question for a load to the next. on_health: called with why active probes have put a member
+    out; None: they bring it back. on_load: called with why a load can't be read, once; None: it can again.
     on_bug: called with an error that is not a member's. random: in [0, 1).
     """
 
@@ -59,7 +60,7 @@ class MemberUpkeep:
         loop: asyncio.AbstractEventLoop,
         *,
         load_every_s: float,
-        on_health: Callable[[Member, bool], None],
+        on_health: Callable[[Member, str | None], None],
         on_load: Callable[[Member, str | None], None],
         on_bug: Callable[[Exception], None],
         random: Callable[[], float] = random.random,
@@ -149,14 +150,18 @@ class MemberUpkeep:
         request = _question(member, entry.path)
         try:
             status = await ask_status(member, request, self._loop, timeout_s=active.timeout_s)
-        except UpstreamFailure:
-            status = 0
+            problem = None if 200 <= status < 300 else f"it answered {status} to {entry.path}"
+        except UpstreamFailure as failure:
+            problem = failure.message
         except VeloxError:
             return  # it was never asked
-        was_up = active.is_up
-        member.health.probed(200 <= status < 300, self._loop.time())
+        now_s = self._loop.time()
+        was_up, was_out = active.is_up, member.health.state(now_s) is State.OUT
+        member.health.probed(problem is None, now_s)
         if active.is_up is not was_up:
-            self._on_health(member, active.is_up)
+            if problem is not None and not was_out:
+                member.counts.count_ejection(member.row)
+            self._on_health(member, problem)
 
     async def _read_load(self, watched: _Watched) -> None:
         member = watched.member

@@ -200,7 +200,7 @@ HTTP2_CONNECTIONS: Final = _layout.gauge("velox_client_http2_connections", "Open
 POOL_READY: Final = _layout.gauge("velox_upstream_connections", "Upstream connections ready for use.")
 POOL_STREAMS: Final = _layout.gauge("velox_upstream_streams", "Exchanges on upstream connections.")
 UPSTREAMS_OUT: Final = _layout.gauge(
-    "velox_upstreams_out", "Upstreams skipped because they fail, counted in each worker."
+    "velox_upstreams_out", "Members of upstreams that are ejected because they fail, counted in each worker."
 )
 TUNNELS: Final = _layout.gauge("velox_tunnels", "Open WebSockets.")
 UPSTREAM_LIMIT: Final = _layout.gauge(

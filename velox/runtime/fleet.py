@@ -89,6 +89,7 @@ class Fleet:
         self._leaving: list[Member] = []  # retired, or done with but for WebSockets
         most_waiting = max(1, share(settings.max_inflight, settings.workers, 0) // _LINES_PART)
         self._lines: Final = CapacityWaiters(most_waiting, settings.queue_floor_percent / 100)
+        self._failing: Final[set[Member]] = set()  # as the log has it
         self._is_started = False
         self._must_collect = False  # a member has gone, and was not collected
         self._starts: Final = YieldingSweep(_start, _PER_TURN, loop)
@@ -163,6 +164,9 @@ class Fleet:
 
     def _tick_pool(self, member: Member) -> None:
         member.pool.tick(self._loop.time())
+        if member.health.fails_requests is not (member in self._failing):
+            (self._failing.add if member.health.fails_requests else self._failing.discard)(member)
+            self._maker.tell_failing(member)
 
     def _note_leaving(self) -> None:
         """Tell the tables what runs elsewhere: it is not on its way to a member of theirs."""
@@ -183,6 +187,7 @@ class Fleet:
 
     def _forget(self, gone: Member) -> None:
         """Give up its row, unless another one has it: one of other keys, say."""
+        self._failing.discard(gone)
         others = (*self.members, *(retired.member for retired in self._retired))
         if all(member.row != gone.row for member in others):
             gone.counts.forget(gone.row)

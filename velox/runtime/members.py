@@ -174,12 +174,14 @@ class MemberMaker:
         health = self._health(entry, keys, is_new=is_new)
 
         def on_change() -> None:
-            if health.is_reachable and pool.is_down and health.state(self.loop.time()) is State.IN:
-                self.counts.count_ejection(row)
-            health.is_reachable = not pool.is_down
+            if health.is_reachable is pool.is_down:
+                if pool.is_down and health.state(self.loop.time()) is not State.OUT:
+                    self.counts.count_ejection(row)
+                health.is_reachable = not pool.is_down
+                self._tell_reachable(entry, origin, is_reachable=health.is_reachable)
             self.on_change()
 
-        pool = self._pool(settings, entry, dialer, forwarders[0], on_change)
+        pool = self._pool(settings, entry, origin, dialer, forwarders[0], on_change)
         return Member(
             entry,
             str(origin),
@@ -211,6 +213,7 @@ class MemberMaker:
         self,
         settings: Settings,
         entry: UpstreamEntry,
+        origin: Origin,
         dialer: Dialer,
         forwarder: Forwarder,
         on_change: Callable[[], None],
@@ -222,7 +225,7 @@ class MemberMaker:
             max_connections=self.max_connections,
             warmup_timeout_s=entry.timeouts.first_byte_s,
             on_change=on_change,
-            on_warm_failure=lambda failure: self._warn(entry.name, failure),
+            on_warm_failure=lambda failure: self._warn(entry, origin, failure),
             on_end=self.metrics.count_connection_end,
             on_close=dialer.close,
             upkeep=Upkeep(
@@ -234,9 +237,22 @@ class MemberMaker:
             budget=self.budget,
         )
 
-    def _warn(self, name: str, failure: VeloxError) -> None:
+    def _warn(self, entry: UpstreamEntry, origin: Origin, failure: VeloxError) -> None:
         self.metrics.count_warm_failure()
-        self.logger.warning("no warm connection to the upstream %s: %s", name, failure.message)
+        self.logger.warning("no warm connection to the upstream %s (%s): %s", entry.name, origin, failure.message)
+
+    def _tell_reachable(self, entry: UpstreamEntry, origin: Origin, *, is_reachable: bool) -> None:
+        if is_reachable:
+            self.logger.info("the upstream %s (%s) can be reached again", entry.name, origin)
+        else:
+            self.logger.warning("the upstream %s (%s) is ejected: no connection can be made", entry.name, origin)
+
+    def tell_failing(self, member: Member) -> None:
+        """Say that a member is out for how its requests ended, or no longer."""
+        if member.health.fails_requests:
+            self.logger.warning("the upstream %s (%s) is ejected: its requests fail", member.name, member.address)
+        else:
+            self.logger.info("the upstream %s (%s) answers requests again", member.name, member.address)
 
 
 def _probe_rules(entry: ProbeEntry) -> ActiveRules:
@@ -291,11 +307,11 @@ def _lanes(entry: UpstreamEntry) -> Lanes | None:
 def member_upkeep(n_workers: int, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> MemberUpkeep:
     """Return the upkeep of one of so many workers."""
 
-    def on_health(member: Member, is_up: bool) -> None:
-        if is_up:
+    def on_health(member: Member, problem: str | None) -> None:
+        if problem is None:
             logger.info("the upstream %s (%s) answers its probes again", member.name, member.address)
         else:
-            logger.warning("the upstream %s (%s) fails its probes and gets no requests", member.name, member.address)
+            logger.warning("the upstream %s (%s) is ejected: its probes fail: %s", member.name, member.address, problem)
 
     def on_load(member: Member, problem: str | None) -> None:
         if problem is None:

@@ -235,6 +235,11 @@ class MemberHealth:
         """True unless the last of its attempts that counts was a fault."""
         return not self._breaker.n_faults
 
+    @property
+    def fails_requests(self) -> bool:
+        """True while it is out for how its requests ended."""
+        return self._breaker.is_open
+
     def state(self, now_s: float) -> State:
         """Return whether it may have requests."""
         if self._breaker.is_open or not self._is_reachable or (self.active is not None and not self.active.is_up):
