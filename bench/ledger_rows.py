@@ -113,7 +113,7 @@ def _measure(place: Path, rate: int, seconds: float) -> _Run:
     assert folder is not None, "the setting names it"
     pid = os.fork()
     if not pid:
-        code = run_ledger(settings, folder, None, lambda given: _TimedStore(given, place / "times"))
+        code = run_ledger(settings, folder, None, lambda: None, lambda given: _TimedStore(given, place / "times"))
         os._exit(code)
     run = _Run()
     try:

@@ -343,6 +343,15 @@ def test_budgets_of_keys_with_one_name_are_told_apart() -> None:
     assert spent(memory, "key") == {"61 shop": 5, "62 shop": 7, "lab": 9}
 
 
+def test_counters_of_alerts_start_at_zero() -> None:
+    """Else increase() misses the first one. Without records there are none."""
+    names = ["velox_budget_overflows_total 0.0", "velox_budget_alerts_total 0.0"]
+    names += [f'velox_alert_webhooks_total{{result="{result}"}} 0.0' for result in ("sent", "failed", "dropped")]
+    lines = render(new_segment(), budgets=BudgetMemory(1000, 1)).decode().splitlines()
+    assert [name for name in names if name not in lines] == []
+    assert b"velox_budget" not in render(new_segment()) and b"velox_alert" not in render(new_segment())
+
+
 def test_refusals_are_counted_by_budget() -> None:
     """Also 0, so that the first one is an increase."""
     memory, rule = BudgetMemory(1000, 1), BudgetRule("budgets[0]", "team", TOTAL)

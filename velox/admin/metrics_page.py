@@ -125,15 +125,13 @@ class _BudgetCollector:
         self._overflowed: Final = memory.n_overflowed
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family; none where nothing has a budget."""
-        if self._overflowed:
-            text = "Budgets that found no row in the table: each worker counts these for itself."
-            yield _counter("velox_budget_overflows", text, (), [((), self._overflowed)])
-        if self._alerts[AlertCount.REACHED]:
-            text = "Thresholds of budgets that were reached, each once in a window."
-            yield _counter("velox_budget_alerts", text, (), [((), self._alerts[AlertCount.REACHED])])
-            results = [((what.name.lower(),), n) for what, n in self._alerts.items() if what is not AlertCount.REACHED]
-            yield _counter("velox_alert_webhooks", "Alerts for the webhook, by their end.", ("result",), results)
+        """Yield every family; those of single budgets only where one is shown."""
+        text = "Budgets that found no row in the table: each worker counts these for itself."
+        yield _counter("velox_budget_overflows", text, (), [((), self._overflowed)])
+        text = "Thresholds of budgets that were reached, each once in a window."
+        yield _counter("velox_budget_alerts", text, (), [((), self._alerts[AlertCount.REACHED])])
+        results = [((what.name.lower(),), n) for what, n in self._alerts.items() if what is not AlertCount.REACHED]
+        yield _counter("velox_alert_webhooks", "Alerts for the webhook, by their end.", ("result",), results)
         if self._states:
             yield self._gauge("limit", "How much may be spent in the window that is open.", lambda each: each.limit)
             yield self._gauge("spent", "How much of it is spent.", lambda each: each.spent)
