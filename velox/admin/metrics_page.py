@@ -473,7 +473,8 @@ def _gateway(status: GatewayStatus) -> Iterator[Metric]:
     yield _gauge(
         "velox_build_info", "The version, and how it was built.", ["version", "build"], [([__version__, BUILD], 1)]
     )
-    yield GaugeMetricFamily("velox_keys", "Keys that clients may present; 0: none is required.", status.n_keys)
+    text = "Keys that clients may present, managed ones among them; 0, without managed keys: none is required."
+    yield GaugeMetricFamily("velox_keys", text, status.n_keys)
     yield GaugeMetricFamily("velox_key_file_bad", "1 while VELOX_API_KEYS_FILE can't be used.", status.key_file_is_bad)
     changes = results(status.key_file_changes, "taken", "refused")
     yield _counter("velox_key_file_changes", "Changes of VELOX_API_KEYS_FILE, by result.", ["result"], changes)

@@ -127,7 +127,7 @@ class GatewayStatus:
     started_ns = _Cell(1, int)
     # True once the gateway takes no new work.
     draining = _Cell(2, bool)
-    # How many keys a client may present; 0: none is required.
+    # How many keys a client may present; 0: none is required, unless there are managed ones.
     n_keys = _Cell(3, int)
     # True while the file of keys can't be used, and the keys before it stay in force.
     key_file_is_bad = _Cell(4, bool)
