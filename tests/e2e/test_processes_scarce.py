@@ -1,4 +1,7 @@
-"""No process can be started, for nothing is left that one needs: the gateway serves on with those that it has."""
+"""No process can be started, for nothing is left that one needs: the gateway serves on with those that it has.
+
+At its start it says what is missing.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.e2e.harness import VeloxProcess, until
+import pytest
+
+from tests.e2e.harness import REPOSITORY, START_S, VeloxProcess, until
 from tests.e2e.tools import clients, run_velox
 
 
@@ -70,3 +77,25 @@ def test_reload_without_a_process_is_refused_and_made_up_for(tmp_path: Path) -> 
             assert is_served(velox)
         velox.wait_log(lambda line: "configuration 2 is in use" in line)
         assert velox.metric("velox_config_bad") == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("-v 250000", "Cannot allocate memory; raise the limit of address space (ulimit -v)"),
+        ("-f 0", "File too large; raise the limit of file sizes (ulimit -f), which counts for it, too"),
+    ],
+)
+def test_start_without_shared_memory_says_what_to_raise(limit: str, reason: str) -> None:
+    command = f'ulimit {limit}; exec "$0" -m velox serve --sim'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=REPOSITORY,
+        env={"VELOX_ADMIN_LISTEN": "off", "VELOX_LISTEN": "127.0.0.1:0"},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 1 and "of shared memory" in done.stderr
+    assert reason in done.stderr and "bug" not in done.stderr

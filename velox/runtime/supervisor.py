@@ -55,7 +55,7 @@ from velox.settings.certificates import CertificateError
 from velox.shm.object_table import ObjectMemory
 from velox.shm.quota_table import QuotaMemory, QuotaSweeper
 from velox.shm.record_ring import RingError
-from velox.shm.segment import Segment
+from velox.shm.segment import Segment, SharedMemoryError
 from velox.shm.status import GatewayStatus, RestartCause, WorkerState, WorkerStatus
 from velox.shm.upstream_table import UpstreamTable
 
@@ -139,7 +139,7 @@ def serve(settings: Settings, source: ConfigSource, *, sim: bool) -> int:
         # What is bound when the start fails is let go: a unix socket would leave its file behind.
         with contextlib.ExitStack() as bound:
             return Supervisor(settings, source, stream, bound, with_simulator=sim).run()
-    except (BindError, CertificateError, RingError) as exc:
+    except (BindError, CertificateError, RingError, SharedMemoryError) as exc:
         operations_logger(stream).error("%s", exc)
         return 1
 

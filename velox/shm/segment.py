@@ -19,6 +19,7 @@ The memory is a memfd: it is in no file system, inherited by fork, and gone with
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from typing import Final
@@ -31,6 +32,7 @@ __all__ = [
     "LINE_CELLS",
     "STATUS_CELLS",
     "Segment",
+    "SharedMemoryError",
     "atomic_view",
     "shared_memory",
     "whole_lines",
@@ -43,14 +45,34 @@ GATEWAY_CELLS: Final = 4 * LINE_CELLS
 STATUS_CELLS: Final = 2 * LINE_CELLS
 
 
+_HINTS: Final = {
+    errno.ENOMEM: "raise the limit of address space (ulimit -v)",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), which counts for it, too",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+class SharedMemoryError(OSError):
+    """Shared memory can't be had. The message says how much, why, and what to do."""
+
+
 def shared_memory(name: str, n_bytes: int) -> mmap.mmap:
-    """Return zeroed memory that children inherit: a memfd, in no file system. Untouched pages take no memory."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    """Return zeroed memory that children inherit: a memfd, in no file system. Untouched pages take no memory.
+
+    Raises SharedMemoryError.
+    """
     try:
-        os.ftruncate(fd, n_bytes)
-        return mmap.mmap(fd, n_bytes)  # keeps a descriptor of its own
-    finally:
-        os.close(fd)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, n_bytes)
+            return mmap.mmap(fd, n_bytes)  # keeps a descriptor of its own
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        hint = _HINTS.get(exc.errno or 0)
+        more = "" if hint is None else f"; {hint}"
+        message = f"{n_bytes / (1 << 20):.1f} MiB of shared memory ({name}) can't be had: {exc.strerror}{more}"
+        raise SharedMemoryError(message) from exc
 
 
 def whole_lines(n_cells: int) -> int:
