@@ -141,6 +141,28 @@ def test_key_that_comes_after_the_file_that_names_it_is_taken(gateway: Reloading
     assert not gateway.status.configuration_is_bad
 
 
+@pytest.mark.parametrize("is_named_anew", [False, True])
+def test_bad_file_of_prices_is_read_again_when_it_is_good(
+    gateway: ReloadingGateway, tmp_path: Path, is_named_anew: bool
+) -> None:
+    """By itself: the configuration would else be shown as bad until somebody asks for a reload."""
+    prices, good = tmp_path / "prices.yaml", "prices:\n  - {model: own, input: 1, output: 2}\n"
+    prices.write_text("prices: [" if is_named_anew else good)
+    gateway.file.write_text(ONE + f"prices: {prices}\n")
+    gateway.settle()
+    if not is_named_anew:
+        assert gateway.reload.settings.prices == str(prices)
+        prices.write_text("prices: [")
+        gateway.reload.ask()
+        gateway.settle()
+    assert gateway.status.configuration_is_bad
+
+    prices.write_text(good)
+    gateway.settle()
+    assert not gateway.status.configuration_is_bad
+    assert len(gateway.reload.settings.own_prices) == 1
+
+
 @pytest.mark.parametrize("is_listed", [True, False], ids=["upstreams", "variables"])
 def test_certificates_of_an_upstream_are_followed(tmp_path: Path, is_listed: bool) -> None:
     """Renewed in place, certificate and key one after the other: in between they fit nothing, and the old ones stay."""

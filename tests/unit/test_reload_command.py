@@ -83,8 +83,9 @@ upstreams:
   - just a text
   - {name: b, keyz: [file:/a/5], ca_file: /a/ca, cert_file: /a/cert, key_file: }
 routes: file:/a/6
+prices: /a/prices
 """)
-    assert files_of_bad(str(file)) == {"/a/1", "/a/2", "/a/3", "/a/ca", "/a/cert"}
+    assert files_of_bad(str(file)) == {"/a/1", "/a/2", "/a/3", "/a/ca", "/a/cert", "/a/prices"}
     file.write_text("upstreams: [\n")
     assert files_of_bad(str(file)) == frozenset()
     assert files_of_bad(str(tmp_path / "absent")) == frozenset()

@@ -221,6 +221,8 @@ def result_of(
     except SettingsError as exc:
         # What is bad may be one of those that run: a certificate without its key, which comes next.
         files = files_of(running.upstreams)
+        if running.prices is not None:
+            files |= {running.prices}
         if running.config_file is not None:
             files |= files_of_bad(running.config_file)
         return ReloadResult(files, problems=tuple(map(str, exc.problems)))

@@ -153,13 +153,15 @@ def files_of(upstreams: Iterable[UpstreamEntry]) -> frozenset[str]:
 
 
 def files_of_bad(path: str) -> frozenset[str]:
-    """Return the paths of such files in a configuration file, as far as it can be read at all.
+    """Return the paths of such files in a configuration file, and of its prices, as far as it can be read at all.
 
     A file may be bad only because such a key is not there yet; when it comes, the file is good.
     """
     found = read_file(path, ("upstreams",)).entries
     trees = [entry.value for entry in found if entry.key == "upstreams"]
-    return _paths(ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream))
+    refs = [ref for tree in trees for upstream in tree.items or () for ref in _refs(upstream)]
+    refs += [f"{_FILE}{entry.value.text or ''}" for entry in found if entry.key == "prices"]
+    return _paths(refs)
 
 
 def with_tls_digests(upstreams: Iterable[UpstreamEntry]) -> tuple[UpstreamEntry, ...]:
