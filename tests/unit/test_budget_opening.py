@@ -290,12 +290,14 @@ def test_what_could_not_be_read_at_the_start_is_read_later(tmp_path: Path, how: 
     no_changes = KeyChanges((), (), lambda: [alice])
     opening.begin([alice], lambda: False, lambda _pid: None)
     assert list(spent(memory).values()) in ([], [0])
+    assert memory.is_unread
     opening.look(settings.budgets, no_changes, time.monotonic())
     assert not opening.pid, "calls before the start must be safe first"
     opening.look(settings.budgets, no_changes, time.monotonic() + 60)
     assert os.waitpid(opening.pid, 0)[1] == 0
     opening.died()
     assert list(spent(memory).values()) == [7]
+    assert not memory.is_unread
     opening.look(settings.budgets, no_changes, time.monotonic() + 120)
     assert n_forks == 2 and not opening.pid
     assert ("could not be read in 0.05 s" in lines.getvalue()) == (how == "hangs")

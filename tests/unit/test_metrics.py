@@ -352,6 +352,13 @@ def test_counters_of_alerts_start_at_zero() -> None:
     assert b"velox_budget" not in render(new_segment()) and b"velox_alert" not in render(new_segment())
 
 
+def test_budgets_that_begin_at_zero_by_mistake_are_shown() -> None:
+    memory = BudgetMemory(1000, 1)
+    assert b"\nvelox_budgets_unread 0.0\n" in render(new_segment(), budgets=memory)
+    memory.is_unread = True
+    assert b"\nvelox_budgets_unread 1.0\n" in render(new_segment(), budgets=memory)
+
+
 def test_refusals_are_counted_by_budget() -> None:
     """Also 0, so that the first one is an increase."""
     memory, rule = BudgetMemory(1000, 1), BudgetRule("budgets[0]", "team", TOTAL)

@@ -123,9 +123,12 @@ class _BudgetCollector:
         self._states: Final = _budgets(memory, scopes, time.time())
         self._alerts: Final = {what: memory.n_alerts(what) for what in AlertCount}
         self._overflowed: Final = memory.n_overflowed
+        self._is_unread: Final = memory.is_unread
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; those of single budgets only where one is shown."""
+        text = "1 while what budgets have spent before can't be read: they count from 0."
+        yield _gauge("velox_budgets_unread", text, (), [((), self._is_unread)])
         text = "Budgets that found no row in the table: each worker counts these for itself."
         yield _counter("velox_budget_overflows", text, (), [((), self._overflowed)])
         text = "Thresholds of budgets that were reached, each once in a window."

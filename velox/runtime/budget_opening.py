@@ -392,6 +392,7 @@ class BudgetOpening:
     def _read_later(self, rules: tuple[BudgetRule, ...]) -> None:
         """Read while the gateway serves, however long that takes: calls from now on are looked at one by one."""
         self._due = (time.monotonic() + _SETTLED_S, self._wall_s(), by_identity(rules))
+        self._memory.is_unread = True
 
     def look(self, rules: Sequence[BudgetRule], keys: KeyChanges, now_s: float) -> None:
         """Look whether there are new budgets, and have read what was spent of them. now_s: monotonic.
@@ -456,8 +457,10 @@ class BudgetOpening:
             n = read_spent(self._memory, store, rules, keys, self._wall_s(), changed_s, back)
             store.close()
         except StoreError as exc:
+            self._memory.is_unread = True
             logger.error("what was spent before can't be read: %s; budgets begin at 0 until it is", exc)
             return 1
+        self._memory.is_unread = False
         if n:
             logger.info("%d budgets go on with what was spent before", n)
         return 0

@@ -6,7 +6,7 @@ it (gateway/budgets.py).
 LAYOUT. A memfd; everything is an 8-byte cell.
 
     gateway    1 line         how many budgets found no row; how many alerts there were, and what became of them;
-                              how often a budget went back to a window before
+                              how often a budget went back to a window before; 1: what was spent before is not read
     tags       1 cell a row   0: the row is free; else a keyed digest of the budget that has it, for ever
     rows       each row:
       shared   LIMIT, NUMBER, END   of the window that is open; SINCE; BASE_NUMBER, BASE; GRANT_NUMBER, GRANT,
@@ -68,6 +68,7 @@ __all__ = [
 _OVERFLOWED: Final = 0
 _ALERTS: Final = 1  # and the next ones, by AlertCount
 _CAME_BACK: Final = 5
+_UNREAD: Final = 6
 
 # Shared cells of a row.
 _LIMIT: Final = 0
@@ -195,6 +196,15 @@ class BudgetMemory:
     def n_came_back(self) -> int:
         """How often a budget went back to a window before, because of a clock that was wrong."""
         return self.cells[_CAME_BACK]
+
+    @property
+    def is_unread(self) -> bool:
+        """True while budgets lack what was spent before, because it could not be read. Whoever reads it says so."""
+        return bool(self.cells[_UNREAD])
+
+    @is_unread.setter
+    def is_unread(self, is_unread: bool) -> None:
+        self.cells[_UNREAD] = is_unread
 
     def tag(self, *parts: str) -> tuple[int, bytes]:
         """Return the tag of a row, and a name that is the same in all gateways."""
