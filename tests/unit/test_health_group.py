@@ -187,6 +187,43 @@ def test_keys_that_all_rest_leave_a_member_out_and_say_for_how_long() -> None:
     assert list(alone.weights(2.0)) == [0.0] and not alone.is_panicking
 
 
+def rest(group: GroupHealth, member: int, now_s: float) -> None:
+    """Three 503 in a row, to come back in ten seconds."""
+    for _ in range(3):
+        group.begin(member, now_s)
+        group.ended(member, Verdict.BUSY, now_s, now_s, answered=False, rest_s=10.0)
+
+
+def test_busy_member_is_used_before_one_that_is_out() -> None:
+    """Three 503 are no reason to send all to the one that fails."""
+    group = new(2)
+    tell(group, 0, Verdict.FAULT, 1.0, EJECTION.faults)
+    rest(group, 1, 1.0)
+    assert list(group.weights(1.0)) == [0.0, 2.0] and not group.is_panicking
+    assert group.n_in == 0, "a fallback that is well comes first"
+    assert group.probe(3.0) == 0, "it is tested all the same"
+    assert list(group.weights(11.0)) == [0.0, 2.0] and group.n_in == 1
+
+
+def test_busy_member_alone_does_not_get_the_load_of_nine() -> None:
+    """As one that is in would not: where most are out, all are used."""
+    group = new(10)
+    for member in range(9):
+        tell(group, member, Verdict.FAULT, 1.0, EJECTION.faults)
+    rest(group, 9, 1.0)
+    assert list(group.weights(1.0)) == [2.0] * 10 and group.is_panicking
+
+
+def test_key_that_rests_is_not_used_before_a_member_that_is_out() -> None:
+    """It is refused for sure."""
+    keys = Keys(1)
+    group = GroupHealth([MemberHealth(MemberRules(), 0.0, keys=each, is_new=False) for each in (keys, None)], [1.0] * 2)
+    keys.begin(0, 1.0)
+    keys.answered(0, 429, [(b"retry-after", b"30")], 1.0, 1.0, 0.0)
+    tell(group, 1, Verdict.FAULT, 1.0, EJECTION.faults)
+    assert list(group.weights(1.0)) == [0.0, 1.0] and group.is_panicking
+
+
 def test_member_whose_key_was_refused_is_out() -> None:
     """The key is ejected, and where there is no other one nothing can be sent there."""
     keys = Keys(1)

@@ -78,9 +78,10 @@ class GroupHealth:
     def weights(self, now_s: float, *, again: bool = False) -> Sequence[float]:
         """Return the weights to choose by. All are 0 only if all keys rest: see rests_s().
 
-        Who rests is not out: it has said itself when it can be asked again, and is no reason for panic. A busy member
-        is still better than none; a key that rests is not. again: for a request that has failed once: it should go to
-        one that makes no faults at all, for most requests are not tried a third time.
+        Who rests is not out: it has said itself when it can be asked again, and is no reason for panic. Where nobody is
+        in, a busy member counts as one that is, as it answers some requests; a key that rests does not. again: for a
+        request that has failed once: it should go to one that makes no faults at all, for most requests are not tried
+        a third time.
         """
         self._look(now_s)
         if again:
@@ -126,18 +127,19 @@ class GroupHealth:
             (resting if state is State.RESTING else out).append(n)
         self._out = out
         self._holds_until_s = min(until_s, now_s + _QUIET_EVERY_S) if quiet else until_s
-        n_judged = len(effective) - len(resting)
-        self.n_in = n_judged - len(out)
+        self.n_in = n_judged = len(effective) - len(resting) - len(out)
+        if not n_judged:
+            for n in resting:
+                if not self._members[n].rests_s(now_s):
+                    effective[n] = self._configured[n]
+                    n_judged += 1
+        n_judged += len(out)
         self.is_panicking = bool(out) and (
             len(out) == n_judged or 100.0 * len(out) > self._rules.panic_percent * n_judged
         )
         if self.is_panicking:
             for n in out:
                 effective[n] = self._configured[n]
-        elif len(resting) == len(effective):
-            for n in resting:
-                if not self._members[n].rests_s(now_s):
-                    effective[n] = self._configured[n]
         elif quiet:
             self._suspect(quiet, len(out), now_s)
         is_even = effective[0] > 0.0 and effective.count(effective[0]) == len(effective)
