@@ -16,6 +16,7 @@ from tests.sockets.core_attempts import (
     ask,
     attempts,
     broken,
+    put_out,
     run,
     status_of,
     submit,
@@ -124,6 +125,81 @@ def test_each_fallback_is_asked_once_when_the_retries_are_used_up() -> None:
             assert status_of(await ask(made)) == 500
         with gateway(*(each.dial for each in failing), last.dial, rules=RULES, budget=RetryBudget(0, 0.0)) as made:
             assert status_of(await ask(made)) == 500
+
+    run(main)
+
+
+def _all_but_the_first_out(made: Gateway, ago_s: float) -> None:
+    """Put them out so long ago. After a minute each is due for a test."""
+    for member in made.routing.members[1:]:
+        put_out(member.health, asyncio.get_running_loop().time() - ago_s)
+
+
+@pytest.mark.parametrize("script", [whole(500), broken(), whole(429, b"", (b"retry-after", b"3600"))])
+def test_fallback_that_was_out_long_ago_is_asked_once_it_is_wanted(script: list[Step]) -> None:
+    """Nobody tests it while the first is well: with the first that fails it is not as if there were none."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(script), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            _all_but_the_first_out(made, 60.0)
+            assert status_of(await ask(made)) == 200
+        assert attempts(second) == [1]
+
+    run(main)
+
+
+def test_fallback_that_was_out_long_ago_is_asked_in_place_of_a_silent_one() -> None:
+    """A time-out is not waited for at the same one again."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(broken(Reason.UPSTREAM_TTFB_TIMEOUT)), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            _all_but_the_first_out(made, 60.0)
+            assert status_of(await ask(made)) == 200
+        assert attempts(first, second) == [1, 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("ago_s", "status"), [(60.0, 200), (0.0, 404)])
+def test_fallback_that_is_due_for_a_test_is_asked_for_a_model(ago_s: float, status: int) -> None:
+    """404 of the first: another one may have it. One that has failed just now is not asked for that."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(whole(404, NO_MODEL)), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=NO_RETRIES) as made:
+            _all_but_the_first_out(made, ago_s)
+            assert status_of(await ask(made)) == status
+
+    run(main)
+
+
+@pytest.mark.parametrize("ago_s", [60.0, 0.0])
+def test_one_that_is_well_is_asked_again_before_one_that_is_out(ago_s: float) -> None:
+    """A single error of the first is soon over; whether the second is back is not known."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(whole(500), whole()), ScriptedUpstream(whole(500))
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            _all_but_the_first_out(made, ago_s)
+            assert status_of(await ask(made)) == 200
+        assert attempts(first, second) == [2, 0]
+
+    run(main)
+
+
+@pytest.mark.parametrize("script", [whole(500), broken(), broken(Reason.UPSTREAM_TTFB_TIMEOUT)])
+def test_where_all_are_out_another_one_is_asked_not_the_same(script: list[Step]) -> None:
+    """The second is well again, and nobody knows: what is believed of it is believed of the first, too."""
+
+    async def main() -> None:
+        first, second = ScriptedUpstream(script), ScriptedUpstream(whole())
+        with gateway(first.dial, second.dial, rules=RULES) as made:
+            for member in made.routing.members:
+                put_out(member.health, asyncio.get_running_loop().time())
+            assert status_of(await ask(made)) == 200
+        assert attempts(first, second) == [1, 1]
 
     run(main)
 

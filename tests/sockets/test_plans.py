@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.sockets.core_attempts import run
+from tests.sockets.core_attempts import put_out, run
 from tests.sockets.core_plans import Asked, fail, member, plan, refuse_key, route, tables
 from velox.errors import Reason, VeloxError
 from velox.gateway.group import Attempt
@@ -84,6 +84,51 @@ def test_attempt_that_failed_before_goes_to_nobody_that_is_out() -> None:
         assert way.next(now()) is None
         other = way.next(now(), anyhow=True)
         assert other is not None and other.member is b
+        way.tried(other)
+        assert way.next(now(), anyhow=True) is None
+
+    run(main)
+
+
+def test_attempt_that_failed_before_may_test_one_that_is_out() -> None:
+    """A fallback is asked by nobody while those before it are well: it is tested when it is wanted, once at a time."""
+
+    async def main() -> None:
+        _, b = members = [member(name) for name in "ab"]
+        routing = tables(members, route("r", "a", fallback=["b"]))
+        put_out(b.health, now() - 60.0)
+        ways = [plan(routing), plan(routing)]
+        for way in ways:
+            pick = way.first(now())
+            assert pick is not None and pick.member.name == "a"
+            way.tried(pick)
+        assert ways[0].next(now()) is None and ways[0].next(now(), within_limits=True) is None
+
+        probe = ways[0].next(now(), may_probe=True)
+
+        assert probe is not None and probe.member is b and probe.late_s < 60.0
+        probe.begin(now())
+        assert ways[1].next(now(), may_probe=True) is None
+
+    run(main)
+
+
+def test_key_that_rests_is_not_asked_whatever_has_failed() -> None:
+    """It would be refused: next() leaves it out, also where anybody will do."""
+
+    async def main() -> None:
+        a, b, c = members = [member("a"), member("b", n_keys=2), member("c")]
+        way = plan(tables(members, route("r", "a", fallback=["b", "c"])))
+        for key in range(2):
+            refuse_key(b, key, 60.0)
+        fail(c)
+        pick = way.first(now())
+        assert pick is not None and pick.member is a
+        way.tried(pick)
+
+        other = way.next(now(), anyhow=True)
+
+        assert other is not None and other.member is c
         way.tried(other)
         assert way.next(now(), anyhow=True) is None
 

@@ -129,9 +129,7 @@ class Group:
         """
         n = self.health.probe(now_s, tried) if may_probe else None
         if n is not None:
-            probe = self.take(n, now_s)
-            probe.late_s = self.health.late_s(now_s)
-            return probe
+            return self._probe(n, now_s)
         weights = self.health.weights(now_s, again=again)
         if not anyhow and not self.health.n_in:
             return None
@@ -141,6 +139,16 @@ class Group:
             weights = self._reachable(now_s)
             n = self.balancer.pick(self._weighed(weights, now_s, within_limits), now_s, chance, key, tried)
         return None if n is None else self.take(n, now_s)
+
+    def probe(self, now_s: float, tried: Collection[int] = ()) -> Attempt | None:
+        """Choose a member that is out and that a request is to test now; None: there is none."""
+        n = self.health.probe(now_s, tried)
+        return None if n is None else self._probe(n, now_s)
+
+    def _probe(self, n: int, now_s: float) -> Attempt:
+        probe = self.take(n, now_s)
+        probe.late_s = self.health.late_s(now_s)
+        return probe
 
     def take(self, n: int, now_s: float, tried_keys: Collection[int] = ()) -> Attempt:
         """Return the choice of member `n`, with whichever key may be used, or any if none may."""

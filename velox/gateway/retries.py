@@ -35,6 +35,7 @@ from velox.heads import Headers, ReplyHead
 from velox.net.upstream.interface import UpstreamFailure
 from velox.outcomes import Retry, RetryDenied
 from velox.policy.deadline import ClientTerms
+from velox.policy.health.member import State
 from velox.policy.retry import RetryBudget, RetryRules
 from velox.protocol.error_meaning import REFUSING, names_no_model, plain_body, refusal_of
 
@@ -157,7 +158,7 @@ class RetryPolicy:
         if self._n_free >= _MAX_REFUSED or not names_no_model(plain_body(head.headers, body)):
             return None
         self._cursor.tried(attempt)
-        other = self._cursor.next(now_s)
+        other = self._cursor.next(now_s, may_probe=True)
         if other is None or now_s >= self._deadline_s:
             return None
         self._n_free += 1
@@ -171,7 +172,7 @@ class RetryPolicy:
         self._cursor.tried(attempt)
         if self._n_free >= _MAX_REFUSED or now_s >= self._deadline_s:
             return None
-        other = self._cursor.next(now_s, anyhow=anyhow)
+        other = self._cursor.next(now_s, may_probe=True, anyhow=anyhow)
         if other is None:
             return None
         self._n_free += 1
@@ -240,9 +241,16 @@ class RetryPolicy:
             if same_s is not None and now_s + same_s < self._deadline_s:
                 other, wait_s = None, same_s
         elif other is None:
-            if is_spent or cause is Retry.TIMEOUT:  # it may be at work on it still
-                return None
-            wait_s = self._rules.wait_s(headers, self._n_counted, time.time(), random.random())
+            may_stay = not is_spent and cause is not Retry.TIMEOUT  # after which it may be at work on it still
+            wait_s = self._rules.wait_s(headers, self._n_counted, time.time(), random.random()) if may_stay else None
+            # It is no better than the others if it is out itself.
+            is_out = attempt.member.health.state(now_s) is State.OUT
+            if is_out or wait_s is None:
+                other = self._cursor.next(now_s, may_probe=True, anyhow=is_out, beyond=is_spent)
+                if other is not None:
+                    wait_s = 0.0
+                elif not may_stay:
+                    return None
         if wait_s is None:
             return self._denied(RetryDenied.WAIT)
         if now_s + wait_s >= self._deadline_s:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -333,23 +333,35 @@ class RouteCursor:
         return self._last_resort(now_s)
 
     def next(
-        self, now_s: float, *, anyhow: bool = False, within_limits: bool = False, beyond: bool = False
+        self,
+        now_s: float,
+        *,
+        may_probe: bool = False,
+        anyhow: bool = False,
+        within_limits: bool = False,
+        beyond: bool = False,
     ) -> Attempt | None:
-        """Return the first usable choice that was not tried; None if there is none.
+        """Return the first choice in good health that was not tried; None if there is none.
 
-        anyhow: then the first that was not tried, usable or not. within_limits: only one that has room. beyond: only of
-        stages after all in which somebody was tried.
+        may_probe: then one that is out and due for a test: a fallback is asked by no other requests while those before
+        it are well, so it stays out until then. anyhow: then also any other, but none whose keys all rest.
+        within_limits: only one that has room. beyond: only of stages after all in which somebody was tried.
         """
-        for group, closed in self.stages[self._n_passed :] if beyond else self.stages:
-            tried = closed | self._tried.get(group, _NONE)
-            attempt = group.pick(now_s, self._key, tried, again=True, within_limits=within_limits)
+        stages = self.stages[self._n_passed :] if beyond else self.stages
+        for group, closed in stages:
+            attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, within_limits=within_limits)
             if attempt is not None:
                 return attempt
+        if may_probe or anyhow:
+            for group, closed in stages:
+                attempt = group.probe(now_s, self._passed(group, closed))
+                if attempt is not None:
+                    return attempt
         if anyhow:
-            for group, closed in self.stages:
-                left = set(range(len(group.members))) - closed - self._tried.get(group, _NONE)
-                if left:
-                    return group.take(min(left), now_s)
+            for group, closed in stages:
+                attempt = group.pick(now_s, self._key, self._passed(group, closed), again=True, anyhow=True)
+                if attempt is not None:
+                    return attempt
         return None
 
     def next_for(self, refusal: Refusal, now_s: float) -> Attempt | None:
@@ -394,6 +406,10 @@ class RouteCursor:
         n = next((n for n, stage in enumerate(self.stages) if stage.group is attempt.group), 0)
         self._n_passed = max(self._n_passed, n + 1)
         self._tried_keys.setdefault(attempt.member, set()).add(attempt.key)
+
+    def _passed(self, group: Group, closed: frozenset[int]) -> Collection[int]:
+        """Return the members of a group that this request can't go to, or not again."""
+        return closed | self._tried.get(group, _NONE)
 
     def _last_resort(self, now_s: float) -> Attempt:
         """All keys rest. One that is all there is may be asked all the same: its limit may be another model's."""
